@@ -1,0 +1,1 @@
+"""Leasehold: outgoing side effects under leases that the database grants."""

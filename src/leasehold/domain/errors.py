@@ -1,0 +1,60 @@
+"""The error tree. Each error says what to do next and carries its data.
+
+LeaseholdError
+├── InvalidArgument            a value that no call may have (SQLSTATE 22023)
+├── LeaseLost                  someone newer owns the work; drop the result (P7002)
+├── InvalidCompletionState     a result that no attempt may have (P7003)
+├── RetryCeilingReached        no try is left to schedule (P7004)
+├── IdempotencyConflict        the key was used for another payload (P7005)
+├── AppendOnlyViolation        the ledger refuses changes (P0001)
+├── TerminalGuardHit           a second terminal row was stopped by its index (23505)
+├── DatabaseUnavailable        the database did not answer; nothing is known
+├── MigrationError             the schema is not what this release needs
+└── EmbeddedDatabaseError      the private PostgreSQL cannot run here
+"""
+
+from __future__ import annotations
+
+
+class LeaseholdError(Exception):
+    """The root: `except LeaseholdError` catches all that Leasehold raises on purpose."""
+
+
+class InvalidArgument(LeaseholdError):
+    """A value was refused before anything was written."""
+
+
+class LeaseLost(LeaseholdError):
+    """The lease or claim is gone. Drop the result; whoever holds the work now decides."""
+
+
+class InvalidCompletionState(LeaseholdError):
+    """The reported state is not one that an executor may write."""
+
+
+class RetryCeilingReached(LeaseholdError):
+    """No further try may be scheduled for this intent."""
+
+
+class IdempotencyConflict(LeaseholdError):
+    """The idempotency key already stands for another payload."""
+
+
+class AppendOnlyViolation(LeaseholdError):
+    """Somebody tried to change what may only be appended to."""
+
+
+class TerminalGuardHit(LeaseholdError):
+    """The index that allows one terminal row per intent stopped a second one."""
+
+
+class DatabaseUnavailable(LeaseholdError):
+    """The database did not answer in time. Nothing is known; act as if every lease is lost."""
+
+
+class MigrationError(LeaseholdError):
+    """The schema in the database is not what this release needs."""
+
+
+class EmbeddedDatabaseError(LeaseholdError):
+    """The private PostgreSQL cannot run here; the message says what to change."""

@@ -1,0 +1,1 @@
+"""The database side: what the engine needs of it, and the databases that give it."""

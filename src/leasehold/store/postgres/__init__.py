@@ -1,0 +1,1 @@
+"""PostgreSQL: its schema, its migrations, and thin typed calls of its functions."""
