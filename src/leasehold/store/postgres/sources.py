@@ -1,0 +1,99 @@
+"""The SQL files of this release, as the steps that a migration applies.
+
+    roles.sql, versions.sql      roles, schema and version tables; repeatable
+    migrations/NNNN_name.sql     numbered, frozen once released, forward only
+    functions/*.sql views/*.sql  one object per file, CREATE OR REPLACE; repeatable
+
+`tables/*.sql` shows the present state of the tables to readers and to a test; it is never applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from leasehold.domain.errors import MigrationError
+
+Kind = Literal["roles", "versions", "migration", "function", "view"]
+
+_MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One SQL file to apply. `name` is its path inside the SQL folder."""
+
+    kind: Kind
+    name: str
+    sql: str
+    checksum: str
+
+    @property
+    def version(self) -> int:
+        """The number of a numbered migration."""
+        return int(Path(self.name).name[:4])
+
+    @property
+    def title(self) -> str:
+        """The name of a numbered migration without its number."""
+        return Path(self.name).stem[5:]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All SQL files under one folder, read once, and the release that they belong to."""
+
+    root: Path = Path(__file__).parent / "sql"
+    release: str = field(default_factory=lambda: metadata.version("leasehold"))
+
+    @cached_property
+    def preparation(self) -> list[Step]:
+        """Roles, schema and version tables: what every other step stands on."""
+        return [self._step("roles", "roles.sql"), self._step("versions", "versions.sql")]
+
+    @cached_property
+    def migrations(self) -> list[Step]:
+        """The numbered migrations in order."""
+        steps = self._folder("migration", "migrations")
+        for step in steps:
+            if not _MIGRATION_NAME.fullmatch(Path(step.name).stem):
+                raise MigrationError(f"{step.name} must be named NNNN_what_it_does.sql")
+        for before, after in pairwise(steps):
+            if before.version == after.version:
+                raise MigrationError(f"{before.name} and {after.name} have the same number")
+        return steps
+
+    @cached_property
+    def repeatables(self) -> list[Step]:
+        """Functions, then the views that may use them."""
+        return [*self._folder("function", "functions"), *self._folder("view", "views")]
+
+    @property
+    def version(self) -> int:
+        """The schema version that this release needs."""
+        return self.migrations[-1].version if self.migrations else 0
+
+    def _folder(self, kind: Kind, folder: str) -> list[Step]:
+        paths = sorted((self.root / folder).glob("*.sql"))
+        return [self._step(kind, f"{folder}/{path.name}") for path in paths]
+
+    def _step(self, kind: Kind, name: str) -> Step:
+        # Text mode: a checkout with other line ends is the same source.
+        sql = (self.root / name).read_text(encoding="utf-8")
+        return Step(kind, name, sql, hashlib.sha256(sql.encode()).hexdigest())
+
+
+def is_newer(release: str, than: str) -> bool:
+    """Compare the numbers of two releases; suffixes such as rc1 do not count."""
+    return _numbers(release) > _numbers(than)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", release)
+    return tuple(int(number) for number in match[0].split(".")) if match else ()

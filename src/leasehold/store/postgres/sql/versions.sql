@@ -1,0 +1,25 @@
+-- The two tables that remember what was applied, so that the first numbered migration can already be
+-- recorded. Running it again changes nothing. Every runtime role may read them, to check at start
+-- that the schema is as new as its release needs.
+CREATE TABLE IF NOT EXISTS leasehold.schema_migrations (
+  version    integer     PRIMARY KEY CHECK (version > 0),
+  name       text        NOT NULL,
+  checksum   text        NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  applied_by text        NOT NULL DEFAULT session_user
+);
+COMMENT ON TABLE leasehold.schema_migrations IS
+  'The numbered migrations that were applied, with the checksum of the file as it was then.';
+
+CREATE TABLE IF NOT EXISTS leasehold.schema_sources (
+  path       text        PRIMARY KEY,
+  checksum   text        NOT NULL,
+  release    text        NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE leasehold.schema_sources IS
+  'The repeatable sources (functions, views) as last applied, and the release that applied them: an '
+  'older release does not overwrite what a newer one wrote.';
+
+GRANT SELECT ON leasehold.schema_migrations, leasehold.schema_sources
+  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
