@@ -1,0 +1,53 @@
+"""Fixtures for all tests: a fresh database per test, on every PostgreSQL that this machine has."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import programs
+from tests.support.database import Database
+from tests.support.servers import Server, Servers, available_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    programs.require_programs(item)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    programs.report_missing(terminalreporter)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """All servers of this test process; each xdist worker has its own."""
+    servers = Servers(os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session", params=list(available_binaries()))
+def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """Runs the test once on each PostgreSQL: the embedded one, and the system's."""
+    return servers.get(request.param)
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    """A fresh database with the schema of this release."""
+    database = Database(server, server.create_database())
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def empty_database(server: Server) -> Iterator[Database]:
+    """A fresh database without anything in it; the roles exist, since they belong to the server."""
+    database = Database(server, server.create_database(empty=True))
+    yield database
+    database.close()

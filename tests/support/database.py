@@ -1,0 +1,94 @@
+"""A database of one test, and the connections to it; all of it is gone after the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+
+from tests.support.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.support.servers import Server
+
+    Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Database:
+    """`role` is None for the superuser, or owner, ingest, executor, operator, readonly, auditor.
+
+    Each role's connection is a login of its own (`test_ingest`, ...) that is a member of exactly
+    that role. Only the owner's connections are SET ROLE to it, so that what they create is its own.
+    """
+
+    def __init__(self, server: Server, name: str):
+        self.server = server
+        self.name = name
+        self.url = server.url_of(name)
+        self._connections: list[psycopg.Connection[Any]] = []
+        self._async_connections: list[psycopg.AsyncConnection[Any]] = []
+        self._sessions: list[Session] = []
+        self._cached: dict[str | None, psycopg.Connection[DictRow]] = {}
+
+    def url_as(self, role: str) -> str:
+        return self.server.url_of(self.name, role)
+
+    def connect(
+        self, role: str | None = None, *, autocommit: bool = True
+    ) -> psycopg.Connection[DictRow]:
+        connection = psycopg.connect(
+            self._address(role), autocommit=autocommit, row_factory=dict_row
+        )
+        self._connections.append(connection)
+        return connection
+
+    async def aconnect(
+        self, role: str | None = None, *, autocommit: bool = True
+    ) -> psycopg.AsyncConnection[DictRow]:
+        connection = await psycopg.AsyncConnection.connect(
+            self._address(role), autocommit=autocommit, row_factory=dict_row
+        )
+        self._async_connections.append(connection)
+        return connection
+
+    def owner(self, *, autocommit: bool = True) -> psycopg.Connection[DictRow]:
+        return self.connect("owner", autocommit=autocommit)
+
+    def session(self, role: str | None = None) -> Session:
+        """A session to step through an interleaving; write BEGIN and COMMIT yourself."""
+        session = Session(self.connect(role), observer=self._on("observer", None))
+        self._sessions.append(session)
+        return session
+
+    def execute(self, statement: str, params: Params = None) -> list[DictRow]:
+        """Run a statement as superuser, each in a transaction of its own."""
+        return rows(self._on(None, None).execute(statement, params))
+
+    def owner_execute(self, statement: str, params: Params = None) -> list[DictRow]:
+        return rows(self._on("owner", "owner").execute(statement, params))
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        for connection in self._connections:
+            connection.close()
+        for connection in self._async_connections:
+            connection.pgconn.finish()  # its event loop may be gone already
+        self.server.drop_database(self.name)
+
+    def _address(self, role: str | None) -> str:
+        more = {"options": "-c role=leasehold_owner"} if role == "owner" else {}
+        return self.server.url_of(self.name, role, **more)
+
+    def _on(self, name: str | None, role: str | None) -> psycopg.Connection[DictRow]:
+        if name not in self._cached or self._cached[name].closed:
+            self._cached[name] = self.connect(role)
+        return self._cached[name]
+
+
+def rows(cursor: psycopg.Cursor[DictRow]) -> list[DictRow]:
+    """The rows of a statement, or none for one that gives no rows."""
+    return cursor.fetchall() if cursor.description else []

@@ -1,0 +1,41 @@
+"""Tests that need a program of the distribution are skipped where it is missing, not silently."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+_PROPERTY = "missing program"
+_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+
+
+def find_program(name: str) -> str | None:
+    """Find a program also where a normal user's PATH does not reach."""
+    return shutil.which(name, path=_PLACES)
+
+
+def require_programs(item: pytest.Item) -> None:
+    """Skip this test, or fail it where a missing program is not to be tolerated."""
+    for marker in item.iter_markers("program"):
+        for name in marker.args:
+            if find_program(name):
+                continue
+            item.user_properties.append((_PROPERTY, name))
+            message = f"the program {name} is not installed"
+            if os.environ.get("LEASEHOLD_REQUIRE_PROGRAMS") == "1":
+                pytest.fail(f"{message}: `make test-programs` installs it", pytrace=False)
+            pytest.skip(message)
+
+
+def report_missing(terminal: pytest.TerminalReporter) -> None:
+    """Name each missing program once, at the end of the run."""
+    reports = [*terminal.getreports("skipped"), *terminal.getreports("error")]
+    names = [value for one in reports for key, value in one.user_properties if key == _PROPERTY]
+    for name in sorted(set(names)):
+        terminal.write_line(
+            f"{names.count(name)} tests need the program {name}, which is not installed here: "
+            "`make test-programs` installs it.",
+            yellow=True,
+        )
