@@ -170,7 +170,7 @@ def _explained(what: str, text: str = "") -> Generator[None]:
     """Turn an error of the database into one of ours that says what to do next."""
     try:
         yield
-    except errors.LockNotAvailable as error:
+    except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
         raise MigrationError(
             f"{what}: gave up waiting for a lock that another session holds, so as not to hold up "
             "everyone behind us. Nothing of this step was applied: run `leasehold migrate` again"

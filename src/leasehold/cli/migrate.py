@@ -1,0 +1,69 @@
+"""`leasehold migrate`: bring a database to the schema of this release."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.store.postgres import migrate as migrations
+from leasehold.store.postgres.address import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LEASEHOLD_DATABASE_URL",
+        help="postgresql://user:password@host:port/database",
+        show_default=False,
+    ),
+]
+
+
+def migrate(
+    database_url: DatabaseUrl = None,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be applied.")] = False,
+    print_script: Annotated[
+        bool, typer.Option("--print", help="Only print it all as SQL, for a DBA to run.")
+    ] = False,
+) -> None:
+    """Create or update the schema. Safe to run at any time, and many times at once."""
+    if plan and print_script:
+        raise InvalidArgument("--plan and --print exclude each other: leave one out")
+    if print_script:
+        typer.echo(migrations.script(), nl=False)
+        return
+    if not database_url:
+        raise InvalidArgument("no database: give --database-url or set LEASEHOLD_DATABASE_URL")
+    if plan:
+        _print_plan(database_url)
+        return
+    applied = migrations.migrate(database_url)
+    version = migrations.Sources().version
+    said = f"Applied {_count(applied)}." if applied else "Nothing to do."
+    typer.echo(f"{said} The schema is at version {version}.")
+
+
+def _print_plan(database_url: str) -> None:
+    with connect(database_url, application_name="leasehold migrate") as connection:
+        steps = migrations.plan(connection)
+    for step in steps:
+        typer.echo(step.name)
+    typer.echo(f"Would apply {_count(steps)}." if steps else "Nothing to do.")
+
+
+def _count(steps: Sequence[migrations.Step]) -> str:
+    """Say for example: 1 migration, 30 functions, 2 views."""
+    kinds = Counter(step.kind for step in steps)
+    parts = ["roles and version tables"] if kinds["roles"] else []
+    parts += [
+        f"{kinds[kind]} {kind}{'s' if kinds[kind] > 1 else ''}"
+        for kind in ("migration", "function", "view")
+        if kinds[kind]
+    ]
+    return ", ".join(parts)
