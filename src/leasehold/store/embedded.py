@@ -39,7 +39,7 @@ from leasehold.store.embedded_binaries import (
     system_binaries,
     wheel_binaries,
 )
-from leasehold.store.embedded_folder import POLL_SECONDS, START_SECONDS, DataFolder
+from leasehold.store.embedded_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +57,8 @@ __all__ = [
 ROLE = "leasehold"
 STOP_SECONDS = 30.0
 LAUNCHES_MAX = 3
+STAGING = "new-"
+NOT_STARTED = "the embedded database is not started: call start() first"
 
 
 def default_data_dir() -> Path:
@@ -108,7 +110,7 @@ class EmbeddedPostgres:
     def port(self) -> int:
         """The server's port on 127.0.0.1."""
         if self._port is None:
-            raise EmbeddedDatabaseError("the embedded database is not started: call start() first")
+            raise EmbeddedDatabaseError(NOT_STARTED)
         return self._port
 
     @property
@@ -118,27 +120,26 @@ class EmbeddedPostgres:
 
     def start(self) -> Self:
         """Join the server of this folder, starting or creating it first where needed."""
+        if self._has_share():
+            self.ensure_running()
+            return self
         self._folder.make()
-        joined = self._has_share()
+        _exit_in_order_on_signals()
         with self._folder.alone():
-            if not joined:
-                self._share = self._folder.try_lock("users.lock", fcntl.LOCK_SH)
-                self._process = os.getpid()
+            self._share = self._folder.try_lock("users.lock", fcntl.LOCK_SH)
+            self._process = os.getpid()
             try:
                 self._bring_up()
             except BaseException:
-                if not joined:
-                    self._leave()
+                self._leave()
                 raise
-        if not joined:
-            atexit.register(self.stop)
-            _exit_in_order_on_signals()
+        atexit.register(self.stop)
         return self
 
     def ensure_running(self) -> None:
         """Bring the server back if it is gone; cheap when it is well. The port may change."""
         if not self._has_share():
-            raise EmbeddedDatabaseError("the embedded database is not started: call start() first")
+            raise EmbeddedDatabaseError(NOT_STARTED)
         with self._folder.alone():
             self._bring_up()
 
@@ -150,53 +151,53 @@ class EmbeddedPostgres:
                 self._leave()
 
     def _has_share(self) -> bool:
-        """Say whether we use the server; a forked child has its parent's share."""
+        """Say whether we use the server; a forked child has its parent's share, not its own."""
         return self._share is not None and self._process == os.getpid()
 
     def _leave(self) -> None:
         """Give up our share, and stop the server if nobody else has one."""
         share, self._share, self._port = self._share, None, None
-        if share is not None:
-            fcntl.flock(share, fcntl.LOCK_UN)  # closing is not enough: a forked child has it open
-            os.close(share)
+        release(share)
         last_out = self._folder.try_lock("users.lock", fcntl.LOCK_EX)
         if last_out is not None:
             try:
                 self._shut_down()
             finally:
-                os.close(last_out)
+                release(last_out)
 
     def _shut_down(self) -> None:
         """Have the server end its clients and checkpoint; if it cannot, have it crash safely."""
         for request in (signal.SIGINT, signal.SIGQUIT):
-            postmaster = self._folder.postmaster_pid()
-            if postmaster is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(postmaster, request)
-            freed = self._folder.lock_within("server.lock", fcntl.LOCK_EX, STOP_SECONDS)
-            if freed is not None:
-                os.close(freed)
-                return
-        raise EmbeddedDatabaseError(
-            f"the database in {self._folder.path} did not stop; what was committed is safe."
-            f" Look at {self._folder.log} and end its processes by hand"
-        )
+            asked = None
+            deadline = time.monotonic() + STOP_SECONDS
+            while time.monotonic() < deadline:
+                if not self._folder.is_served():
+                    return
+                # One that was just launched can be asked only when it has written its number.
+                postmaster = self._folder.postmaster_pid()
+                if postmaster not in (None, asked):
+                    asked = postmaster
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(postmaster, request)
+                time.sleep(POLL_SECONDS)
+        raise self._failure("did not stop (what was committed is safe); end it by hand")
 
     def _bring_up(self) -> None:
         """Return once the server of this folder answers, launching it while there is none."""
         deadline = time.monotonic() + START_SECONDS
         launches = 0
-        while not self._answers():
-            if time.monotonic() > deadline:
-                raise self._failure(f"did not answer for {START_SECONDS:.0f} seconds")
-            free = self._folder.try_lock("server.lock", fcntl.LOCK_EX)
-            if free is not None:
-                try:
-                    self._check_last_launch(launches)
-                    self._launch(free)
-                finally:
-                    os.close(free)  # the server has inherited it, lock and all
+        while True:
+            if not self._folder.is_served():
+                self._check_last_launch(launches)
+                self._launch()
                 launches += 1
+            elif self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise self._failure(
+                    f"did not answer for {START_SECONDS:.0f} seconds; if it runs in another"
+                    " container, use it there"
+                )
             time.sleep(POLL_SECONDS)
 
     def _check_last_launch(self, launches: int) -> None:
@@ -257,7 +258,7 @@ class EmbeddedPostgres:
                 f" put the password of the role {ROLE} there"
             ) from error
 
-    def _launch(self, server_lock: int) -> None:
+    def _launch(self) -> None:
         """Start the server where no server lives; the caller waits for its answer."""
         cluster = self._folder.cluster
         account = choose_account(cluster)
@@ -265,21 +266,19 @@ class EmbeddedPostgres:
         binaries = self._binaries or find_binaries()
         self._refuse_other_version(binaries)
         programs = reachable_programs(binaries, account, self._folder.path)
+        for leftover in self._folder.path.glob(f"{STAGING}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         if not cluster.exists():
             self._create(programs, binaries.version, account)
         stale = cluster / "postmaster.pid"
-        crashed = stale.exists()
-        self._progress("recovering after a crash" if crashed else "starting the database")
-        # The lock proves that it is stale. PostgreSQL itself would believe it, if some other
-        # process has the number by now.
+        self._progress("recovering after a crash" if stale.exists() else "starting the database")
+        # That nobody serves the folder proves it stale. PostgreSQL itself would believe it, if
+        # some other process has the number by now.
         stale.unlink(missing_ok=True)
-        log = self._folder.open_log()
         # The shell leaves at once: the server is nobody's child to reap, and can outlive us.
         command = ["/bin/sh", "-c", '"$@" &', "sh", programs / "postgres", "-D", cluster]
-        try:
-            account.run([*command, *self._options()], output=log, keep=server_lock)
-        finally:
-            os.close(log)
+        with self._folder.opened_log() as log, self._folder.server_lock() as lock:
+            account.run([*command, *self._options()], output=log, keep=lock)
 
     def _options(self) -> list[str]:
         """Write the settings as options: loopback only, and no socket file in a shared folder."""
@@ -294,9 +293,7 @@ class EmbeddedPostgres:
     def _create(self, programs: Path, version: int, account: Account) -> None:
         """Run initdb beside its place; only the rename makes it the database of this folder."""
         self._progress(f"creating the database in {self._folder.path}")
-        for leftover in self._folder.path.glob("new-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        staging = Path(tempfile.mkdtemp(dir=self._folder.path, prefix="new-"))
+        staging = Path(tempfile.mkdtemp(dir=self._folder.path, prefix=STAGING))
         try:
             password = staging / "password"
             password.write_text(self._folder.password())

@@ -97,6 +97,11 @@ class Account:
         script = 'for place; do test -x "$place" || { printf %s "$place"; exit 1; }; done'
         way = [*reversed(folder.parents), folder]
         tried = self.run(["/bin/sh", "-c", script, "sh", *way])
+        if tried.returncode > 1:
+            raise EmbeddedDatabaseError(
+                f"nothing can be run as the user {self.name!r} here ({tried.stdout}): start"
+                " Leasehold as a normal user"
+            )
         return Path(tried.stdout) if tried.returncode else None
 
 

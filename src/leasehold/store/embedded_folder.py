@@ -65,10 +65,27 @@ class DataFolder:
         try:
             yield
         finally:
+            release(held)
+
+    @contextlib.contextmanager
+    def server_lock(self) -> Generator[int]:
+        """Lend the lock to the program started meanwhile: it keeps the lock when we close ours."""
+        held = self.try_lock("server.lock", fcntl.LOCK_EX)
+        if held is None:
+            raise EmbeddedDatabaseError(f"processes of an earlier server still live on {self.path}")
+        try:
+            yield held
+        finally:
             os.close(held)
 
+    def is_served(self) -> bool:
+        """Say whether any part of a server lives on this folder, well or not."""
+        free = self.try_lock("server.lock", fcntl.LOCK_EX)
+        release(free)
+        return free is None or self.postmaster_pid() is not None
+
     def lock_within(self, name: str, how: int, seconds: float) -> int | None:
-        """Take a lock, waiting for it at most so long; closing the descriptor gives it back."""
+        """Take a lock, waiting for it at most so long."""
         deadline = time.monotonic() + seconds
         while (held := self.try_lock(name, how)) is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -115,12 +132,16 @@ class DataFolder:
         self._write(file, str(port))
         return port
 
-    def open_log(self) -> int:
+    @contextlib.contextmanager
+    def opened_log(self) -> Generator[int]:
         """Open the server's log to append to, putting a long one aside first."""
-        with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > LOG_BYTES_MAX:
-                self.log.replace(self.log.with_suffix(".log.1"))
-        return self._open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        log = self._open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            yield log
+        finally:
+            os.close(log)
 
     def log_end(self) -> str:
         """Return the last lines of the server's log, for an error to show."""
@@ -197,6 +218,13 @@ class DataFolder:
             f"the data folder {self.path} cannot be used ({error.strerror}: {error.filename}):"
             " choose a folder of your own with --data-dir"
         )
+
+
+def release(lock: int | None) -> None:
+    """Give a lock back; closing it is not enough where a forked child has it open too."""
+    if lock is not None:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def _is_free(port: int) -> bool:
