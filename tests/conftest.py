@@ -32,9 +32,23 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="session", params=list(available_binaries()))
-def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+def postgres(request: pytest.FixtureRequest) -> str:
     """Runs the test once on each PostgreSQL: the embedded one, and the system's."""
-    return servers.get(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def server(postgres: str, servers: Servers) -> Server:
+    """The server that the tests of one version share."""
+    return servers.get(postgres)
+
+
+@pytest.fixture
+def pristine_server(postgres: str, servers: Servers) -> Iterator[Server]:
+    """A server without our roles, for tests of who may create them; drop its databases yourself."""
+    server = servers.get(postgres, "pristine")
+    yield server
+    server.drop_roles()
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -31,6 +33,7 @@ SETTINGS = {
 }
 
 
+@cache
 def available_binaries() -> dict[str, PostgresBinaries]:
     """One installation per version: the embedded one first, then the system's."""
     found: dict[str, PostgresBinaries] = {}
@@ -76,6 +79,16 @@ class Server:
             self._admin = psycopg.connect(self.url, autocommit=True)
         self._admin.execute(sql.SQL(statement).format(*parts))
 
+    def drop_roles(self) -> None:
+        """Forget all roles and logins but the superuser; nothing may belong to them any more."""
+        with psycopg.connect(self.url) as connection:
+            found = connection.execute(
+                "SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname NOT LIKE 'pg\\_%'"
+            ).fetchall()
+        if found:
+            names = sql.SQL(", ").join(sql.Identifier(name) for (name,) in found)
+            self.execute("DROP ROLE {}", names)
+
     def close(self) -> None:
         if self._admin is not None:
             self._admin.close()
@@ -103,24 +116,20 @@ class Servers:
         # As root the server runs as another user, who must be able to enter this folder.
         self._folder = Path(tempfile.mkdtemp(prefix=f"leasehold-tests-{worker}-"))
         self._folder.chmod(0o711)
-        self._running: list[EmbeddedPostgres] = []
-        self._servers: dict[str, Server] = {}
+        self._running: dict[str, Server] = {}
+        self._open = ExitStack()
+        self._open.callback(shutil.rmtree, self._folder, ignore_errors=True)
 
-    def get(self, name: str) -> Server:
-        if name not in self._servers:
+    def get(self, name: str, purpose: str = "shared") -> Server:
+        """The server of that version for that purpose."""
+        key = f"{name}-{purpose}"
+        if key not in self._running:
             binaries = available_binaries()[name]
-            embedded = EmbeddedPostgres(
-                self._folder / name, binaries=binaries, settings=SETTINGS
-            ).start()
-            self._running.append(embedded)
-            self._servers[name] = Server(embedded.url, binaries.version)
-        return self._servers[name]
+            running = EmbeddedPostgres(self._folder / key, binaries=binaries, settings=SETTINGS)
+            url = self._open.enter_context(running).url
+            self._running[key] = Server(url, binaries.version)
+            self._open.callback(self._running[key].close)
+        return self._running[key]
 
     def stop(self) -> None:
-        try:
-            for server in self._servers.values():
-                server.close()
-            for embedded in self._running:
-                embedded.stop()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._open.close()

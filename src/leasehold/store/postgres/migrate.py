@@ -40,10 +40,10 @@ MIGRATION_LOCK = 0x6C65_6173_6568_6C64  # any constant that nobody else uses; "l
 # Another run may take as long as an index build. A table's lock is different: whoever waits for it
 # makes every later reader wait too, so we give up soon and say so.
 _LOCK = f"""\
+SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = '10min';
 SELECT pg_catalog.pg_advisory_xact_lock({MIGRATION_LOCK});
 SET LOCAL lock_timeout = '5s';
-SET LOCAL statement_timeout = 0;
 SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, leasehold, pg_temp;
 """
@@ -98,7 +98,9 @@ def migrate(
     applied: list[Step] = []
     with connect(database_url, application_name="leasehold migrate") as connection:
         _refuse_old_server(connection)
+        # Whatever this login's defaults are: what is applied must be read anew after the lock.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
         while batch := _apply_next(connection, sources):
             if batch[0] in applied:
                 raise MigrationError(f"{batch[0].name} was applied, but the database denies it")
@@ -125,7 +127,7 @@ def script(*, sources: Sources | None = None) -> str:
 
 def _apply_next(connection: psycopg.Connection[Any], sources: Sources) -> list[Step]:
     """Apply the first transaction's worth of what is pending; nothing when all is applied."""
-    with connection.transaction():
+    with _explained("committing the step"), connection.transaction():
         with _explained("waiting for another migration to end"):
             connection.execute(_LOCK.encode())
         batch = _first_batch(plan(connection, sources=sources))

@@ -1,0 +1,116 @@
+"""What a migration refuses, and what a running process accepts: newer yes, older no."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.domain.errors import MigrationError
+from leasehold.store.postgres.migrate import check_schema, check_schema_async, migrate, plan
+from tests.support.catalog import snapshot
+from tests.support.sql_tree import FILES, SqlTree
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return SqlTree(tmp_path)
+
+
+@pytest.fixture
+def migrated(empty_database, tree):
+    migrate(empty_database.url, sources=tree.sources())
+    return empty_database
+
+
+def assert_refused(database, sources, because):
+    before = snapshot(database.connect())
+    with pytest.raises(MigrationError, match=because):
+        plan(database.connect(), sources=sources)
+    with pytest.raises(MigrationError, match=because):
+        migrate(database.url, sources=sources)
+    assert snapshot(database.connect()) == before
+
+
+def test_edited_history_is_refused(migrated, tree):
+    tree.write("migrations/0001_first.sql", FILES["migrations/0001_first.sql"] + "-- edited")
+    assert_refused(migrated, tree.sources(), "0001_first.sql was changed after it had been applied")
+
+
+def test_missing_history_is_refused(migrated, tree):
+    tree.remove("migrations/0001_first.sql")
+    assert_refused(migrated, tree.sources(), "0001 was applied, but its file is missing")
+
+
+def test_migration_put_behind_an_applied_one_is_refused(empty_database, tree):
+    second = "migrations/0002_second.sql"
+    tree.remove(second)
+    tree.write("migrations/0003_third.sql", "SELECT 3;")
+    migrate(empty_database.url, sources=tree.sources())
+    tree.write(second, FILES[second])
+    assert_refused(empty_database, tree.sources(), "give it the next free number")
+
+
+def test_two_migrations_of_one_number_are_refused(empty_database, tree):
+    tree.write("migrations/0002_again.sql", "SELECT 2;")
+    assert_refused(empty_database, tree.sources(), "have the same number")
+
+
+def test_badly_named_migration_is_refused(empty_database, tree):
+    tree.write("migrations/3-third.sql", "SELECT 3;")
+    assert_refused(empty_database, tree.sources(), "must be named NNNN_what_it_does.sql")
+
+
+def test_older_release_does_not_migrate_a_newer_database_but_runs_on_it(migrated, tree):
+    tree.write("migrations/0003_newer.sql", "CREATE TABLE leasehold.newer (id integer);")
+    migrate(migrated.url, sources=tree.sources())
+    tree.remove("migrations/0003_newer.sql")
+    assert_refused(migrated, tree.sources(), "migrated by a newer release")
+    check_schema(migrated.connect(), sources=tree.sources())
+
+
+def test_older_release_does_not_overwrite_a_newer_function_though_no_number_changed(migrated, tree):
+    name = "functions/count_all.sql"
+    tree.write(name, FILES[name] + "-- newer")
+    migrate(migrated.url, sources=tree.sources("1.10.0"))
+    tree.write(name, FILES[name])
+    assert_refused(migrated, tree.sources("1.9.0"), "migrated by a newer release")
+    check_schema(migrated.connect(), sources=tree.sources("1.9.0"))
+
+
+def test_process_newer_than_the_schema_is_told_to_migrate(migrated, tree):
+    tree.write("migrations/0003_newer.sql", "SELECT 3;")
+    with pytest.raises(MigrationError, match=r"version 2, .* needs 3: run `leasehold migrate`"):
+        check_schema(migrated.connect(), sources=tree.sources())
+
+
+def test_process_newer_than_the_functions_is_told_to_migrate(migrated, tree):
+    tree.write("functions/count_all.sql", FILES["functions/count_all.sql"] + "-- newer")
+    with pytest.raises(MigrationError, match=r"count_all\.sql.*run `leasehold migrate`"):
+        check_schema(migrated.connect(), sources=tree.sources("1.0.1"))
+
+
+async def test_database_without_the_schema_is_told_to_migrate(empty_database, tree):
+    connection = empty_database.connect(autocommit=False)
+    with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
+        check_schema(connection, sources=tree.sources())
+    connection.execute("SELECT 1")  # the check did not spoil the transaction
+    with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
+        await check_schema_async(await empty_database.aconnect(), sources=tree.sources())
+
+
+@pytest.mark.parametrize("role", ["ingest", "executor", "operator", "readonly", "auditor"])
+async def test_every_runtime_role_may_check_the_schema_and_nobody_may_write_it(database, role):
+    check_schema(database.connect(role))
+    await check_schema_async(await database.aconnect(role))
+    for table in ("schema_migrations", "schema_sources"):
+        privileges = database.execute(
+            "SELECT has_table_privilege(%s, %s, 'INSERT, UPDATE, DELETE, TRUNCATE') AS writes",
+            [f"test_{role}", f"leasehold.{table}"],
+        )
+        assert privileges == [{"writes": False}]
+
+
+def test_login_without_any_role_is_told_which_to_ask_for(migrated, tree):
+    connection = migrated.connect()
+    connection.execute("SET ROLE pg_monitor")
+    with pytest.raises(MigrationError, match="grant it one of the roles"):
+        check_schema(connection, sources=tree.sources())
