@@ -1,0 +1,59 @@
+-- Make "about to call" durable for items under a cluster or stream lease, and hand out their content:
+-- the call may be made for those with the verdict begun, and for no others.
+-- Verdicts: begun, already_begun, not_due, out_of_order (an earlier item of the stream is unfinished and
+-- not in this call), ceiling_reached, already_terminal, not_found (also: not covered by this lease).
+-- Items of one stream begun in one call are one ordered batch.
+-- Locks: the lease row FOR KEY SHARE, then the pending rows by id; then looks at the clock.
+-- Raises: P7002 when the lease is lost or past its first expiry; 22023.
+CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
+  p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[]
+) RETURNS TABLE (
+  intent_id uuid, verdict text, attempt_no integer, begun_at timestamptz, submission_key uuid,
+  payload jsonb, body bytea, content_type text, metadata jsonb, trace_context text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+BEGIN
+  PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
+  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
+  v_now := leasehold.announce_change();
+  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
+
+  RETURN QUERY
+  WITH judged AS MATERIALIZED (
+    SELECT asked.intent_id, CASE
+             WHEN p.intent_id IS NULL THEN leasehold.absence(asked.intent_id)
+             WHEN p.lease_name IS DISTINCT FROM p_lease_name THEN 'not_found'
+             WHEN p.begun_at IS NOT NULL THEN 'already_begun'
+             WHEN p.attempt_count >= 20 THEN 'ceiling_reached'
+             WHEN p.due_at > v_now THEN 'not_due'
+             WHEN p.scope = 'stream' AND EXISTS (
+               SELECT FROM leasehold.outbox_pending earlier
+                WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
+                  AND earlier.stream_seq < p.stream_seq
+                  AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now
+                       OR earlier.intent_id <> ALL (p_intent_ids))) THEN 'out_of_order'
+             ELSE 'begun' END AS verdict
+      FROM unnest(p_intent_ids) AS asked (intent_id)
+      LEFT JOIN leasehold.outbox_pending p ON p.intent_id = asked.intent_id
+  ), begun AS (
+    UPDATE leasehold.outbox_pending p
+       SET begun_at = v_now, begun_epoch = p_lease_epoch,
+           first_tried_at = coalesce(p.first_tried_at, v_now),
+           last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
+      FROM judged WHERE p.intent_id = judged.intent_id AND judged.verdict = 'begun'
+    RETURNING p.intent_id, p.attempt_count
+  )
+  SELECT judged.intent_id, judged.verdict, begun.attempt_count + 1,
+         CASE WHEN judged.verdict = 'begun' THEN v_now END, i.submission_key,
+         i.payload, i.body, i.content_type, i.metadata, i.trace_context
+    FROM judged
+    LEFT JOIN begun ON begun.intent_id = judged.intent_id
+    LEFT JOIN leasehold.intents i ON i.intent_id = begun.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.begin_leased_attempts(text, text, bigint, uuid[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.begin_leased_attempts(text, text, bigint, uuid[]) TO leasehold_executor;

@@ -1,0 +1,48 @@
+-- Make "about to call" durable for claimed items: the call may be made for those with the verdict
+-- begun, and for no others. From then on, only a result ends the claim without doubt.
+-- Verdicts: begun, lease_lost, ceiling_reached, already_terminal, not_found. Beginning again under the
+-- same claim is begun: the caller cannot know whether its first answer was lost.
+-- Locks: the pending rows, by id; then looks at the clock. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.begin_outbox_attempts(
+  p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[]
+) RETURNS TABLE (intent_id uuid, verdict text, begun_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+BEGIN
+  PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
+  PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
+  PERFORM leasehold.require_list('p_lease_tokens', p_lease_tokens, 10000);
+  IF cardinality(p_intent_ids) <> cardinality(p_lease_tokens) THEN
+    RAISE EXCEPTION '% intents need as many tokens, but there are %',
+      cardinality(p_intent_ids), cardinality(p_lease_tokens) USING ERRCODE = '22023';
+  END IF;
+
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
+  v_now := clock_timestamp();
+
+  RETURN QUERY
+  WITH judged AS MATERIALIZED (
+    SELECT asked.intent_id, CASE
+             WHEN p.intent_id IS NULL THEN leasehold.absence(asked.intent_id)
+             WHEN p.claimed_by IS DISTINCT FROM p_worker_id OR p.lease_token IS DISTINCT FROM asked.lease_token
+                  OR p.lease_expires_at <= v_now THEN 'lease_lost'
+             WHEN p.attempt_count >= 20 THEN 'ceiling_reached'
+             ELSE 'begun' END AS verdict
+      FROM unnest(p_intent_ids, p_lease_tokens) AS asked (intent_id, lease_token)
+      LEFT JOIN leasehold.outbox_pending p ON p.intent_id = asked.intent_id
+  ), begun AS (
+    UPDATE leasehold.outbox_pending p
+       SET begun_at = coalesce(p.begun_at, v_now),
+           last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
+      FROM judged WHERE p.intent_id = judged.intent_id AND judged.verdict = 'begun'
+    RETURNING p.intent_id, p.begun_at
+  )
+  SELECT judged.intent_id, judged.verdict, begun.begun_at
+    FROM judged LEFT JOIN begun ON begun.intent_id = judged.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.begin_outbox_attempts(text, uuid[], uuid[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.begin_outbox_attempts(text, uuid[], uuid[]) TO leasehold_executor;

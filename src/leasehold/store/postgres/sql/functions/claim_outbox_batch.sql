@@ -1,0 +1,90 @@
+-- Lease up to p_batch_size due items of the targets asked for to a worker, each under a fresh token:
+-- ones that are unleased, or whose lease expired before a call was begun; for those the ledger first
+-- gets the ZOMBIE_REQUEUE row of the lease that is replaced.
+-- Every target has a share of the batch, and what one does not use goes to the others, so that a
+-- flood for one never starves the rest; p_target_limits bounds each target's part (free slots).
+-- Each target is walked by (priority, due time) on its own: a backlog not asked for costs nothing.
+-- Locks: the claimed rows, SKIP LOCKED: never waits. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
+  p_batch_size integer, p_worker_id text, p_lease_seconds double precision, p_targets text[],
+  p_target_limits integer[] DEFAULT NULL
+) RETURNS TABLE (
+  intent_id uuid, target text, contract_version integer, attempt_no integer, last_state text,
+  reference text, priority smallint, submission_key uuid, payload jsonb, body bytea, content_type text,
+  metadata jsonb, trace_context text, stream text, created_at timestamptz, due_at timestamptz,
+  deadline_at timestamptz, first_tried_at timestamptz, claimed_at timestamptz, lease_token uuid,
+  lease_expires_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_targets_count integer := cardinality(p_targets);
+  v_first integer;
+  v_shares integer[];
+  v_caps integer[];
+  v_left integer := p_batch_size;
+  v_count integer;
+BEGIN
+  PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
+  PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
+  PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 3600);
+  PERFORM leasehold.require_list('p_targets', p_targets, 1000);
+  IF cardinality(p_target_limits) <> v_targets_count OR array_position(p_target_limits, NULL) IS NOT NULL
+     OR 0 > ANY (p_target_limits) THEN
+    RAISE EXCEPTION 'p_target_limits must have one number, not negative, for each of the % targets', v_targets_count
+      USING ERRCODE = '22023';
+  END IF;
+
+  -- The first target of the walk changes from call to call, so that a small batch reaches them all.
+  v_first := floor(random() * v_targets_count);
+  SELECT array_agg(least(p_batch_size * (seat + 1) / v_targets_count - p_batch_size * seat / v_targets_count,
+                         coalesce(p_target_limits[place], p_batch_size)) ORDER BY place),
+         array_agg(coalesce(p_target_limits[place], p_batch_size) ORDER BY place)
+    INTO v_shares, v_caps
+    FROM (SELECT place, (place + v_first) % v_targets_count AS seat
+            FROM generate_series(1, v_targets_count) AS place) AS seats;
+
+  PERFORM leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
+  -- First each target's share, then whatever is left for those that have more.
+  FOR v_pass IN 1..2 LOOP
+    RETURN QUERY
+    WITH picked AS MATERIALIZED (
+      SELECT due.intent_id
+        FROM unnest(p_targets, v_shares, v_caps) AS asked (target, share, cap)
+       CROSS JOIN LATERAL (
+         SELECT level_due.intent_id
+           FROM generate_series(0, 3) AS level
+          CROSS JOIN LATERAL (
+            SELECT p.intent_id FROM leasehold.outbox_pending p
+             WHERE p.scope = 'item' AND p.claimed_by IS NULL
+               AND p.target = asked.target AND p.priority = level::smallint AND p.due_at <= v_now
+             ORDER BY p.due_at, p.intent_id
+             LIMIT CASE v_pass WHEN 1 THEN asked.share ELSE asked.cap - asked.share END
+               FOR UPDATE SKIP LOCKED) AS level_due
+          LIMIT CASE v_pass WHEN 1 THEN asked.share ELSE asked.cap - asked.share END) AS due
+       LIMIT v_left
+    ), claimed AS (
+      UPDATE leasehold.outbox_pending p
+         SET claimed_by = p_worker_id, lease_token = gen_random_uuid(),
+             lease_expires_at = v_now + make_interval(secs => p_lease_seconds),
+             first_tried_at = coalesce(p.first_tried_at, v_now),
+             last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
+        FROM picked WHERE p.intent_id = picked.intent_id
+      RETURNING p.*
+    )
+    SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,
+           c.priority, i.submission_key, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+           c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at, v_now, c.lease_token,
+           c.lease_expires_at
+      FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    v_left := v_left - v_count;
+    EXIT WHEN v_left = 0 OR (v_count = 0 AND p_batch_size >= v_targets_count);
+  END LOOP;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[])
+  FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[])
+  TO leasehold_executor;

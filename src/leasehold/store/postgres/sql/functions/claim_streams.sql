@@ -1,0 +1,58 @@
+-- Claim streams that have unfinished work and no holder, up to this holder's fair share of each
+-- target: streams divided by live instances that serve it, the remainder to the first of them. A
+-- stream that nobody took for a whole lease is claimed beyond the share: a share is a courtesy, never a
+-- reason for work to stand still. Returns the new claims only; renew_streams keeps those already held.
+-- Two-phase expiry: before the first a stream is its holder's; between the two it may be taken if no
+-- call is in flight; after the second always. A call in flight is then put in doubt on the ledger.
+-- Locks: lease rows FOR UPDATE by name, SKIP LOCKED (a stream whose holder is writing is left alone);
+-- then the clock; then begun rows by id. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.claim_streams(
+  p_holder_id text, p_targets text[], p_lease_seconds double precision, p_grace_seconds double precision,
+  p_streams_max integer
+) RETURNS TABLE (
+  lease_name text, target text, stream text, lease_epoch bigint, expires_at timestamptz,
+  grace_expires_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_wanted record;
+  v_taken leasehold.leases;
+  v_count integer := 0;
+BEGIN
+  PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
+  PERFORM leasehold.require_list('p_targets', p_targets, 1000);
+  PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
+  PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
+  PERFORM leasehold.require_between('p_streams_max', p_streams_max, 1, 10000);
+
+  FOR v_wanted IN
+    SELECT free.* FROM (
+      SELECT j.*, count(*) FILTER (WHERE j.is_own) OVER (PARTITION BY j.target) AS held,
+             -- Each holder prefers other streams, so that claimers seldom meet.
+             row_number() OVER (PARTITION BY j.target, j.is_free
+                                ORDER BY hashtext(j.lease_name || p_holder_id)) AS place
+        FROM leasehold.judged_streams(p_holder_id, p_targets) AS j) AS free
+     WHERE free.is_free
+       AND (free.held + free.place <= free.share
+            OR free.waiting_since <= v_now - make_interval(secs => p_lease_seconds))
+     ORDER BY free.lease_name
+  LOOP
+    EXIT WHEN v_count >= p_streams_max;
+    INSERT INTO leasehold.leases
+      VALUES (v_wanted.lease_name, p_holder_id, 0, v_now, v_now, '-infinity', '-infinity')
+      ON CONFLICT (lease_name) DO NOTHING;
+    PERFORM FROM leasehold.leases l WHERE l.lease_name = v_wanted.lease_name FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND;
+    v_taken := leasehold.take_lease(v_wanted.lease_name, p_holder_id, p_lease_seconds, p_grace_seconds);
+    CONTINUE WHEN v_taken.lease_name IS NULL;
+    v_count := v_count + 1;
+    RETURN QUERY SELECT v_taken.lease_name, v_wanted.target, v_wanted.stream, v_taken.lease_epoch,
+                        v_taken.expires_at, v_taken.grace_expires_at;
+  END LOOP;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.claim_streams(text, text[], double precision, double precision, integer)
+  FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.claim_streams(text, text[], double precision, double precision, integer)
+  TO leasehold_executor;

@@ -1,0 +1,18 @@
+-- Write the ledger rows of expired claims and move their pending rows; what was done, with the holder
+-- that is replaced. Locks: the pending rows, already held by the caller. Raises: nothing of its own.
+CREATE OR REPLACE FUNCTION leasehold.end_expired_claims(p_expired leasehold.outbox_pending[], p_now timestamptz)
+RETURNS TABLE (
+  intent_id uuid, target text, attempt_no integer, state text, reason text, replaced_holder text,
+  stale_seconds double precision)
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT a.intent_id, e.target, a.attempt_no, a.state, a.reason, e.claimed_by,
+         extract(epoch FROM p_now - e.lease_expires_at)::double precision
+    FROM leasehold.append_attempts(
+           ARRAY(SELECT leasehold.zombie_outcome(e, 1) FROM unnest(p_expired) AS e), p_now) AS a
+    JOIN unnest(p_expired) AS e ON e.intent_id = a.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.end_expired_claims(leasehold.outbox_pending[], timestamptz) FROM PUBLIC;

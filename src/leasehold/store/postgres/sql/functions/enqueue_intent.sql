@@ -1,0 +1,31 @@
+-- Accept one intent and return its id, the same id again for the same key and payload. For callers
+-- who would rather have an error than a verdict, such as plain SQL inside one's own transaction.
+-- Locks: as enqueue_intents. Raises: P7005 when the key stands for another payload, 22023 when the
+-- intent cannot be accepted.
+CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
+  p_target text, p_payload jsonb, p_idempotency_key text DEFAULT NULL, p_options jsonb DEFAULT '{}'
+) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_result record;
+BEGIN
+  IF p_options IS NULL OR jsonb_typeof(p_options) <> 'object' THEN
+    RAISE EXCEPTION 'p_options is %, but must be a JSON object', coalesce(jsonb_typeof(p_options), 'NULL')
+      USING ERRCODE = '22023';
+  END IF;
+  SELECT * INTO v_result FROM leasehold.enqueue_intents(jsonb_build_array(
+    p_options || jsonb_strip_nulls(jsonb_build_object(
+      'target', p_target, 'idempotency_key', p_idempotency_key))
+    || CASE WHEN p_payload IS NULL THEN '{}' ELSE jsonb_build_object('payload', p_payload) END));
+  IF v_result.verdict = 'conflict' THEN
+    RAISE EXCEPTION 'idempotency key % of target % already stands for intent % with another payload',
+      quote_literal(p_idempotency_key), quote_literal(p_target), v_result.intent_id
+      USING ERRCODE = 'P7005', HINT = 'Use a new key for a new payload.', DETAIL = v_result.intent_id::text;
+  ELSIF v_result.verdict NOT IN ('accepted', 'duplicate') THEN
+    RAISE EXCEPTION 'the intent was refused: %', v_result.problem USING ERRCODE = '22023';
+  END IF;
+  RETURN v_result.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.enqueue_intent(text, jsonb, text, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.enqueue_intent(text, jsonb, text, jsonb) TO leasehold_ingest;

@@ -1,0 +1,104 @@
+-- Accept intents: a JSON array of 1 to 10,000 objects with
+--   target, payload (any JSON but null) or body (base64) with content_type, and optionally
+--   idempotency_key, stream, priority (0 first to 3 last), due_at or delay_seconds,
+--   deadline_at or deadline_seconds, metadata, trace_context.
+-- One verdict per entry, by its place in the array: accepted; duplicate (same key, same payload: the
+-- first intent's id); conflict (same key, other payload: P7005 where one intent is enqueued alone);
+-- unknown_target; invalid (the problem says why). Only accepted entries are written.
+-- Locks: the rows of the streams it writes to, then the new keys, both in sorted order.
+-- Raises: 22023 when the argument is not such an array.
+CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
+RETURNS TABLE (ordinal integer, verdict text, intent_id uuid, problem text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+  v_scopes text[];
+  v_ordinals integer[];
+  v_ids uuid[];
+  v_keys text[];
+  v_targets text[];
+  v_hashes bytea[];
+  v_problems text[];
+  v_inserted boolean[];
+BEGIN
+  IF p_intents IS NULL OR jsonb_typeof(p_intents) <> 'array' THEN
+    RAISE EXCEPTION 'p_intents is %, but must be a JSON array of objects',
+      coalesce(jsonb_typeof(p_intents), 'NULL') USING ERRCODE = '22023';
+  END IF;
+  PERFORM leasehold.require_between('the number of intents', jsonb_array_length(p_intents), 1, 10000);
+
+  SELECT array_agg(DISTINCT contract.scope) INTO v_scopes
+    FROM (SELECT DISTINCT entry ->> 'target' AS target FROM jsonb_array_elements(p_intents) AS entry) AS asked
+   CROSS JOIN LATERAL (SELECT scope FROM leasehold.contracts
+                        WHERE target = asked.target ORDER BY version DESC LIMIT 1) AS contract;
+  IF 'stream' = ANY (v_scopes) THEN
+    PERFORM leasehold.lock_streams(p_intents);
+  END IF;
+  IF v_scopes && '{stream,cluster}' THEN
+    v_now := leasehold.announce_change();
+  ELSE
+    v_now := clock_timestamp();
+  END IF;
+
+  WITH entry AS MATERIALIZED (
+    SELECT * FROM leasehold.read_intents(p_intents, v_now)
+  ), seated AS (
+    -- Numbers go to new keys only; a gap from a key that loses a race is harmless, an inversion is not.
+    SELECT entry.*,
+           CASE WHEN entry.scope = 'stream' AND entry.problem IS NULL THEN
+             (SELECT last_seq FROM leasehold.streams s
+               WHERE s.target = entry.target AND s.stream = entry.stream)
+             + row_number() OVER (PARTITION BY entry.scope, entry.target, entry.stream, entry.problem IS NULL
+                                  ORDER BY entry.ordinal)
+           END AS stream_seq
+      FROM entry
+  ), inserted AS (
+    INSERT INTO leasehold.intents (
+      intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,
+      body, content_type, payload_hash, metadata, trace_context, created_at, deadline_at)
+    SELECT intent_id, target, contract_version, stream, stream_seq, idempotency_key, intent_id, payload,
+           body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
+      FROM seated WHERE problem IS NULL
+     ORDER BY target, idempotency_key, ordinal
+        ON CONFLICT (target, idempotency_key) DO NOTHING
+    RETURNING intent_id
+  ), pending AS (
+    INSERT INTO leasehold.outbox_pending (
+      intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+      deadline_at, last_modified_at)
+    SELECT intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+           deadline_at, v_now
+      FROM seated JOIN inserted USING (intent_id)
+  ), advanced AS (
+    UPDATE leasehold.streams s SET last_seq = newest.stream_seq
+      FROM (SELECT target, stream, max(stream_seq) AS stream_seq
+              FROM seated JOIN inserted USING (intent_id) WHERE scope = 'stream' GROUP BY 1, 2) AS newest
+     WHERE s.target = newest.target AND s.stream = newest.stream
+  )
+  SELECT array_agg(ordinal), array_agg(entry.intent_id), array_agg(idempotency_key), array_agg(target),
+         array_agg(payload_hash), array_agg(problem), array_agg(inserted.intent_id IS NOT NULL)
+    INTO v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted
+    FROM entry LEFT JOIN inserted USING (intent_id);
+
+  -- A second statement, because the first intent of a key may have been committed while this one waited.
+  RETURN QUERY
+  SELECT asked.ordinal,
+         CASE WHEN asked.problem = 'unknown_target' THEN 'unknown_target'
+              WHEN asked.problem IS NOT NULL THEN 'invalid'
+              WHEN asked.inserted THEN 'accepted'
+              WHEN first.payload_hash = asked.payload_hash THEN 'duplicate'
+              ELSE 'conflict' END,
+         CASE WHEN asked.inserted THEN asked.intent_id ELSE first.intent_id END,
+         CASE WHEN asked.problem = 'unknown_target' THEN format('no contract is published for target %L', asked.target)
+              ELSE asked.problem END
+    FROM unnest(v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted)
+      AS asked (ordinal, intent_id, idempotency_key, target, payload_hash, problem, inserted)
+    LEFT JOIN leasehold.intents first
+      ON NOT asked.inserted AND asked.problem IS NULL
+     AND first.target = asked.target AND first.idempotency_key = asked.idempotency_key
+   ORDER BY asked.ordinal;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.enqueue_intents(jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.enqueue_intents(jsonb) TO leasehold_ingest;

@@ -1,0 +1,24 @@
+-- Hold all of these leases still for the rest of this transaction, or say which one is lost (P7002).
+-- Locks: the lease rows FOR KEY SHARE, by name; then the clock. Raises: P7002, 22023.
+CREATE OR REPLACE FUNCTION leasehold.hold_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_lost text;
+BEGIN
+  PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM FROM leasehold.leases WHERE lease_name = ANY (p_lease_names) ORDER BY lease_name FOR KEY SHARE;
+  SELECT asked.lease_name INTO v_lost
+    FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
+    LEFT JOIN leasehold.leases l
+      ON l.lease_name = asked.lease_name AND l.lease_epoch = asked.lease_epoch AND l.holder_id = p_holder_id
+     AND l.expires_at > clock_timestamp()
+   WHERE l.lease_name IS NULL
+   LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'lease % is lost', v_lost
+      USING ERRCODE = 'P7002', DETAIL = v_lost, HINT = 'Drop its schedule and act no more under it.';
+  END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.hold_leases(text, text[], bigint[]) FROM PUBLIC;

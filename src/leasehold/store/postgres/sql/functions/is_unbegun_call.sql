@@ -1,0 +1,13 @@
+-- Whether a result tells of a call that had to be begun first and was not: for lookup, blind and
+-- every stream the mark must be durable before the call. A row in doubt or awaiting confirmation may
+-- have been asked about instead of called. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.is_unbegun_call(
+  p_pending leasehold.outbox_pending, p_guarantee text, p_state text
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_pending.begun_at IS NULL
+     AND p_state IN ('DISPATCHED', 'IN_DOUBT', 'SUBMITTED')
+     AND (p_pending.scope = 'stream' OR p_guarantee IN ('lookup', 'blind'))
+     AND coalesce(p_pending.last_state NOT IN ('IN_DOUBT', 'SUBMITTED'), true)
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_unbegun_call(leasehold.outbox_pending, text, text) FROM PUBLIC;

@@ -1,0 +1,50 @@
+-- Record what became of scheduled items under a cluster or stream lease: results as in
+-- complete_outbox_attempts, without tokens. One verdict per result: applied, ceiling_reached,
+-- already_terminal, not_found (also for an intent that this lease does not cover). A result that hits
+-- no row is for the caller to log and count, never to retry.
+-- Locks: the lease row FOR KEY SHARE, then the pending rows by id; looks at the clock after each.
+-- Raises: P7002 when the lease is lost, P7003 and 22023 as complete_outbox_attempts; then nothing is written.
+CREATE OR REPLACE FUNCTION leasehold.record_attempts(
+  p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_results jsonb
+) RETURNS TABLE (
+  intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_outcomes leasehold.outcome[];
+  v_ids uuid[];
+  v_verdicts text[];
+  v_applied leasehold.outcome[];
+  v_now timestamptz;
+BEGIN
+  v_outcomes := leasehold.read_results(p_results, p_holder_id, p_lease_name, p_lease_epoch);
+  v_ids := ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o);
+  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
+
+  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
+  v_now := leasehold.announce_change();
+
+  SELECT array_agg(judged.intent_id), array_agg(judged.verdict),
+         array_agg(judged.outcome) FILTER (WHERE judged.verdict = 'applied')
+    INTO v_ids, v_verdicts, v_applied
+    FROM (SELECT o.intent_id, o AS outcome, CASE
+              WHEN p.intent_id IS NULL THEN leasehold.absence(o.intent_id)
+              WHEN p.lease_name IS DISTINCT FROM p_lease_name THEN 'not_found'
+              WHEN o.state = 'RETRYABLE' AND p.attempt_count >= 20 THEN 'ceiling_reached'
+              WHEN leasehold.is_unbegun_call(p, c.guarantee, o.state) THEN 'not_begun'
+              ELSE 'applied' END AS verdict
+            FROM unnest(v_outcomes) AS o
+            LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
+            LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version) AS judged;
+  PERFORM leasehold.refuse_unbegun(v_ids, v_verdicts);
+
+  -- The rows may have been waited for: the lease must still stand after the wait.
+  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
+  RETURN QUERY
+  SELECT given.intent_id, given.verdict, a.attempt_no, a.state, a.reason, a.due_at
+    FROM unnest(v_ids, v_verdicts) AS given (intent_id, verdict)
+    LEFT JOIN leasehold.append_attempts(v_applied, v_now) AS a ON a.intent_id = given.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.record_attempts(text, text, bigint, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.record_attempts(text, text, bigint, jsonb) TO leasehold_executor;

@@ -1,0 +1,50 @@
+-- Make the new intent that redrives a finished one, with its first ledger row.
+-- Locks: the stream's row, already held by the caller; the new key. Raises: nothing of its own.
+CREATE OR REPLACE FUNCTION leasehold.redrive_intent(
+  p_intent_id uuid, p_with_new_key boolean, p_operator text, p_note text
+) RETURNS TABLE (verdict text, new_intent_id uuid)
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_old leasehold.intents;
+  v_contract leasehold.contracts;
+  v_id uuid := leasehold.new_intent_id();
+  v_now timestamptz := leasehold.announce_change();
+  v_stream_seq bigint;
+BEGIN
+  SELECT * INTO STRICT v_old FROM leasehold.intents WHERE intent_id = p_intent_id;
+  SELECT * INTO v_contract FROM leasehold.contracts WHERE target = v_old.target ORDER BY version DESC LIMIT 1;
+  IF NOT FOUND OR (v_contract.scope = 'stream' AND v_old.stream IS NULL) THEN
+    RETURN QUERY SELECT 'unknown_target', NULL::uuid;
+    RETURN;
+  END IF;
+  IF v_contract.scope = 'stream' THEN
+    UPDATE leasehold.streams SET last_seq = last_seq + 1
+     WHERE target = v_old.target AND stream = v_old.stream RETURNING last_seq INTO v_stream_seq;
+  END IF;
+
+  INSERT INTO leasehold.intents VALUES (
+    v_id, v_old.target, v_contract.version, v_old.stream, v_stream_seq, 'redrive:' || v_id,
+    CASE WHEN p_with_new_key THEN v_id ELSE v_old.submission_key END, v_old.payload, v_old.body,
+    v_old.content_type, v_old.payload_hash, v_old.metadata, v_old.trace_context, v_now,
+    v_now + make_interval(secs => v_contract.deadline_seconds), v_old.intent_id)
+    ON CONFLICT (redrive_of) WHERE redrive_of IS NOT NULL DO NOTHING;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT 'already_redriven', i.intent_id FROM leasehold.intents i WHERE i.redrive_of = p_intent_id;
+    RETURN;
+  END IF;
+  INSERT INTO leasehold.outbox_pending (
+    intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at, deadline_at,
+    attempt_count, last_state, last_modified_at)
+  VALUES (
+    v_id, v_contract.scope, v_old.target, v_contract.version,
+    CASE v_contract.scope WHEN 'cluster' THEN v_contract.lease_name
+                          WHEN 'stream' THEN leasehold.stream_lease_name(v_old.target, v_old.stream) END,
+    v_old.stream, v_stream_seq, 1, v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
+    1, 'RETRYABLE', v_now);
+  INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, reason, holder, started_at, finished_at, detail)
+    VALUES (v_id, 1, 'RETRYABLE', 'redriven_by_operator', p_operator, v_now, v_now,
+            left(format('redrive of %s: %s', p_intent_id, p_note), 2000));
+  RETURN QUERY SELECT 'redriven', v_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.redrive_intent(uuid, boolean, text, text) FROM PUBLIC;

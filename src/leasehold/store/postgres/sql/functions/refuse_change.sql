@@ -1,0 +1,37 @@
+-- Refuse to change what may only be appended to (P0001), whoever asks, the owner included. Locks
+-- nothing. Retention does not pass here: it drops whole partitions of the ledger, and deletes
+-- intents, which may be removed but not rewritten.
+CREATE OR REPLACE FUNCTION leasehold.refuse_change() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION '% is append-only: % refused', TG_TABLE_NAME, TG_OP
+    USING ERRCODE = 'P0001', HINT = 'Write a new row through the functions of the leasehold schema.';
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.refuse_change() FROM PUBLIC;
+
+CREATE OR REPLACE TRIGGER outbox_attempts_append_only
+  BEFORE UPDATE OR DELETE ON leasehold.outbox_attempts
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER outbox_attempts_no_truncate
+  BEFORE TRUNCATE ON leasehold.outbox_attempts
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER outbox_attempts_default_no_truncate
+  BEFORE TRUNCATE ON leasehold.outbox_attempts_default
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER contracts_insert_only
+  BEFORE UPDATE OR DELETE ON leasehold.contracts
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER contracts_no_truncate
+  BEFORE TRUNCATE ON leasehold.contracts
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER intents_insert_only
+  BEFORE UPDATE ON leasehold.intents
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER leases_never_deleted
+  BEFORE DELETE ON leasehold.leases
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER pending_transactions_binding_is_permanent
+  BEFORE UPDATE OF chain, account, nonce, intent_id, transaction_hash, signed_bytes OR DELETE
+  ON leasehold.pending_transactions
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();

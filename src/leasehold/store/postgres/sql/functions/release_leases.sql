@@ -1,0 +1,32 @@
+-- Let go of those of these leases that still belong to this holder under this epoch, so that a
+-- successor need not wait for their expiry; one verdict each: released or lease_lost. The row stays,
+-- with its epoch. Calls still in flight are put in doubt by whoever takes the lease next.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name; then the clock. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.release_leases(
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[]
+) RETURNS TABLE (lease_name text, verdict text)
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+BEGIN
+  PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM FROM leasehold.leases l WHERE l.lease_name = ANY (p_lease_names)
+    ORDER BY l.lease_name FOR NO KEY UPDATE;
+  v_now := clock_timestamp();
+
+  RETURN QUERY
+  WITH released AS (
+    UPDATE leasehold.leases l
+       SET expires_at = least(l.expires_at, v_now), grace_expires_at = v_now
+      FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
+     WHERE l.lease_name = asked.lease_name AND l.lease_epoch = asked.lease_epoch AND l.holder_id = p_holder_id
+       AND l.grace_expires_at > v_now
+    RETURNING l.lease_name
+  )
+  SELECT asked.lease_name, CASE WHEN r.lease_name IS NULL THEN 'lease_lost' ELSE 'released' END
+    FROM unnest(p_lease_names) AS asked (lease_name)
+    LEFT JOIN released r ON r.lease_name = asked.lease_name;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.release_leases(text, text[], bigint[]) FROM PUBLIC;

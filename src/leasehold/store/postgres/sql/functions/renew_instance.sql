@@ -1,0 +1,29 @@
+-- Say that an instance is alive, as what, and which targets' streams it serves. For people, and for the
+-- fair shares of streams; nothing else is decided by it. Locks: the instance's row. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.renew_instance(
+  p_instance_id text, p_role text, p_stream_targets text[], p_detail jsonb, p_alive_seconds double precision
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  PERFORM leasehold.require_name('p_instance_id', p_instance_id, 128);
+  PERFORM leasehold.require_list('p_stream_targets', p_stream_targets, 1000);
+  PERFORM leasehold.require_between('p_alive_seconds', p_alive_seconds, 1, 86400);
+  IF p_role IS NULL OR p_role NOT IN ('leader', 'follower', 'standalone', 'worker') THEN
+    RAISE EXCEPTION 'p_role is %, but must be leader, follower, standalone or worker',
+      coalesce(quote_literal(p_role), 'NULL') USING ERRCODE = '22023';
+  ELSIF p_detail IS NULL OR length(p_detail::text) > 16384 THEN
+    RAISE EXCEPTION 'p_detail must be JSON of at most 16 KiB' USING ERRCODE = '22023';
+  END IF;
+  INSERT INTO leasehold.instances AS i
+    VALUES (p_instance_id, p_role, p_stream_targets, p_detail, v_now, v_now,
+            v_now + make_interval(secs => p_alive_seconds))
+  ON CONFLICT (instance_id) DO UPDATE
+    SET role = excluded.role, stream_targets = excluded.stream_targets, detail = excluded.detail,
+        last_seen_at = clock_timestamp(),
+        alive_until = clock_timestamp() + make_interval(secs => p_alive_seconds);
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.renew_instance(text, text, text[], jsonb, double precision) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.renew_instance(text, text, text[], jsonb, double precision) TO leasehold_executor;

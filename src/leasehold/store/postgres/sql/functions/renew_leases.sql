@@ -1,0 +1,37 @@
+-- Extend those of these leases that still belong to this holder under this epoch; one verdict each:
+-- renewed or lease_lost. A lease in its second phase that nobody has taken is still its holder's.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name; then the clock. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.renew_leases(
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,
+  p_grace_seconds double precision
+) RETURNS TABLE (lease_name text, verdict text, expires_at timestamptz, grace_expires_at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+BEGIN
+  PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
+  PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
+
+  PERFORM FROM leasehold.leases l WHERE l.lease_name = ANY (p_lease_names)
+    ORDER BY l.lease_name FOR NO KEY UPDATE;
+  v_now := clock_timestamp();
+
+  RETURN QUERY
+  WITH renewed AS (
+    UPDATE leasehold.leases l
+       SET renewed_at = v_now, expires_at = v_now + make_interval(secs => p_lease_seconds),
+           grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds)
+      FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
+     WHERE l.lease_name = asked.lease_name AND l.lease_epoch = asked.lease_epoch AND l.holder_id = p_holder_id
+       AND l.grace_expires_at > v_now
+    RETURNING l.lease_name, l.expires_at, l.grace_expires_at
+  )
+  SELECT asked.lease_name, CASE WHEN r.lease_name IS NULL THEN 'lease_lost' ELSE 'renewed' END,
+         r.expires_at, r.grace_expires_at
+    FROM unnest(p_lease_names) AS asked (lease_name)
+    LEFT JOIN renewed r ON r.lease_name = asked.lease_name;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.renew_leases(text, text[], bigint[], double precision, double precision) FROM PUBLIC;

@@ -1,0 +1,31 @@
+-- Finish items that passed their deadline while nobody had them: FAILED, deadline_exceeded. Items in
+-- doubt or awaiting confirmation are not touched: a deadline does not undo a call. Scheduled items are
+-- their lease holder's to finish.
+-- Locks: the rows, SKIP LOCKED: never waits. Raises: 22023.
+CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
+RETURNS TABLE (intent_id uuid, attempt_no integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_outcomes leasehold.outcome[];
+BEGIN
+  PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
+  PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
+  WITH missed AS MATERIALIZED (
+    SELECT p.* FROM leasehold.outbox_pending p
+     WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.deadline_at IS NOT NULL AND p.deadline_at <= v_now
+       AND coalesce(p.last_state NOT IN ('IN_DOUBT', 'SUBMITTED'), true)
+     ORDER BY p.deadline_at
+     LIMIT p_batch_size
+       FOR UPDATE SKIP LOCKED
+  )
+  SELECT array_agg(ROW (m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', NULL, NULL, NULL, NULL, NULL,
+                        format('the deadline was %s', m.deadline_at), NULL, NULL)::leasehold.outcome)
+    INTO v_outcomes FROM missed m;
+  RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now) AS a;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.repair_missed_deadlines(integer, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.repair_missed_deadlines(integer, text) TO leasehold_executor;

@@ -1,0 +1,15 @@
+-- Refuse lists of leases that do not fit together (22023). Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.require_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
+BEGIN
+  PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
+  PERFORM leasehold.require_list('p_lease_names', p_lease_names, 10000);
+  IF p_lease_epochs IS NULL OR cardinality(p_lease_names) <> cardinality(p_lease_epochs)
+     OR array_position(p_lease_epochs, NULL) IS NOT NULL OR 1 > ANY (p_lease_epochs) THEN
+    RAISE EXCEPTION 'p_lease_epochs must have one epoch, from 1 on, for each of the % leases',
+      cardinality(p_lease_names) USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.require_leases(text, text[], bigint[]) FROM PUBLIC;

@@ -1,0 +1,406 @@
+-- The bedrock: every table of the first release.
+
+-- What became of one try, on its way to the ledger.
+CREATE TYPE leasehold.outcome AS (
+  intent_id uuid,
+  state text,
+  holder text,
+  reason text,
+  lease_token uuid,
+  lease_name text,
+  lease_epoch bigint,
+  reference text,
+  code text,
+  detail text,
+  retry_after_seconds double precision,
+  elapsed_seconds double precision
+);
+
+COMMENT ON TYPE leasehold.outcome IS 'One outcome between the functions; not part of the interface.';
+
+-- One immutable version of a target's terms. The highest version is current; an intent keeps the
+-- version it was accepted under. The columns are generated from the terms, so that what the
+-- functions decide by can never differ from what was published.
+CREATE TABLE leasehold.contracts (
+  target text NOT NULL,
+  version integer NOT NULL,
+  terms jsonb NOT NULL,
+  published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  published_by text NOT NULL,
+  scope text NOT NULL GENERATED ALWAYS AS (terms ->> 'scope') STORED,
+  guarantee text NOT NULL GENERATED ALWAYS AS (terms ->> 'guarantee') STORED,
+  lease_name text GENERATED ALWAYS AS (terms ->> 'lease_name') STORED,
+  retry_policy text NOT NULL GENERATED ALWAYS AS (terms ->> 'retry_policy') STORED,
+  attempts_max integer NOT NULL GENERATED ALWAYS AS ((terms ->> 'attempts_max')::integer) STORED,
+  deadline_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'deadline_seconds')::double precision) STORED,
+  lease_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'lease_seconds')::double precision) STORED,
+  call_timeout_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'call_timeout_seconds')::double precision) STORED,
+  quarantine_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'quarantine_seconds')::double precision) STORED,
+  key_window_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'key_window_seconds')::double precision) STORED,
+
+  CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
+  CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
+  CONSTRAINT contracts_version_positive CHECK (version > 0),
+  CONSTRAINT contracts_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
+  CONSTRAINT contracts_guarantee_known CHECK (guarantee IN ('keyed', 'fenced', 'lookup', 'blind')),
+  CONSTRAINT contracts_retry_policy_known
+    CHECK (retry_policy IN ('max_attempts', 'deadline', 'one_shot')),
+  CONSTRAINT contracts_retry_ceiling CHECK (attempts_max BETWEEN 1 AND 20),
+  CONSTRAINT contracts_one_shot_is_one CHECK (retry_policy <> 'one_shot' OR attempts_max = 1),
+  CONSTRAINT contracts_deadline_policy_has_one
+    CHECK (retry_policy <> 'deadline' OR deadline_seconds IS NOT NULL),
+  CONSTRAINT contracts_deadline_positive CHECK (deadline_seconds > 0),
+  CONSTRAINT contracts_timings_positive CHECK (lease_seconds > 0 AND call_timeout_seconds > 0),
+  CONSTRAINT contracts_key_window_positive CHECK (key_window_seconds > 0),
+  -- "Not found" from a lookup is only worth asking for when a paused executor can no longer send.
+  CONSTRAINT contracts_quarantine_outlasts_a_paused_call
+    CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
+  CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
+  CONSTRAINT contracts_lease_name_form
+    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]')
+);
+
+COMMENT ON TABLE leasehold.contracts IS
+  'Versions of the terms of each target; insert-only, the highest version is current.';
+
+GRANT SELECT ON leasehold.contracts
+  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- What was accepted, as it was accepted. Insert-only; only retention removes rows.
+-- Deliberately without foreign keys: every enqueue would lock the one contract row of its target,
+-- and the functions, the only writers, keep the references.
+CREATE TABLE leasehold.intents (
+  intent_id uuid NOT NULL,
+  target text NOT NULL,
+  contract_version integer NOT NULL,
+  stream text,
+  stream_seq bigint,
+  idempotency_key text NOT NULL,
+  submission_key uuid NOT NULL,
+  payload jsonb,
+  body bytea,
+  content_type text,
+  payload_hash bytea NOT NULL,
+  metadata jsonb,
+  trace_context text,
+  created_at timestamptz NOT NULL,
+  deadline_at timestamptz,
+  redrive_of uuid,
+
+  CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
+  CONSTRAINT intents_one_per_key UNIQUE (target, idempotency_key),
+  CONSTRAINT intents_payload_or_body CHECK (num_nonnulls(payload, body) = 1),
+  CONSTRAINT intents_body_names_its_type CHECK ((body IS NULL) = (content_type IS NULL)),
+  CONSTRAINT intents_key_bounded CHECK (length(idempotency_key) BETWEEN 1 AND 255),
+  CONSTRAINT intents_stream_bounded CHECK (length(stream) BETWEEN 1 AND 255),
+  CONSTRAINT intents_body_bounded CHECK (octet_length(body) <= 1048576),
+  CONSTRAINT intents_hash_is_sha256 CHECK (octet_length(payload_hash) = 32)
+);
+
+CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive_of)
+  WHERE redrive_of IS NOT NULL;
+
+COMMENT ON TABLE leasehold.intents IS 'Accepted intents, immutable.';
+COMMENT ON COLUMN leasehold.intents.submission_key IS
+  'The idempotency key that the gateway sees, the same on every try: the intent id, or that of the '
+  'intent it redrives where that one''s effect is not known to be absent.';
+COMMENT ON COLUMN leasehold.intents.payload_hash IS
+  'SHA-256 of the normal form (jsonb text, or the raw body), so that key order is no conflict.';
+
+-- Readers see everything but the content; the auditor sees the content too.
+GRANT SELECT (
+  intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key,
+  content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of
+) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
+GRANT SELECT ON leasehold.intents TO leasehold_auditor;
+
+-- The only hot table: one row per unfinished intent. A row is here if and only if its intent has no
+-- terminal row on the ledger. No predicate of an index contains a clock.
+CREATE TABLE leasehold.outbox_pending (
+  intent_id uuid NOT NULL,
+  scope text NOT NULL,
+  target text NOT NULL,
+  contract_version integer NOT NULL,
+  lease_name text,
+  stream text,
+  stream_seq bigint,
+  priority smallint NOT NULL,
+  due_at timestamptz NOT NULL,
+  deadline_at timestamptz,
+  attempt_count integer NOT NULL DEFAULT 0,
+  last_state text,
+  first_tried_at timestamptz,
+  begun_at timestamptz,
+  begun_epoch bigint,
+  reference text,
+  claimed_by text,
+  lease_token uuid,
+  lease_expires_at timestamptz,
+  last_modified_at timestamptz NOT NULL,
+
+  CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
+  CONSTRAINT outbox_pending_lease_all_or_none
+    CHECK (num_nonnulls(claimed_by, lease_token, lease_expires_at) IN (0, 3)),
+  CONSTRAINT outbox_pending_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
+  CONSTRAINT outbox_pending_scheduled_has_lease CHECK ((scope = 'item') = (lease_name IS NULL)),
+  CONSTRAINT outbox_pending_claims_are_items CHECK (scope = 'item' OR claimed_by IS NULL),
+  CONSTRAINT outbox_pending_stream_is_ordered
+    CHECK (scope <> 'stream' OR (stream IS NOT NULL AND stream_seq IS NOT NULL)),
+  CONSTRAINT outbox_pending_begun_under_epoch CHECK (begun_epoch IS NULL OR begun_at IS NOT NULL),
+  CONSTRAINT outbox_pending_priority_level CHECK (priority BETWEEN 0 AND 3),
+  CONSTRAINT outbox_pending_attempt_count_natural CHECK (attempt_count >= 0)
+) WITH (
+  -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
+  fillfactor = 70,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_vacuum_insert_threshold = 10000,
+  autovacuum_analyze_threshold = 5000,
+  autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false
+);
+
+-- Claims walk it per target and priority, so that a backlog nobody asked for costs nothing.
+CREATE INDEX outbox_pending_claimable
+  ON leasehold.outbox_pending (target, priority, due_at, intent_id)
+  WHERE scope = 'item' AND claimed_by IS NULL;
+
+CREATE INDEX outbox_pending_expired_leases
+  ON leasehold.outbox_pending (target, lease_expires_at)
+  WHERE claimed_by IS NOT NULL;
+
+CREATE INDEX outbox_pending_claimed_by
+  ON leasehold.outbox_pending (claimed_by)
+  WHERE claimed_by IS NOT NULL;
+
+CREATE INDEX outbox_pending_cluster_due
+  ON leasehold.outbox_pending (lease_name, priority, due_at, intent_id)
+  WHERE scope = 'cluster';
+
+CREATE UNIQUE INDEX outbox_pending_stream_order
+  ON leasehold.outbox_pending (target, stream, stream_seq)
+  WHERE scope = 'stream';
+
+CREATE INDEX outbox_pending_changes
+  ON leasehold.outbox_pending (lease_name, last_modified_at, intent_id)
+  WHERE scope <> 'item';
+
+CREATE INDEX outbox_pending_begun
+  ON leasehold.outbox_pending (lease_name)
+  WHERE begun_epoch IS NOT NULL;
+
+CREATE INDEX outbox_pending_deadlines
+  ON leasehold.outbox_pending (deadline_at)
+  WHERE scope = 'item' AND claimed_by IS NULL AND deadline_at IS NOT NULL;
+
+COMMENT ON TABLE leasehold.outbox_pending IS
+  'Unfinished intents: a row is here if and only if the ledger has no terminal row for its intent.';
+COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
+  'Cache of the highest attempt_no on the ledger, kept equal in the same transaction.';
+COMMENT ON COLUMN leasehold.outbox_pending.last_state IS
+  'Cache of the state of the newest ledger row; tells the next executor whether to call, ask or confirm.';
+COMMENT ON COLUMN leasehold.outbox_pending.begun_at IS
+  'The durable "about to call" mark: while it is set, the outcome of a call is unknown to the database.';
+COMMENT ON COLUMN leasehold.outbox_pending.first_tried_at IS
+  'When the gateway may first have seen the key; a keyed gateway''s window counts from here.';
+COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
+  'When to act next; infinity: held for a person.';
+
+-- lease_token is left out on purpose: who can read it could complete another's work.
+GRANT SELECT (
+  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+  deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
+  claimed_by, lease_expires_at, last_modified_at
+) ON leasehold.outbox_pending
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- The ledger: one row per try or intervention, never changed, never deleted row by row. Partitioned
+-- by the id's range: a UUIDv7 begins with its time, so a partition is a month of accepted intents
+-- and retention drops whole partitions.
+CREATE TABLE leasehold.outbox_attempts (
+  intent_id uuid NOT NULL,
+  attempt_no integer NOT NULL,
+  state text NOT NULL,
+  reason text,
+  holder text NOT NULL,
+  lease_token uuid,
+  lease_name text,
+  lease_epoch bigint,
+  started_at timestamptz NOT NULL,
+  finished_at timestamptz NOT NULL,
+  reference text,
+  code text,
+  detail text,
+
+  CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
+  CONSTRAINT outbox_attempts_number_positive CHECK (attempt_no >= 1),
+  CONSTRAINT outbox_attempts_state_known CHECK (
+    state IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
+  ),
+  CONSTRAINT outbox_attempts_retry_ceiling CHECK (
+    attempt_no <= 20 OR state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
+  ),
+  CONSTRAINT outbox_attempts_token_or_epoch CHECK (lease_token IS NULL OR lease_epoch IS NULL),
+  CONSTRAINT outbox_attempts_time_runs_forward CHECK (finished_at >= started_at),
+  CONSTRAINT outbox_attempts_reason_bounded CHECK (length(reason) <= 64),
+  CONSTRAINT outbox_attempts_code_bounded CHECK (length(code) <= 64),
+  CONSTRAINT outbox_attempts_reference_bounded CHECK (length(reference) <= 255),
+  CONSTRAINT outbox_attempts_detail_bounded CHECK (length(detail) <= 2000)
+) PARTITION BY RANGE (intent_id);
+
+-- Takes what falls outside the months made ahead of time: a late clock must not lose a ledger row.
+CREATE TABLE leasehold.outbox_attempts_default PARTITION OF leasehold.outbox_attempts DEFAULT;
+
+CREATE UNIQUE INDEX outbox_attempts_one_terminal_per_intent ON leasehold.outbox_attempts (intent_id)
+  WHERE state IN ('DISPATCHED', 'FAILED', 'CANCELLED');
+
+-- Rows arrive in the order of their end, so a block range index answers "the last hour" for next to
+-- nothing per write.
+CREATE INDEX outbox_attempts_finished ON leasehold.outbox_attempts
+  USING brin (finished_at) WITH (pages_per_range = 32, autosummarize = on);
+
+COMMENT ON TABLE leasehold.outbox_attempts IS
+  'The append-only ledger: every try and every intervention, numbered without gaps per intent.';
+COMMENT ON INDEX leasehold.outbox_attempts_one_terminal_per_intent IS
+  'Invariant: an intent has at most one terminal outcome (DISPATCHED, FAILED or CANCELLED), ever. '
+  'A violation stopped here is a defect elsewhere, counted as terminal_guard_hit.';
+
+GRANT SELECT (
+  intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch, started_at, finished_at,
+  reference, code, detail
+) ON leasehold.outbox_attempts
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
+CREATE TABLE leasehold.leases (
+  lease_name text NOT NULL,
+  holder_id text NOT NULL,
+  lease_epoch bigint NOT NULL,
+  acquired_at timestamptz NOT NULL,
+  renewed_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  grace_expires_at timestamptz NOT NULL,
+
+  CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
+  -- Makes the epoch a key column: an acquire is then a key update, which waits for the fenced
+  -- writers' FOR KEY SHARE, while a renewal is not and does not.
+  CONSTRAINT leases_one_holder_per_epoch UNIQUE (lease_name, lease_epoch),
+  CONSTRAINT leases_name_bounded CHECK (length(lease_name) BETWEEN 1 AND 400),
+  CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
+  CONSTRAINT leases_epoch_natural CHECK (lease_epoch >= 0),
+  CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+
+COMMENT ON TABLE leasehold.leases IS
+  'Who holds what, under which epoch, until when on the database''s clock. Never deleted from.';
+COMMENT ON COLUMN leasehold.leases.lease_epoch IS
+  'The fencing token: +1 on every acquire, never on renew. 0: made, not yet held by anyone.';
+COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
+  'Second phase of a stream''s expiry: until here a stream with a call in flight is left alone.';
+
+GRANT SELECT ON leasehold.leases
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- The last number given out in each stream. Its row lock makes order inside a stream commit order:
+-- only enqueuers of the same stream wait for one another. Hidden from readers.
+CREATE TABLE leasehold.streams (
+  target text NOT NULL,
+  stream text NOT NULL,
+  last_seq bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+  CONSTRAINT streams_pkey PRIMARY KEY (target, stream)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams; never deleted from.';
+
+-- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
+CREATE TABLE leasehold.instances (
+  instance_id text NOT NULL,
+  role text NOT NULL,
+  stream_targets text[] NOT NULL,
+  detail jsonb NOT NULL,
+  started_at timestamptz NOT NULL,
+  last_seen_at timestamptz NOT NULL,
+  alive_until timestamptz NOT NULL,
+
+  CONSTRAINT instances_pkey PRIMARY KEY (instance_id),
+  CONSTRAINT instances_role_known CHECK (role IN ('leader', 'follower', 'standalone', 'worker')),
+  CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.instances IS 'Running instances, as they last reported themselves.';
+
+GRANT SELECT ON leasehold.instances
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- What the leader of each group last said of itself. For people and monitoring: nobody decides by it.
+CREATE TABLE leasehold.leader_heartbeat (
+  lease_name text NOT NULL,
+  instance_id text NOT NULL,
+  lease_epoch bigint NOT NULL,
+  last_seen_at timestamptz NOT NULL,
+  detail jsonb NOT NULL,
+
+  CONSTRAINT leader_heartbeat_pkey PRIMARY KEY (lease_name)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.leader_heartbeat IS
+  'Written by leaders only, under their lease; leadership itself is in leases.';
+
+GRANT SELECT ON leasehold.leader_heartbeat
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- The next nonce of each account on each chain, allocated under this row's lock.
+CREATE TABLE leasehold.chain_accounts (
+  chain text NOT NULL,
+  account text NOT NULL,
+  next_nonce bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+  CONSTRAINT chain_accounts_pkey PRIMARY KEY (chain, account),
+  CONSTRAINT chain_accounts_nonce_natural CHECK (next_nonce >= 0)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.chain_accounts IS 'Nonce counters of chain accounts.';
+
+-- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and to
+-- its signed bytes is permanent (a trigger refuses to change it): a restart re-sends the same bytes.
+CREATE TABLE leasehold.pending_transactions (
+  chain text NOT NULL,
+  account text NOT NULL,
+  nonce bigint NOT NULL,
+  intent_id uuid,
+  transaction_hash bytea NOT NULL,
+  signed_bytes bytea NOT NULL,
+  state text NOT NULL,
+  block_hash bytea,
+  creator_id text NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+  CONSTRAINT pending_transactions_pkey PRIMARY KEY (chain, account, nonce),
+  CONSTRAINT pending_transactions_nonce_natural CHECK (nonce >= 0),
+  CONSTRAINT pending_transactions_state_known CHECK (
+    state IN ('signed', 'broadcast', 'in_block', 'retracted', 'finalized', 'dropped', 'invalid')
+  ),
+  CONSTRAINT pending_transactions_bytes_bounded CHECK (octet_length(signed_bytes) <= 1048576)
+);
+
+-- A gap filler carries no intent; an intent has one transaction.
+CREATE UNIQUE INDEX pending_transactions_one_per_intent ON leasehold.pending_transactions (intent_id)
+  WHERE intent_id IS NOT NULL;
+CREATE INDEX pending_transactions_hash ON leasehold.pending_transactions (transaction_hash);
+
+COMMENT ON TABLE leasehold.pending_transactions IS
+  'Signed chain transactions by nonce; a gap filler has no intent.';
+
+GRANT SELECT (chain, account, nonce, intent_id, transaction_hash, state, block_hash, creator_id, created_at, updated_at)
+  ON leasehold.pending_transactions
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -1,0 +1,12 @@
+-- The next nonce of each account on each chain, allocated under this row's lock.
+CREATE TABLE leasehold.chain_accounts (
+  chain text NOT NULL,
+  account text NOT NULL,
+  next_nonce bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+  CONSTRAINT chain_accounts_pkey PRIMARY KEY (chain, account),
+  CONSTRAINT chain_accounts_nonce_natural CHECK (next_nonce >= 0)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.chain_accounts IS 'Nonce counters of chain accounts.';

@@ -1,0 +1,52 @@
+-- One immutable version of a target's terms. The highest version is current; an intent keeps the
+-- version it was accepted under. The columns are generated from the terms, so that what the
+-- functions decide by can never differ from what was published.
+CREATE TABLE leasehold.contracts (
+  target text NOT NULL,
+  version integer NOT NULL,
+  terms jsonb NOT NULL,
+  published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  published_by text NOT NULL,
+  scope text NOT NULL GENERATED ALWAYS AS (terms ->> 'scope') STORED,
+  guarantee text NOT NULL GENERATED ALWAYS AS (terms ->> 'guarantee') STORED,
+  lease_name text GENERATED ALWAYS AS (terms ->> 'lease_name') STORED,
+  retry_policy text NOT NULL GENERATED ALWAYS AS (terms ->> 'retry_policy') STORED,
+  attempts_max integer NOT NULL GENERATED ALWAYS AS ((terms ->> 'attempts_max')::integer) STORED,
+  deadline_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'deadline_seconds')::double precision) STORED,
+  lease_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'lease_seconds')::double precision) STORED,
+  call_timeout_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'call_timeout_seconds')::double precision) STORED,
+  quarantine_seconds double precision NOT NULL
+    GENERATED ALWAYS AS ((terms ->> 'quarantine_seconds')::double precision) STORED,
+  key_window_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'key_window_seconds')::double precision) STORED,
+
+  CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
+  CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
+  CONSTRAINT contracts_version_positive CHECK (version > 0),
+  CONSTRAINT contracts_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
+  CONSTRAINT contracts_guarantee_known CHECK (guarantee IN ('keyed', 'fenced', 'lookup', 'blind')),
+  CONSTRAINT contracts_retry_policy_known
+    CHECK (retry_policy IN ('max_attempts', 'deadline', 'one_shot')),
+  CONSTRAINT contracts_retry_ceiling CHECK (attempts_max BETWEEN 1 AND 20),
+  CONSTRAINT contracts_one_shot_is_one CHECK (retry_policy <> 'one_shot' OR attempts_max = 1),
+  CONSTRAINT contracts_deadline_policy_has_one
+    CHECK (retry_policy <> 'deadline' OR deadline_seconds IS NOT NULL),
+  CONSTRAINT contracts_deadline_positive CHECK (deadline_seconds > 0),
+  CONSTRAINT contracts_timings_positive CHECK (lease_seconds > 0 AND call_timeout_seconds > 0),
+  CONSTRAINT contracts_key_window_positive CHECK (key_window_seconds > 0),
+  -- "Not found" from a lookup is only worth asking for when a paused executor can no longer send.
+  CONSTRAINT contracts_quarantine_outlasts_a_paused_call
+    CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
+  CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
+  CONSTRAINT contracts_lease_name_form
+    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]')
+);
+
+COMMENT ON TABLE leasehold.contracts IS
+  'Versions of the terms of each target; insert-only, the highest version is current.';
+
+GRANT SELECT ON leasehold.contracts
+  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

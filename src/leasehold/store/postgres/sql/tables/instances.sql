@@ -1,0 +1,19 @@
+-- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
+CREATE TABLE leasehold.instances (
+  instance_id text NOT NULL,
+  role text NOT NULL,
+  stream_targets text[] NOT NULL,
+  detail jsonb NOT NULL,
+  started_at timestamptz NOT NULL,
+  last_seen_at timestamptz NOT NULL,
+  alive_until timestamptz NOT NULL,
+
+  CONSTRAINT instances_pkey PRIMARY KEY (instance_id),
+  CONSTRAINT instances_role_known CHECK (role IN ('leader', 'follower', 'standalone', 'worker')),
+  CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.instances IS 'Running instances, as they last reported themselves.';
+
+GRANT SELECT ON leasehold.instances
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -1,0 +1,47 @@
+-- What was accepted, as it was accepted. Insert-only; only retention removes rows.
+-- Deliberately without foreign keys: every enqueue would lock the one contract row of its target,
+-- and the functions, the only writers, keep the references.
+CREATE TABLE leasehold.intents (
+  intent_id uuid NOT NULL,
+  target text NOT NULL,
+  contract_version integer NOT NULL,
+  stream text,
+  stream_seq bigint,
+  idempotency_key text NOT NULL,
+  submission_key uuid NOT NULL,
+  payload jsonb,
+  body bytea,
+  content_type text,
+  payload_hash bytea NOT NULL,
+  metadata jsonb,
+  trace_context text,
+  created_at timestamptz NOT NULL,
+  deadline_at timestamptz,
+  redrive_of uuid,
+
+  CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
+  CONSTRAINT intents_one_per_key UNIQUE (target, idempotency_key),
+  CONSTRAINT intents_payload_or_body CHECK (num_nonnulls(payload, body) = 1),
+  CONSTRAINT intents_body_names_its_type CHECK ((body IS NULL) = (content_type IS NULL)),
+  CONSTRAINT intents_key_bounded CHECK (length(idempotency_key) BETWEEN 1 AND 255),
+  CONSTRAINT intents_stream_bounded CHECK (length(stream) BETWEEN 1 AND 255),
+  CONSTRAINT intents_body_bounded CHECK (octet_length(body) <= 1048576),
+  CONSTRAINT intents_hash_is_sha256 CHECK (octet_length(payload_hash) = 32)
+);
+
+CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive_of)
+  WHERE redrive_of IS NOT NULL;
+
+COMMENT ON TABLE leasehold.intents IS 'Accepted intents, immutable.';
+COMMENT ON COLUMN leasehold.intents.submission_key IS
+  'The idempotency key that the gateway sees, the same on every try: the intent id, or that of the '
+  'intent it redrives where that one''s effect is not known to be absent.';
+COMMENT ON COLUMN leasehold.intents.payload_hash IS
+  'SHA-256 of the normal form (jsonb text, or the raw body), so that key order is no conflict.';
+
+-- Readers see everything but the content; the auditor sees the content too.
+GRANT SELECT (
+  intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key,
+  content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of
+) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
+GRANT SELECT ON leasehold.intents TO leasehold_auditor;

@@ -1,0 +1,29 @@
+-- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
+CREATE TABLE leasehold.leases (
+  lease_name text NOT NULL,
+  holder_id text NOT NULL,
+  lease_epoch bigint NOT NULL,
+  acquired_at timestamptz NOT NULL,
+  renewed_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  grace_expires_at timestamptz NOT NULL,
+
+  CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
+  -- Makes the epoch a key column: an acquire is then a key update, which waits for the fenced
+  -- writers' FOR KEY SHARE, while a renewal is not and does not.
+  CONSTRAINT leases_one_holder_per_epoch UNIQUE (lease_name, lease_epoch),
+  CONSTRAINT leases_name_bounded CHECK (length(lease_name) BETWEEN 1 AND 400),
+  CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
+  CONSTRAINT leases_epoch_natural CHECK (lease_epoch >= 0),
+  CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+
+COMMENT ON TABLE leasehold.leases IS
+  'Who holds what, under which epoch, until when on the database''s clock. Never deleted from.';
+COMMENT ON COLUMN leasehold.leases.lease_epoch IS
+  'The fencing token: +1 on every acquire, never on renew. 0: made, not yet held by anyone.';
+COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
+  'Second phase of a stream''s expiry: until here a stream with a call in flight is left alone.';
+
+GRANT SELECT ON leasehold.leases
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

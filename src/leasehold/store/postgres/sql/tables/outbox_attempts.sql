@@ -1,0 +1,56 @@
+-- The ledger: one row per try or intervention, never changed, never deleted row by row. Partitioned
+-- by the id's range: a UUIDv7 begins with its time, so a partition is a month of accepted intents
+-- and retention drops whole partitions.
+CREATE TABLE leasehold.outbox_attempts (
+  intent_id uuid NOT NULL,
+  attempt_no integer NOT NULL,
+  state text NOT NULL,
+  reason text,
+  holder text NOT NULL,
+  lease_token uuid,
+  lease_name text,
+  lease_epoch bigint,
+  started_at timestamptz NOT NULL,
+  finished_at timestamptz NOT NULL,
+  reference text,
+  code text,
+  detail text,
+
+  CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
+  CONSTRAINT outbox_attempts_number_positive CHECK (attempt_no >= 1),
+  CONSTRAINT outbox_attempts_state_known CHECK (
+    state IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
+  ),
+  CONSTRAINT outbox_attempts_retry_ceiling CHECK (
+    attempt_no <= 20 OR state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
+  ),
+  CONSTRAINT outbox_attempts_token_or_epoch CHECK (lease_token IS NULL OR lease_epoch IS NULL),
+  CONSTRAINT outbox_attempts_time_runs_forward CHECK (finished_at >= started_at),
+  CONSTRAINT outbox_attempts_reason_bounded CHECK (length(reason) <= 64),
+  CONSTRAINT outbox_attempts_code_bounded CHECK (length(code) <= 64),
+  CONSTRAINT outbox_attempts_reference_bounded CHECK (length(reference) <= 255),
+  CONSTRAINT outbox_attempts_detail_bounded CHECK (length(detail) <= 2000)
+) PARTITION BY RANGE (intent_id);
+
+-- Takes what falls outside the months made ahead of time: a late clock must not lose a ledger row.
+CREATE TABLE leasehold.outbox_attempts_default PARTITION OF leasehold.outbox_attempts DEFAULT;
+
+CREATE UNIQUE INDEX outbox_attempts_one_terminal_per_intent ON leasehold.outbox_attempts (intent_id)
+  WHERE state IN ('DISPATCHED', 'FAILED', 'CANCELLED');
+
+-- Rows arrive in the order of their end, so a block range index answers "the last hour" for next to
+-- nothing per write.
+CREATE INDEX outbox_attempts_finished ON leasehold.outbox_attempts
+  USING brin (finished_at) WITH (pages_per_range = 32, autosummarize = on);
+
+COMMENT ON TABLE leasehold.outbox_attempts IS
+  'The append-only ledger: every try and every intervention, numbered without gaps per intent.';
+COMMENT ON INDEX leasehold.outbox_attempts_one_terminal_per_intent IS
+  'Invariant: an intent has at most one terminal outcome (DISPATCHED, FAILED or CANCELLED), ever. '
+  'A violation stopped here is a defect elsewhere, counted as terminal_guard_hit.';
+
+GRANT SELECT (
+  intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch, started_at, finished_at,
+  reference, code, detail
+) ON leasehold.outbox_attempts
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

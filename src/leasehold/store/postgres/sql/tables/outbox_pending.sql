@@ -1,0 +1,100 @@
+-- The only hot table: one row per unfinished intent. A row is here if and only if its intent has no
+-- terminal row on the ledger. No predicate of an index contains a clock.
+CREATE TABLE leasehold.outbox_pending (
+  intent_id uuid NOT NULL,
+  scope text NOT NULL,
+  target text NOT NULL,
+  contract_version integer NOT NULL,
+  lease_name text,
+  stream text,
+  stream_seq bigint,
+  priority smallint NOT NULL,
+  due_at timestamptz NOT NULL,
+  deadline_at timestamptz,
+  attempt_count integer NOT NULL DEFAULT 0,
+  last_state text,
+  first_tried_at timestamptz,
+  begun_at timestamptz,
+  begun_epoch bigint,
+  reference text,
+  claimed_by text,
+  lease_token uuid,
+  lease_expires_at timestamptz,
+  last_modified_at timestamptz NOT NULL,
+
+  CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
+  CONSTRAINT outbox_pending_lease_all_or_none
+    CHECK (num_nonnulls(claimed_by, lease_token, lease_expires_at) IN (0, 3)),
+  CONSTRAINT outbox_pending_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
+  CONSTRAINT outbox_pending_scheduled_has_lease CHECK ((scope = 'item') = (lease_name IS NULL)),
+  CONSTRAINT outbox_pending_claims_are_items CHECK (scope = 'item' OR claimed_by IS NULL),
+  CONSTRAINT outbox_pending_stream_is_ordered
+    CHECK (scope <> 'stream' OR (stream IS NOT NULL AND stream_seq IS NOT NULL)),
+  CONSTRAINT outbox_pending_begun_under_epoch CHECK (begun_epoch IS NULL OR begun_at IS NOT NULL),
+  CONSTRAINT outbox_pending_priority_level CHECK (priority BETWEEN 0 AND 3),
+  CONSTRAINT outbox_pending_attempt_count_natural CHECK (attempt_count >= 0)
+) WITH (
+  -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
+  fillfactor = 70,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_vacuum_insert_threshold = 10000,
+  autovacuum_analyze_threshold = 5000,
+  autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false
+);
+
+-- Claims walk it per target and priority, so that a backlog nobody asked for costs nothing.
+CREATE INDEX outbox_pending_claimable
+  ON leasehold.outbox_pending (target, priority, due_at, intent_id)
+  WHERE scope = 'item' AND claimed_by IS NULL;
+
+CREATE INDEX outbox_pending_expired_leases
+  ON leasehold.outbox_pending (target, lease_expires_at)
+  WHERE claimed_by IS NOT NULL;
+
+CREATE INDEX outbox_pending_claimed_by
+  ON leasehold.outbox_pending (claimed_by)
+  WHERE claimed_by IS NOT NULL;
+
+CREATE INDEX outbox_pending_cluster_due
+  ON leasehold.outbox_pending (lease_name, priority, due_at, intent_id)
+  WHERE scope = 'cluster';
+
+CREATE UNIQUE INDEX outbox_pending_stream_order
+  ON leasehold.outbox_pending (target, stream, stream_seq)
+  WHERE scope = 'stream';
+
+CREATE INDEX outbox_pending_changes
+  ON leasehold.outbox_pending (lease_name, last_modified_at, intent_id)
+  WHERE scope <> 'item';
+
+CREATE INDEX outbox_pending_begun
+  ON leasehold.outbox_pending (lease_name)
+  WHERE begun_epoch IS NOT NULL;
+
+CREATE INDEX outbox_pending_deadlines
+  ON leasehold.outbox_pending (deadline_at)
+  WHERE scope = 'item' AND claimed_by IS NULL AND deadline_at IS NOT NULL;
+
+COMMENT ON TABLE leasehold.outbox_pending IS
+  'Unfinished intents: a row is here if and only if the ledger has no terminal row for its intent.';
+COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
+  'Cache of the highest attempt_no on the ledger, kept equal in the same transaction.';
+COMMENT ON COLUMN leasehold.outbox_pending.last_state IS
+  'Cache of the state of the newest ledger row; tells the next executor whether to call, ask or confirm.';
+COMMENT ON COLUMN leasehold.outbox_pending.begun_at IS
+  'The durable "about to call" mark: while it is set, the outcome of a call is unknown to the database.';
+COMMENT ON COLUMN leasehold.outbox_pending.first_tried_at IS
+  'When the gateway may first have seen the key; a keyed gateway''s window counts from here.';
+COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
+  'When to act next; infinity: held for a person.';
+
+-- lease_token is left out on purpose: who can read it could complete another's work.
+GRANT SELECT (
+  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+  deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
+  claimed_by, lease_expires_at, last_modified_at
+) ON leasehold.outbox_pending
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

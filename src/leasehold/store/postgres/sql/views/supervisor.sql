@@ -1,0 +1,45 @@
+-- One row for whoever watches over the queue. Counts the hot table (its cost grows with what is
+-- unfinished, not with history) and the ledger's last hour.
+CREATE OR REPLACE VIEW leasehold.supervisor AS
+WITH clock AS MATERIALIZED (
+  SELECT clock_timestamp() AS now
+), pending AS MATERIALIZED (
+  SELECT count(*) AS pending,
+         count(*) FILTER (WHERE due_at <= now) AS due,
+         count(*) FILTER (WHERE claimed_by IS NOT NULL) AS leased,
+         count(*) FILTER (WHERE lease_expires_at <= now) AS expired_leases,
+         count(*) FILTER (WHERE due_at <= now AND claimed_by IS NULL) AS due_unleased,
+         count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity') AS in_doubt,
+         count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at = 'infinity') AS held,
+         count(*) FILTER (WHERE last_state = 'SUBMITTED') AS confirming,
+         min(first_intent.created_at) AS oldest_created_at
+    FROM leasehold.outbox_pending CROSS JOIN clock
+   CROSS JOIN LATERAL (
+     SELECT to_timestamp(('x' || lpad(left(replace(intent_id::text, '-', ''), 12), 16, '0'))::bit(64)::bigint / 1000.0)
+            AS created_at) AS first_intent
+), pending_states AS MATERIALIZED (
+  SELECT jsonb_object_agg(state, rows) AS pending_by_last_state
+    FROM (SELECT coalesce(last_state, 'NEW') AS state, count(*) AS rows
+            FROM leasehold.outbox_pending GROUP BY 1) AS s
+), histogram AS MATERIALIZED (
+  SELECT jsonb_object_agg(attempt_count, rows) AS pending_by_attempts
+    FROM (SELECT attempt_count, count(*) AS rows FROM leasehold.outbox_pending GROUP BY 1) AS h
+), ledger AS MATERIALIZED (
+  SELECT coalesce(jsonb_object_agg(state, rows), '{}') AS attempts_by_state_last_hour,
+         coalesce(sum(rows) FILTER (WHERE state = 'DISPATCHED'), 0)::bigint AS dispatched_last_hour,
+         coalesce(sum(rows) FILTER (WHERE state = 'FAILED'), 0)::bigint AS failed_last_hour
+    FROM (SELECT a.state, count(*) AS rows FROM leasehold.outbox_attempts a
+           WHERE a.finished_at > (SELECT now - interval '1 hour' FROM clock) GROUP BY 1) AS l
+)
+SELECT pending.pending, pending.due, pending.leased, pending.expired_leases, pending.due_unleased,
+       pending.in_doubt, pending.held, pending.confirming,
+       extract(epoch FROM clock.now - pending.oldest_created_at)::double precision AS oldest_pending_seconds,
+       coalesce(pending_states.pending_by_last_state, '{}') AS pending_by_last_state,
+       coalesce(histogram.pending_by_attempts, '{}') AS pending_by_attempts,
+       ledger.attempts_by_state_last_hour, ledger.dispatched_last_hour, ledger.failed_last_hour,
+       clock.now AS seen_at
+  FROM clock, pending, pending_states, histogram, ledger;
+COMMENT ON VIEW leasehold.supervisor IS 'The state of the queue in one row.';
+REVOKE ALL ON leasehold.supervisor FROM PUBLIC;
+GRANT SELECT ON leasehold.supervisor
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
