@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import programs
 from tests.support.database import Database
+from tests.support.outbox import Outbox
 from tests.support.servers import Server, Servers, available_binaries
 
 if TYPE_CHECKING:
@@ -65,3 +66,9 @@ def empty_database(server: Server) -> Iterator[Database]:
     database = Database(server, server.create_database(empty=True))
     yield database
     database.close()
+
+
+@pytest.fixture
+def outbox(database: Database) -> Outbox:
+    """The words of the database tests, on a fresh database."""
+    return Outbox(database)

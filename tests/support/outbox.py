@@ -1,0 +1,162 @@
+"""The words that database tests speak: publish, enqueue, claim, complete, expire, look.
+
+Everything goes through the real functions as the role that may call them; only the passing of time
+is forced, by moving stored timestamps as the owner.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import psycopg
+    from psycopg.rows import DictRow
+
+    from tests.support.database import Database
+
+CLUSTER_LEASE = "submission-manager-executor"
+ZERO_ID = UUID(int=0)
+
+
+class Outbox:
+    """One test's view of the outbox of its database."""
+
+    def __init__(self, database: Database):
+        self.database = database
+        self._connections: dict[str, psycopg.Connection[DictRow]] = {}
+
+    def as_role(self, role: str) -> psycopg.Connection[DictRow]:
+        """A cached connection of a login that is a member of exactly this role."""
+        if role not in self._connections:
+            self._connections[role] = self.database.connect(role)
+        return self._connections[role]
+
+    def call(self, role: str, function: str, *arguments: Any) -> list[DictRow]:
+        """SELECT * FROM leasehold.<function>(...) as a role; dicts and lists of dicts become jsonb."""
+        places = ", ".join(["%s"] * len(arguments))
+        given = [_adapt(argument) for argument in arguments]
+        return (
+            self.as_role(role)
+            .execute(f"SELECT * FROM leasehold.{function}({places})", given)
+            .fetchall()
+        )
+
+    def publish(self, target: str = "sms", **terms: Any) -> int:
+        """Publish a contract; by default an item-scoped, keyed one."""
+        terms = {"scope": "item", "guarantee": "keyed"} | terms
+        [row] = self.call("operator", "publish_contract", target, terms, "test")
+        return row["publish_contract"]
+
+    def enqueue(self, count: int = 1, target: str = "sms", **fields: Any) -> list[UUID]:
+        """Enqueue intents that must all be accepted; their ids in order."""
+        entries = [{"target": target, "payload": {"number": n}} | fields for n in range(count)]
+        results = self.enqueue_entries(entries)
+        assert {row["verdict"] for row in results} == {"accepted"}, results
+        return [row["intent_id"] for row in results]
+
+    def enqueue_entries(self, entries: Sequence[dict[str, Any]]) -> list[DictRow]:
+        """Enqueue any entries; the verdicts in order."""
+        return self.call("ingest", "enqueue_intents", list(entries))
+
+    def claim(
+        self,
+        worker: str = "worker-1",
+        batch_size: int = 10,
+        targets: Sequence[str] = ("sms",),
+        lease_seconds: float = 30,
+    ) -> list[DictRow]:
+        return self.call(
+            "executor", "claim_outbox_batch", batch_size, worker, lease_seconds, list(targets)
+        )
+
+    def complete(
+        self,
+        claims: Iterable[DictRow],
+        state: str = "DISPATCHED",
+        worker: str = "worker-1",
+        **fields: Any,
+    ) -> list[DictRow]:
+        """Report one state for all these claims; the verdicts in the order of ids."""
+        results = [result_of(claim, state, **fields) for claim in claims]
+        return self.call("executor", "complete_outbox_attempts", worker, results)
+
+    def begin(self, claims: Sequence[DictRow], worker: str = "worker-1") -> list[DictRow]:
+        return self.call(
+            "executor",
+            "begin_outbox_attempts",
+            worker,
+            [claim["intent_id"] for claim in claims],
+            [claim["lease_token"] for claim in claims],
+        )
+
+    def acquire(self, holder: str = "holder-1", lease_name: str = CLUSTER_LEASE) -> DictRow:
+        [row] = self.call("executor", "acquire_lease", lease_name, holder, 60)
+        return row
+
+    def expire_claims(self, seconds_ago: float = 1) -> None:
+        """Let every item claim have expired this long ago."""
+        self.database.owner_execute(
+            "UPDATE leasehold.outbox_pending"
+            "   SET lease_expires_at = clock_timestamp() - make_interval(secs => %s)"
+            " WHERE claimed_by IS NOT NULL",
+            [seconds_ago],
+        )
+
+    def expire_lease(self, lease_name: str = CLUSTER_LEASE, *, grace: bool = True) -> None:
+        """Let a lease have expired; with grace=False only its first phase."""
+        self.database.owner_execute(
+            "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1 second',"
+            " grace_expires_at = CASE WHEN %s THEN clock_timestamp() - interval '1 second'"
+            "                         ELSE clock_timestamp() + interval '3 minutes' END"
+            " WHERE lease_name = %s",
+            [grace, lease_name],
+        )
+
+    def make_due(self) -> None:
+        """Let everything that waits for a time, but not for a person, be due."""
+        self.database.owner_execute(
+            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp() WHERE due_at < 'infinity'"
+        )
+
+    def ledger(self, intent_id: UUID) -> list[DictRow]:
+        return self.database.execute(
+            "SELECT * FROM leasehold.outbox_attempts WHERE intent_id = %s ORDER BY attempt_no",
+            [intent_id],
+        )
+
+    def states(self, intent_id: UUID) -> list[str]:
+        return [row["state"] for row in self.ledger(intent_id)]
+
+    def pending(self, intent_id: UUID) -> DictRow | None:
+        rows = self.database.execute(
+            "SELECT *, clock_timestamp() AS seen_at FROM leasehold.outbox_pending WHERE intent_id = %s",
+            [intent_id],
+        )
+        return rows[0] if rows else None
+
+    def status(self, intent_id: UUID) -> str:
+        [row] = self.database.execute(
+            "SELECT status FROM leasehold.intent_status WHERE intent_id = %s", [intent_id]
+        )
+        return row["status"]
+
+
+def result_of(claim: DictRow, state: str, **fields: Any) -> dict[str, Any]:
+    """A result for a claim, with the delay that a state which is not final needs."""
+    result = {"intent_id": str(claim["intent_id"]), "lease_token": str(claim["lease_token"])}
+    if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED"):
+        fields = {"retry_after_seconds": 5} | fields
+    if state == "SUBMITTED":
+        fields = {"reference": "gateway-reference"} | fields
+    return result | {"state": state} | fields
+
+
+def _adapt(argument: Any) -> Any:
+    is_json = isinstance(argument, dict) or (
+        isinstance(argument, list) and argument != [] and isinstance(argument[0], dict)
+    )
+    return json.dumps(argument) if is_json else argument
