@@ -36,7 +36,7 @@ class Outbox:
         return self._connections[role]
 
     def call(self, role: str, function: str, *arguments: Any) -> list[DictRow]:
-        """SELECT * FROM leasehold.<function>(...) as a role; dicts and lists of dicts become jsonb."""
+        """SELECT * FROM a function as a role; dicts and lists of dicts become jsonb."""
         places = ", ".join(["%s"] * len(arguments))
         given = [_adapt(argument) for argument in arguments]
         return (
@@ -119,7 +119,8 @@ class Outbox:
     def make_due(self) -> None:
         """Let everything that waits for a time, but not for a person, be due."""
         self.database.owner_execute(
-            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp() WHERE due_at < 'infinity'"
+            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()"
+            " WHERE due_at < 'infinity'"
         )
 
     def ledger(self, intent_id: UUID) -> list[DictRow]:
@@ -133,7 +134,8 @@ class Outbox:
 
     def pending(self, intent_id: UUID) -> DictRow | None:
         rows = self.database.execute(
-            "SELECT *, clock_timestamp() AS seen_at FROM leasehold.outbox_pending WHERE intent_id = %s",
+            "SELECT *, clock_timestamp() AS seen_at"
+            "  FROM leasehold.outbox_pending WHERE intent_id = %s",
             [intent_id],
         )
         return rows[0] if rows else None
