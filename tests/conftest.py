@@ -10,6 +10,7 @@ import pytest
 from tests.support import programs
 from tests.support.database import Database
 from tests.support.outbox import Outbox
+from tests.support.pooler import Pooler, run_pooler
 from tests.support.servers import Server, Servers, available_binaries
 
 if TYPE_CHECKING:
@@ -72,3 +73,10 @@ def empty_database(server: Server) -> Iterator[Database]:
 def outbox(database: Database) -> Outbox:
     """The words of the database tests, on a fresh database."""
     return Outbox(database)
+
+
+@pytest.fixture
+def pooler(database: Database) -> Iterator[Pooler]:
+    """A transaction pooler before `database`; mark the test with program("pgbouncer")."""
+    with run_pooler(database) as pooler:
+        yield pooler

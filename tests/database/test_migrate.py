@@ -6,12 +6,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import psycopg
 import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable, MigrationError
 from leasehold.store.postgres import migrate as module
 from leasehold.store.postgres.migrate import migrate, plan
 from tests.support.catalog import snapshot
+from tests.support.pooler import run_pooler
 from tests.support.sql_tree import FILES, SqlTree
 
 ALL = ["roles.sql", "versions.sql", *FILES]
@@ -227,3 +229,16 @@ def test_settings_of_the_login_do_not_disturb_a_migration(empty_database, tree):
         ALTER DATABASE {empty_database.name} SET search_path = public""")
     tree.write("migrations/0003_slow.sql", "SELECT pg_sleep(0.1);")
     assert "migrations/0003_slow.sql" in names(migrate(empty_database.url, sources=tree.sources()))
+
+
+@pytest.mark.program("pgbouncer")
+def test_runs_at_once_through_a_transaction_pooler_apply_each_step_once(empty_database, tree):
+    runs = 6
+    with run_pooler(empty_database) as pooler, ThreadPoolExecutor(runs) as pool:
+        done = [pool.submit(migrate, pooler.url, sources=tree.sources()) for _ in range(runs)]
+        assert Counter(name for run in done for name in names(run.result(30))) == Counter(ALL)
+        # A session that was lent to us serves others afterwards, as whom it was before.
+        with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
+            state = connection.execute("SELECT current_user = session_user").fetchone()
+        assert state == (True,)
+        assert migrate(pooler.url, sources=tree.sources()) == []

@@ -44,8 +44,14 @@ fi
 {
     $as_root apt-get update -q
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
-    if [ -d /run/systemd/system ]; then
-        $as_root systemctl disable $missing >/dev/null 2>&1 || true
-    fi
 }
+
+# Not on the next boot either. A program without a service has nothing to disable.
+for program in $missing; do
+    if command -v systemctl >/dev/null 2>&1; then
+        $as_root systemctl disable "$program" >/dev/null 2>&1 || true
+    elif [ -x /usr/sbin/update-rc.d ]; then
+        $as_root /usr/sbin/update-rc.d "$program" disable >/dev/null 2>&1 || true
+    fi
+done
 echo "Installed:$missing"
