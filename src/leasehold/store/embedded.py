@@ -55,7 +55,8 @@ __all__ = [
 ]
 
 ROLE = "leasehold"
-STOP_SECONDS = 30.0
+FAST_STOP_SECONDS = 30.0
+IMMEDIATE_STOP_SECONDS = 20.0  # after 5 of them the server kills what is left of its children
 LAUNCHES_MAX = 3
 STAGING = "new-"
 NOT_STARTED = "the embedded database is not started: call start() first"
@@ -167,9 +168,12 @@ class EmbeddedPostgres:
 
     def _shut_down(self) -> None:
         """Have the server end its clients and checkpoint; if it cannot, have it crash safely."""
-        for request in (signal.SIGINT, signal.SIGQUIT):
+        for request, seconds in (
+            (signal.SIGINT, FAST_STOP_SECONDS),
+            (signal.SIGQUIT, IMMEDIATE_STOP_SECONDS),
+        ):
             asked = None
-            deadline = time.monotonic() + STOP_SECONDS
+            deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 if not self._folder.is_served():
                     return

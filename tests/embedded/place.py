@@ -1,0 +1,214 @@
+"""A place on disk for one test's databases, and the processes that use them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from leasehold.store.embedded import EmbeddedPostgres, PostgresBinaries
+from leasehold.store.embedded_folder import DataFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+QUICK = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
+PROGRAM = Path(__file__).with_name("user_of_a_database.py")
+
+
+class Place:
+    """A folder that the database's user may enter, with the servers that a test starts in it."""
+
+    def __init__(self, binaries: PostgresBinaries, template: Path | None = None):
+        self.binaries = binaries
+        self.root = Path(tempfile.mkdtemp(prefix="leasehold-embedded-", dir=roomy_memory()))
+        self.root.chmod(0o711)
+        self.data_dir = self.root / "data"
+        self.folder = DataFolder(self.data_dir)
+        self.progress: list[str] = []
+        self._users: list[UserProcess] = []
+        self._others: list[subprocess.Popen[bytes]] = []
+        if template is not None:
+            self.folder.make()
+            parts = [template / "cluster", template / "password"]
+            subprocess.run(["cp", "-a", *parts, self.data_dir], check=True)
+
+    def postgres(
+        self, data_dir: Path | None = None, *, settings: Mapping[str, str] = QUICK, **options: Any
+    ) -> EmbeddedPostgres:
+        return EmbeddedPostgres(
+            data_dir or self.data_dir,
+            settings=settings,
+            progress=self.progress.append,
+            **{"binaries": self.binaries, **options},
+        )
+
+    def user_process(self, **options: Any) -> UserProcess:
+        """Starts a process that starts the database; it does not wait until it has."""
+        user = UserProcess(self, **options)
+        self._users.append(user)
+        return user
+
+    def bystander(self, *arguments: str, **options: Any) -> int:
+        """Starts a process that has nothing to do with the database."""
+        options.setdefault("executable", "/bin/sleep")
+        other = subprocess.Popen(arguments or ("sleep", "1000"), **options)
+        self._others.append(other)
+        return other.pid
+
+    def server_processes(self) -> list[int]:
+        postmaster = self.folder.postmaster_pid()
+        return [] if postmaster is None else [postmaster, *children_of(postmaster)]
+
+    def kill_server(self) -> None:
+        """Kills the postmaster and all its children at once, as an OOM killer or power cut does."""
+        for pid in self.server_processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def is_served(self) -> bool:
+        return self.data_dir.exists() and self.folder.is_served()
+
+    def log(self) -> str:
+        return self.folder.log.read_text()
+
+    def close(self) -> None:
+        for user in self._users:
+            user.kill()
+        for other in self._others:
+            other.kill()
+            other.wait()
+        for lock in self.root.rglob("server.lock"):
+            end_server(DataFolder(lock.parent))
+        shutil.rmtree(self.root)
+
+
+class UserProcess:
+    """A process of its own group that runs user_of_a_database.py."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        settings: Mapping[str, str] = QUICK,
+        prefix: tuple[str, ...] = (),
+        interpreter: str = sys.executable,
+        shrugs_at_ctrl_c: bool = False,
+        forks_a_child: bool = False,
+        **options: Any,
+    ):
+        order = {
+            "data_dir": str(place.data_dir),
+            "bin_dir": str(place.binaries.bin_dir),
+            "version": place.binaries.version,
+            "wheel": place.binaries.source == "wheel",
+            "settings": dict(settings),
+            "shrugs_at_ctrl_c": shrugs_at_ctrl_c,
+            "forks_a_child": forks_a_child,
+        }
+        self.process = subprocess.Popen(
+            [*prefix, interpreter, str(PROGRAM), json.dumps(order)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            text=True,
+            **options,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for the process to have started the database, or to have failed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the process ended without an answer"
+        return json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def finish(self) -> int:
+        """Lets the process end on its own; returns its exit code."""
+        self._close_pipes()
+        return self.process.wait(60)
+
+    def send(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(60)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def roomy_memory() -> Path | None:
+    """Names the folder in memory if it will do: no test cuts the power, and disks can be slow."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        return None
+    room = os.statvfs(memory)
+    executable = not room.f_flag & os.ST_NOEXEC
+    return memory if executable and room.f_bavail * room.f_frsize > 2 * 1024**3 else None
+
+
+def children_of(parent: int) -> list[int]:
+    children: list[int] = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                children.append(int(status.parent.name))
+    return children
+
+
+def end_server(folder: DataFolder) -> None:
+    """Leaves nothing behind, whatever a failed test did to the server."""
+    for pid in [folder.postmaster_pid()]:
+        if pid is not None:
+            for process in (*children_of(pid), pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: not folder.is_served(), "the server's processes are gone")
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s, and still not: {what}"
+        time.sleep(0.01)
+
+
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def answers(url: str) -> bool:
+    try:
+        return query(url, "SELECT 1") == [(1,)]
+    except psycopg.OperationalError:
+        return False
+
+
+@contextlib.contextmanager
+def locked(file: Path, *, shared: bool = False):
+    """Holds a lock file, as another process would."""
+    with file.open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield

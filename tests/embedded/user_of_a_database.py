@@ -1,0 +1,45 @@
+"""A process that uses the private database until its input ends; tests kill it in every way.
+
+It gets what to do as JSON, and writes one line of JSON: the address, or the error.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from leasehold.domain.errors import EmbeddedDatabaseError
+from leasehold.store.embedded import EmbeddedPostgres, PostgresBinaries
+
+
+def say(answer: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    if order["shrugs_at_ctrl_c"]:
+        signal.signal(signal.SIGINT, lambda *_: None)
+    binaries = PostgresBinaries(
+        Path(order["bin_dir"]), order["version"], "wheel" if order["wheel"] else "system"
+    )
+    data_dir = Path(order["data_dir"])
+    postgres = EmbeddedPostgres(data_dir, binaries=binaries, settings=order["settings"])
+    try:
+        postgres.start()
+    except EmbeddedDatabaseError as error:
+        say({"error": str(error)})
+        return
+    if order["forks_a_child"]:
+        child = os.fork()
+        if not child:
+            sys.exit()
+        os.waitpid(child, 0)
+    say({"url": postgres.url, "user": os.geteuid()})
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
