@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -69,20 +70,26 @@ def test_runs_started_at_once_apply_each_step_once(empty_database, tree):
     assert applied == Counter(ALL)
 
 
-def test_run_that_waited_for_another_looks_again_at_what_is_applied(empty_database, tree):
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_run_that_waited_for_another_looks_again_at_what_is_applied(
+    empty_database, tree, isolation
+):
+    empty_database.execute(
+        f"ALTER DATABASE {empty_database.name} SET default_transaction_isolation = '{isolation}'"
+    )
     other = empty_database.session()
     other.run("BEGIN")
     other.run("SELECT pg_advisory_xact_lock(%s)", [module.MIGRATION_LOCK])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(migrate, empty_database.url, sources=tree.sources())
         _until_somebody_waits(empty_database)
-        migrate_inside(other, tree)
+        _migrate_inside(other, tree)
         other.run("COMMIT")
         # The other session applied the first migration; this run must not do it again.
         assert names(waiting.result(30)) == [name for name in ALL if "first" not in name][2:]
 
 
-def migrate_inside(session, tree):
+def _migrate_inside(session, tree):
     """Do in one open transaction what a run does in its first two."""
     steps = [*tree.sources().preparation, tree.sources().migrations[0]]
     for _, text in module._statements(steps[:2], "1.0.0"):
@@ -93,8 +100,9 @@ def migrate_inside(session, tree):
 
 def _until_somebody_waits(database):
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    deadline = time.monotonic() + 10
     while database.execute(waits) == [{"count": 0}]:
-        pass
+        assert time.monotonic() < deadline, "nobody waits for the lock of migrations"
 
 
 def test_plan_says_what_would_run_and_changes_nothing(empty_database, tree):

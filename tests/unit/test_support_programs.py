@@ -43,7 +43,8 @@ def run(tmp_path):
 
     def run(*arguments, **environment):
         command = [sys.executable, "-m", "pytest", "-q", "--rootdir=.", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": path} | environment
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

@@ -116,7 +116,7 @@ def script(*, sources: Sources | None = None) -> str:
     sources = sources or Sources()
     steps = pending(sources, NOTHING_APPLIED)
     parts = [_SCRIPT_HEADER.format(release=sources.release, version=sources.version)]
-    parts += ["BEGIN;", _LOCK]
+    parts += ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;", _LOCK]
     while batch := _first_batch(steps):
         steps = steps[len(batch) :]
         parts += [text for _, text in _statements(batch, sources.release)]
