@@ -1,4 +1,5 @@
 -- What users call a terminal ledger row: accepted, rejected, exhausted or cancelled. Locks nothing.
+-- Executable by the readers of the view intent_status: a function in a view runs as its reader.
 CREATE OR REPLACE FUNCTION leasehold.final_status(p_state text, p_reason text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE p_state
@@ -9,3 +10,5 @@ LANGUAGE sql IMMUTABLE AS $$
   END
 $$;
 REVOKE ALL ON FUNCTION leasehold.final_status(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.final_status(text, text)
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
