@@ -31,7 +31,13 @@ CREATE OR REPLACE TRIGGER intents_insert_only
 CREATE OR REPLACE TRIGGER leases_never_deleted
   BEFORE DELETE ON leasehold.leases
   FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER leases_no_truncate
+  BEFORE TRUNCATE ON leasehold.leases
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
 CREATE OR REPLACE TRIGGER pending_transactions_binding_is_permanent
   BEFORE UPDATE OF chain, account, nonce, intent_id, transaction_hash, signed_bytes OR DELETE
   ON leasehold.pending_transactions
   FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER pending_transactions_no_truncate
+  BEFORE TRUNCATE ON leasehold.pending_transactions
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
