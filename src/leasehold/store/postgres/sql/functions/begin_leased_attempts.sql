@@ -1,7 +1,7 @@
 -- Make "about to call" durable for items under a cluster or stream lease, and hand out their content:
 -- the call may be made for those with the verdict begun, and for no others.
 -- Verdicts: begun, already_begun, not_due, out_of_order (an earlier item of the stream is unfinished and
--- not in this call), ceiling_reached, already_terminal, not_found (also: not covered by this lease).
+-- not begun by this call), ceiling_reached, already_terminal, not_found (also: not covered by this lease).
 -- Items of one stream begun in one call are one ordered batch.
 -- Locks: the lease row FOR KEY SHARE, then the pending rows by id; then looks at the clock.
 -- Raises: P7002 when the lease is lost or past its first expiry; 22023.
@@ -34,7 +34,7 @@ BEGIN
                SELECT FROM leasehold.outbox_pending earlier
                 WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
                   AND earlier.stream_seq < p.stream_seq
-                  AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now
+                  AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now OR earlier.attempt_count >= 20
                        OR earlier.intent_id <> ALL (p_intent_ids))) THEN 'out_of_order'
              ELSE 'begun' END AS verdict
       FROM unnest(p_intent_ids) AS asked (intent_id)
