@@ -46,11 +46,11 @@ BEGIN
     VALUES (p_target, coalesce(v_current.version, 0) + 1, v_terms, p_operator);
   RETURN coalesce(v_current.version, 0) + 1;
 EXCEPTION
-  WHEN check_violation OR not_null_violation THEN
+  WHEN check_violation OR not_null_violation OR invalid_text_representation OR numeric_value_out_of_range THEN
     GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
     RAISE EXCEPTION 'the terms of target % are refused: %', quote_literal(p_target),
       coalesce(nullif(v_constraint, ''), SQLERRM)
-      USING ERRCODE = '22023', DETAIL = v_terms::text,
+      USING ERRCODE = '22023', DETAIL = coalesce(v_terms, p_terms)::text,
             HINT = 'Needed: scope item|stream|cluster, guarantee keyed|fenced|lookup|blind.';
 END
 $$;

@@ -54,9 +54,13 @@ CREATE TABLE leasehold.contracts (
   CONSTRAINT contracts_one_shot_is_one CHECK (retry_policy <> 'one_shot' OR attempts_max = 1),
   CONSTRAINT contracts_deadline_policy_has_one
     CHECK (retry_policy <> 'deadline' OR deadline_seconds IS NOT NULL),
-  CONSTRAINT contracts_deadline_positive CHECK (deadline_seconds > 0),
-  CONSTRAINT contracts_timings_positive CHECK (lease_seconds > 0 AND call_timeout_seconds > 0),
-  CONSTRAINT contracts_key_window_positive CHECK (key_window_seconds > 0),
+  -- Bounded above too: a span that no interval can hold would make every completion fail, and NaN
+  -- is greater than every number.
+  CONSTRAINT contracts_deadline_bounded CHECK (deadline_seconds > 0 AND deadline_seconds <= 315360000),
+  CONSTRAINT contracts_lease_bounded CHECK (lease_seconds > 0 AND lease_seconds <= 86400),
+  CONSTRAINT contracts_call_timeout_bounded CHECK (call_timeout_seconds > 0 AND call_timeout_seconds <= 86400),
+  CONSTRAINT contracts_quarantine_bounded CHECK (quarantine_seconds <= 2592000),
+  CONSTRAINT contracts_key_window_bounded CHECK (key_window_seconds > 0 AND key_window_seconds <= 315360000),
   -- "Not found" from a lookup is only worth asking for when a paused executor can no longer send.
   CONSTRAINT contracts_quarantine_outlasts_a_paused_call
     CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
