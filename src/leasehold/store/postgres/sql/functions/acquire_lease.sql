@@ -9,7 +9,8 @@ CREATE OR REPLACE FUNCTION leasehold.acquire_lease(
 ) RETURNS TABLE (
   acquired boolean, holder_id text, lease_epoch bigint, acquired_at timestamptz, expires_at timestamptz,
   grace_expires_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_lease leasehold.leases;

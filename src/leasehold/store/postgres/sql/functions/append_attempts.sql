@@ -26,11 +26,11 @@ BEGIN
      CROSS JOIN LATERAL (
        SELECT coalesce(max(a.attempt_no), 0) + 1 AS attempt_no
          FROM leasehold.outbox_attempts a WHERE a.intent_id = o.intent_id) AS ledger
-  ), decided AS MATERIALIZED (
+  ), ended AS MATERIALIZED (
     SELECT w.*,
-           CASE WHEN w.state IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN
-             CASE WHEN w.is_spent THEN CASE w.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
-                  WHEN w.again_at >= w.deadline_at THEN 'deadline_exceeded' END
+           CASE WHEN w.state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN NULL
+                WHEN w.is_spent THEN CASE w.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
+                WHEN w.again_at >= w.deadline_at THEN 'deadline_exceeded'
            END AS exhausted_by,
            CASE WHEN w.state <> 'IN_DOUBT' THEN w.again_at
                 WHEN w.guarantee = 'blind' THEN 'infinity'
@@ -39,19 +39,21 @@ BEGIN
                 WHEN w.is_spent THEN 'infinity'
                 ELSE w.again_at END AS next_due_at
       FROM weighed w
+  ), decided AS MATERIALIZED (
+    SELECT e.*, coalesce(e.exhausted_by, e.reason) AS final_reason,
+           CASE WHEN e.exhausted_by IS NULL THEN e.state ELSE 'FAILED' END AS final_state,
+           e.exhausted_by IS NOT NULL OR e.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') AS is_final
+      FROM ended e
   ), appended AS (
-    INSERT INTO leasehold.outbox_attempts AS a (
+    INSERT INTO leasehold.outbox_attempts (
       intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at,
       finished_at, reference, code, detail)
-    SELECT intent_id, attempt_no, CASE WHEN exhausted_by IS NULL THEN state ELSE 'FAILED' END,
-           coalesce(exhausted_by, reason), holder, lease_token, lease_name, lease_epoch,
+    SELECT intent_id, attempt_no, final_state, final_reason, holder, lease_token, lease_name, lease_epoch,
            least(coalesce(begun_at, p_now - make_interval(secs => elapsed_seconds), p_now), p_now), p_now,
            reference, code, left(detail, 2000)
       FROM decided
-    RETURNING a.intent_id, a.attempt_no, a.state, a.reason
   ), finished AS (
-    DELETE FROM leasehold.outbox_pending p USING appended
-     WHERE p.intent_id = appended.intent_id AND appended.state IN ('DISPATCHED', 'FAILED', 'CANCELLED')
+    DELETE FROM leasehold.outbox_pending p USING decided d WHERE p.intent_id = d.intent_id AND d.is_final
   ), moved AS (
     UPDATE leasehold.outbox_pending p
        SET attempt_count = d.attempt_no, last_state = d.state, due_at = d.next_due_at,
@@ -59,13 +61,10 @@ BEGIN
            first_tried_at = coalesce(p.first_tried_at, p.begun_at, p_now),
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')
-      FROM decided d
-     WHERE p.intent_id = d.intent_id AND d.exhausted_by IS NULL
-       AND d.state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED')
+      FROM decided d WHERE p.intent_id = d.intent_id AND NOT d.is_final
   )
-  SELECT appended.intent_id, appended.attempt_no, appended.state, appended.reason,
-         CASE WHEN appended.state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED') THEN decided.next_due_at END
-    FROM appended JOIN decided USING (intent_id);
+  SELECT d.intent_id, d.attempt_no, d.final_state, d.final_reason, CASE WHEN NOT d.is_final THEN d.next_due_at END
+    FROM decided d;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.append_attempts(leasehold.outcome[], timestamptz) FROM PUBLIC;

@@ -12,7 +12,8 @@ CREATE OR REPLACE FUNCTION leasehold.claim_streams(
 ) RETURNS TABLE (
   lease_name text, target text, stream text, lease_epoch bigint, expires_at timestamptz,
   grace_expires_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();

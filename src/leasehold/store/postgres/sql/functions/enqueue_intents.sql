@@ -9,7 +9,8 @@
 -- Raises: 22023 when the argument is not such an array.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
 RETURNS TABLE (ordinal integer, verdict text, intent_id uuid, problem text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;
@@ -41,18 +42,15 @@ BEGIN
     v_now := clock_timestamp();
   END IF;
 
-  WITH entry AS MATERIALIZED (
-    SELECT * FROM leasehold.read_intents(p_intents, v_now)
-  ), seated AS (
+  WITH seated AS MATERIALIZED (
     -- Numbers go to new keys only; a gap from a key that loses a race is harmless, an inversion is not.
     SELECT entry.*,
            CASE WHEN entry.scope = 'stream' AND entry.problem IS NULL THEN
              (SELECT last_seq FROM leasehold.streams s
                WHERE s.target = entry.target AND s.stream = entry.stream)
-             + row_number() OVER (PARTITION BY entry.scope, entry.target, entry.stream, entry.problem IS NULL
-                                  ORDER BY entry.ordinal)
+             + row_number() OVER (PARTITION BY entry.lease_name, entry.problem IS NULL ORDER BY entry.ordinal)
            END AS stream_seq
-      FROM entry
+      FROM leasehold.read_intents(p_intents, v_now) AS entry
   ), inserted AS (
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,
@@ -76,10 +74,10 @@ BEGIN
               FROM seated JOIN inserted USING (intent_id) WHERE scope = 'stream' GROUP BY 1, 2) AS newest
      WHERE s.target = newest.target AND s.stream = newest.stream
   )
-  SELECT array_agg(ordinal), array_agg(entry.intent_id), array_agg(idempotency_key), array_agg(target),
+  SELECT array_agg(ordinal), array_agg(seated.intent_id), array_agg(idempotency_key), array_agg(target),
          array_agg(payload_hash), array_agg(problem), array_agg(inserted.intent_id IS NOT NULL)
     INTO v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted
-    FROM entry LEFT JOIN inserted USING (intent_id);
+    FROM seated LEFT JOIN inserted USING (intent_id);
 
   -- A second statement, because the first intent of a key may have been committed while this one waited.
   RETURN QUERY
@@ -94,9 +92,10 @@ BEGIN
               ELSE asked.problem END
     FROM unnest(v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted)
       AS asked (ordinal, intent_id, idempotency_key, target, payload_hash, problem, inserted)
+    -- NULL where there is nothing to look up, so that the index is not asked in vain.
     LEFT JOIN leasehold.intents first
-      ON NOT asked.inserted AND asked.problem IS NULL
-     AND first.target = asked.target AND first.idempotency_key = asked.idempotency_key
+      ON first.target = asked.target
+     AND first.idempotency_key = CASE WHEN NOT asked.inserted AND asked.problem IS NULL THEN asked.idempotency_key END
    ORDER BY asked.ordinal;
 END
 $$;

@@ -6,16 +6,19 @@ RETURNS TABLE (
   stream text, idempotency_key text, payload jsonb, body bytea, content_type text, payload_hash bytea,
   metadata jsonb, trace_context text, priority smallint, due_at timestamptz, deadline_at timestamptz,
   problem text)
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE ROWS 100 SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
   WITH raw AS MATERIALIZED (
-    SELECT given.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id, entry.*,
+    SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
            decode(entry.body, 'base64') AS raw_body,
            convert_to(entry.payload::text, 'UTF8') AS normal_form
-      FROM jsonb_array_elements(p_intents) WITH ORDINALITY AS given (value, ordinality)
-     CROSS JOIN LATERAL jsonb_to_record(given.value) AS entry (
-       target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
-       priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
-       deadline_seconds double precision, metadata jsonb, trace_context text)
+      FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
+             target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
+             priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
+             deadline_seconds double precision, metadata jsonb, trace_context text)
+           ) WITH ORDINALITY AS entry
   ), contract AS MATERIALIZED (
     SELECT current.* FROM (SELECT DISTINCT target FROM raw) AS asked
      CROSS JOIN LATERAL (SELECT * FROM leasehold.contracts c
@@ -64,6 +67,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$
            WHEN length(trace_context) > 512 OR trace_context ~ '[[:cntrl:]]'
              THEN 'trace_context must be up to 512 characters without control characters'
          END
-    FROM timed
+    FROM timed;
+END
 $$;
 REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, timestamptz) FROM PUBLIC;

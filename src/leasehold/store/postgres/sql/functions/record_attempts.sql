@@ -8,7 +8,8 @@ CREATE OR REPLACE FUNCTION leasehold.record_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_results jsonb
 ) RETURNS TABLE (
   intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_outcomes leasehold.outcome[];

@@ -3,7 +3,8 @@
 CREATE OR REPLACE FUNCTION leasehold.renew_outbox_leases(
   p_worker_id text, p_lease_tokens uuid[], p_lease_seconds double precision
 ) RETURNS TABLE (lease_token uuid, verdict text, lease_expires_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

@@ -2,7 +2,8 @@
 -- beyond its fair share, without a call in flight. Locks nothing. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.surplus_streams(p_holder_id text, p_targets text[])
 RETURNS TABLE (lease_name text, lease_epoch bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);

@@ -22,7 +22,7 @@ COMMENT ON TYPE leasehold.outcome IS 'One outcome between the functions; not par
 -- version it was accepted under. The columns are generated from the terms, so that what the
 -- functions decide by can never differ from what was published.
 CREATE TABLE leasehold.contracts (
-  target text NOT NULL,
+  target text COLLATE "C" NOT NULL,
   version integer NOT NULL,
   terms jsonb NOT NULL,
   published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -80,11 +80,11 @@ GRANT SELECT ON leasehold.contracts
 -- and the functions, the only writers, keep the references.
 CREATE TABLE leasehold.intents (
   intent_id uuid NOT NULL,
-  target text NOT NULL,
+  target text COLLATE "C" NOT NULL,
   contract_version integer NOT NULL,
-  stream text,
+  stream text COLLATE "C",
   stream_seq bigint,
-  idempotency_key text NOT NULL,
+  idempotency_key text COLLATE "C" NOT NULL,
   submission_key uuid NOT NULL,
   payload jsonb,
   body bytea,
@@ -128,10 +128,10 @@ GRANT SELECT ON leasehold.intents TO leasehold_auditor;
 CREATE TABLE leasehold.outbox_pending (
   intent_id uuid NOT NULL,
   scope text NOT NULL,
-  target text NOT NULL,
+  target text COLLATE "C" NOT NULL,
   contract_version integer NOT NULL,
-  lease_name text,
-  stream text,
+  lease_name text COLLATE "C",
+  stream text COLLATE "C",
   stream_seq bigint,
   priority smallint NOT NULL,
   due_at timestamptz NOT NULL,
@@ -142,7 +142,7 @@ CREATE TABLE leasehold.outbox_pending (
   begun_at timestamptz,
   begun_epoch bigint,
   reference text,
-  claimed_by text,
+  claimed_by text COLLATE "C",
   lease_token uuid,
   lease_expires_at timestamptz,
   last_modified_at timestamptz NOT NULL,
@@ -283,7 +283,7 @@ GRANT SELECT (
 
 -- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
 CREATE TABLE leasehold.leases (
-  lease_name text NOT NULL,
+  lease_name text COLLATE "C" NOT NULL,
   holder_id text NOT NULL,
   lease_epoch bigint NOT NULL,
   acquired_at timestamptz NOT NULL,
@@ -314,8 +314,8 @@ GRANT SELECT ON leasehold.leases
 -- The last number given out in each stream. Its row lock makes order inside a stream commit order:
 -- only enqueuers of the same stream wait for one another. Hidden from readers.
 CREATE TABLE leasehold.streams (
-  target text NOT NULL,
-  stream text NOT NULL,
+  target text COLLATE "C" NOT NULL,
+  stream text COLLATE "C" NOT NULL,
   last_seq bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 
@@ -326,7 +326,7 @@ COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams; never d
 
 -- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
 CREATE TABLE leasehold.instances (
-  instance_id text NOT NULL,
+  instance_id text COLLATE "C" NOT NULL,
   role text NOT NULL,
   stream_targets text[] NOT NULL,
   detail jsonb NOT NULL,
@@ -346,7 +346,7 @@ GRANT SELECT ON leasehold.instances
 
 -- What the leader of each group last said of itself. For people and monitoring: nobody decides by it.
 CREATE TABLE leasehold.leader_heartbeat (
-  lease_name text NOT NULL,
+  lease_name text COLLATE "C" NOT NULL,
   instance_id text NOT NULL,
   lease_epoch bigint NOT NULL,
   last_seen_at timestamptz NOT NULL,
@@ -363,8 +363,8 @@ GRANT SELECT ON leasehold.leader_heartbeat
 
 -- The next nonce of each account on each chain, allocated under this row's lock.
 CREATE TABLE leasehold.chain_accounts (
-  chain text NOT NULL,
-  account text NOT NULL,
+  chain text COLLATE "C" NOT NULL,
+  account text COLLATE "C" NOT NULL,
   next_nonce bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 
@@ -377,8 +377,8 @@ COMMENT ON TABLE leasehold.chain_accounts IS 'Nonce counters of chain accounts.'
 -- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and to
 -- its signed bytes is permanent (a trigger refuses to change it): a restart re-sends the same bytes.
 CREATE TABLE leasehold.pending_transactions (
-  chain text NOT NULL,
-  account text NOT NULL,
+  chain text COLLATE "C" NOT NULL,
+  account text COLLATE "C" NOT NULL,
   nonce bigint NOT NULL,
   intent_id uuid,
   transaction_hash bytea NOT NULL,

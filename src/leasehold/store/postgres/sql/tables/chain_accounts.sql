@@ -1,7 +1,7 @@
 -- The next nonce of each account on each chain, allocated under this row's lock.
 CREATE TABLE leasehold.chain_accounts (
-  chain text NOT NULL,
-  account text NOT NULL,
+  chain text COLLATE "C" NOT NULL,
+  account text COLLATE "C" NOT NULL,
   next_nonce bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 

@@ -2,7 +2,7 @@
 -- version it was accepted under. The columns are generated from the terms, so that what the
 -- functions decide by can never differ from what was published.
 CREATE TABLE leasehold.contracts (
-  target text NOT NULL,
+  target text COLLATE "C" NOT NULL,
   version integer NOT NULL,
   terms jsonb NOT NULL,
   published_at timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -1,6 +1,6 @@
 -- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
 CREATE TABLE leasehold.instances (
-  instance_id text NOT NULL,
+  instance_id text COLLATE "C" NOT NULL,
   role text NOT NULL,
   stream_targets text[] NOT NULL,
   detail jsonb NOT NULL,

@@ -3,11 +3,11 @@
 -- and the functions, the only writers, keep the references.
 CREATE TABLE leasehold.intents (
   intent_id uuid NOT NULL,
-  target text NOT NULL,
+  target text COLLATE "C" NOT NULL,
   contract_version integer NOT NULL,
-  stream text,
+  stream text COLLATE "C",
   stream_seq bigint,
-  idempotency_key text NOT NULL,
+  idempotency_key text COLLATE "C" NOT NULL,
   submission_key uuid NOT NULL,
   payload jsonb,
   body bytea,

@@ -1,6 +1,6 @@
 -- What the leader of each group last said of itself. For people and monitoring: nobody decides by it.
 CREATE TABLE leasehold.leader_heartbeat (
-  lease_name text NOT NULL,
+  lease_name text COLLATE "C" NOT NULL,
   instance_id text NOT NULL,
   lease_epoch bigint NOT NULL,
   last_seen_at timestamptz NOT NULL,

@@ -1,6 +1,6 @@
 -- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
 CREATE TABLE leasehold.leases (
-  lease_name text NOT NULL,
+  lease_name text COLLATE "C" NOT NULL,
   holder_id text NOT NULL,
   lease_epoch bigint NOT NULL,
   acquired_at timestamptz NOT NULL,

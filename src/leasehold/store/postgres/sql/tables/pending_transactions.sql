@@ -1,8 +1,8 @@
 -- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and to
 -- its signed bytes is permanent (a trigger refuses to change it): a restart re-sends the same bytes.
 CREATE TABLE leasehold.pending_transactions (
-  chain text NOT NULL,
-  account text NOT NULL,
+  chain text COLLATE "C" NOT NULL,
+  account text COLLATE "C" NOT NULL,
   nonce bigint NOT NULL,
   intent_id uuid,
   transaction_hash bytea NOT NULL,

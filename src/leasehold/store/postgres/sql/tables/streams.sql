@@ -1,8 +1,8 @@
 -- The last number given out in each stream. Its row lock makes order inside a stream commit order:
 -- only enqueuers of the same stream wait for one another. Hidden from readers.
 CREATE TABLE leasehold.streams (
-  target text NOT NULL,
-  stream text NOT NULL,
+  target text COLLATE "C" NOT NULL,
+  stream text COLLATE "C" NOT NULL,
   last_seq bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 
