@@ -30,6 +30,8 @@ def build_from_declarations(url: str, sources: Sources) -> None:
             too_early = [text for text in waiting if not applied(connection, text)]
             assert len(too_early) < len(waiting), f"these depend on each other: {too_early}"
             waiting = too_early
+        for step in sources.upkeep:
+            connection.execute(step.sql)
 
 
 def applied(connection: psycopg.Connection, text: str) -> bool:

@@ -1,7 +1,7 @@
 """Bringing a database to the schema of this release.
 
-A run is a row of transactions: roles with version tables, each numbered migration, and all changed
-functions and views together. Each transaction first takes one advisory lock and then looks anew at
+A run is a row of transactions: roles with version tables, each numbered migration, all changed
+functions and views together, and the upkeep. Each transaction first takes one advisory lock and then looks anew at
 what is applied, so any number of runs may be started at once, also through a transaction pooler:
 each step is done once, by whoever comes first.
 
@@ -108,6 +108,7 @@ def migrate(
             for step in batch:
                 if report:
                     report(f"applied {step.name}")
+        _keep_up(connection, sources)
     return applied
 
 
@@ -122,6 +123,7 @@ def script(*, sources: Sources | None = None) -> str:
         parts += [text for _, text in _statements(batch, sources.release)]
         if batch[0].kind == "roles":
             parts.append(_SCRIPT_GUARD)
+    parts += [f"{_AS_OWNER}{step.sql}" for step in sources.upkeep]
     return "\n".join([*parts, "COMMIT;\n"])
 
 
@@ -135,6 +137,14 @@ def _apply_next(connection: psycopg.Connection[Any], sources: Sources) -> list[S
             with _explained(step.name, text):
                 connection.execute(text.encode())
     return batch
+
+
+def _keep_up(connection: psycopg.Connection[Any], sources: Sources) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK.encode())
+        for step in sources.upkeep:
+            with _explained(step.name, step.sql):
+                connection.execute(f"{_AS_OWNER}{step.sql}".encode())
 
 
 def _first_batch(steps: Sequence[Step]) -> list[Step]:

@@ -3,6 +3,7 @@
     roles.sql, versions.sql      roles, schema and version tables; repeatable
     migrations/NNNN_name.sql     numbered, frozen once released, forward only
     functions/*.sql views/*.sql  one object per file, CREATE OR REPLACE; repeatable
+    upkeep/*.sql                 run at the end of every migration, recorded nowhere
 
 `tables/*.sql` shows the present state of the tables to readers and to a test; it is never applied.
 """
@@ -20,7 +21,7 @@ from typing import Literal
 
 from leasehold.domain.errors import MigrationError
 
-Kind = Literal["roles", "versions", "migration", "function", "view"]
+Kind = Literal["roles", "versions", "migration", "function", "view", "upkeep"]
 
 _MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)")
 
@@ -73,6 +74,11 @@ class Sources:
     def repeatables(self) -> list[Step]:
         """Functions, then the views that may use them."""
         return [*self._folder("function", "functions"), *self._folder("view", "views")]
+
+    @cached_property
+    def upkeep(self) -> list[Step]:
+        """What is right to do whenever somebody with the owner's rights comes by."""
+        return self._folder("upkeep", "upkeep")
 
     @property
     def version(self) -> int:
