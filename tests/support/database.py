@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
+from psycopg.types.datetime import TimestamptzLoader
 
 from tests.support.sessions import Session
 
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
     from tests.support.servers import Server
 
     Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+FOREVER = datetime.max.replace(tzinfo=UTC)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class EndlessTimeLoader(TimestamptzLoader):
+    """Reads infinity too, which no datetime can hold: as the last and the first one there is."""
+
+    def load(self, data: Any) -> datetime:
+        endless = {b"infinity": FOREVER, b"-infinity": LONG_AGO}.get(bytes(data))
+        return endless or super().load(data)
 
 
 class Database:
@@ -42,6 +56,7 @@ class Database:
         connection = psycopg.connect(
             self._address(role), autocommit=autocommit, row_factory=dict_row
         )
+        connection.adapters.register_loader("timestamptz", EndlessTimeLoader)
         self._connections.append(connection)
         return connection
 
@@ -51,6 +66,7 @@ class Database:
         connection = await psycopg.AsyncConnection.connect(
             self._address(role), autocommit=autocommit, row_factory=dict_row
         )
+        connection.adapters.register_loader("timestamptz", EndlessTimeLoader)
         self._async_connections.append(connection)
         return connection
 
