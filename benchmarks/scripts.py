@@ -1,0 +1,204 @@
+"""The statements of the SQL benchmark: our functions, and the same writes bare."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.server import BenchmarkServer
+
+PAYLOAD = {"to": "+41 79 000 00 00", "text": "Your parcel arrives today.", "sender": "post"}
+LEASE = "submission-manager-executor"
+_HASH = r"'\x" + "00" * 32 + "'"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A pgbench script, and values that every transaction sends as parameters."""
+
+    text: str
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def publish_contracts(server: BenchmarkServer) -> None:
+    for target, scope in (("bench", "item"), ("bench-cluster", "cluster")):
+        terms = json.dumps({"scope": scope, "guarantee": "keyed"})
+        server.execute("SELECT leasehold.publish_contract(%s, %s, 'benchmark')", target, terms)
+    server.execute("SELECT leasehold.acquire_lease(%s, 'bench', 86400)", LEASE)
+
+
+def enqueue(batch: int | None) -> Script:
+    """What a client sends: the intents as JSON text in a parameter."""
+    if batch is None:
+        text = "SELECT leasehold.enqueue_intent('bench', :payload);"
+        return Script(text, {"payload": _compact(PAYLOAD)})
+    entries = [{"target": "bench", "payload": PAYLOAD}] * batch
+    text = "SELECT count(*) FROM leasehold.enqueue_intents(:intents);"
+    return Script(text, {"intents": _compact(entries)})
+
+
+def bare_enqueue(batch: int) -> Script:
+    """The same payloads by the cheapest way in, and the two inserts."""
+    text = f"""
+        WITH given AS MATERIALIZED (
+          SELECT leasehold.new_intent_id() AS id, payload
+            FROM jsonb_array_elements(:payloads::jsonb) AS payload
+        ), intent AS (
+          INSERT INTO leasehold.intents (intent_id, target, contract_version, idempotency_key,
+                                         submission_key, payload, payload_hash, created_at)
+          SELECT id, 'bench', 1, id::text, id, payload, {_HASH}::bytea, clock_timestamp() FROM given
+        )
+        INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version, priority,
+                                              due_at, last_modified_at)
+        SELECT id, 'item', 'bench', 1, 1, clock_timestamp(), clock_timestamp() FROM given;
+    """
+    return Script(text, {"payloads": _compact([PAYLOAD] * batch)})
+
+
+def claim_and_complete(batch: int) -> Script:
+    return Script(f"""
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+                 'intent_id', intent_id, 'lease_token', lease_token, 'state', 'DISPATCHED')), '[]')
+               AS results
+          FROM leasehold.claim_outbox_batch({batch}, 'bench-' || :client_id, 30, '{{bench}}')
+        \\gset
+        SELECT count(*) FROM leasehold.complete_outbox_attempts('bench-' || :client_id, :results);
+    """)
+
+
+def bare_claim_and_complete(batch: int) -> Script:
+    return Script(f"""
+        WITH picked AS MATERIALIZED (
+          SELECT intent_id FROM leasehold.outbox_pending
+           WHERE scope = 'item' AND claimed_by IS NULL AND target = 'bench' AND priority = 1
+             AND due_at <= clock_timestamp()
+           ORDER BY due_at, intent_id LIMIT {batch} FOR UPDATE SKIP LOCKED
+        ), claimed AS (
+          UPDATE leasehold.outbox_pending p
+             SET claimed_by = 'bare', lease_token = gen_random_uuid(),
+                 lease_expires_at = clock_timestamp() + interval '30 seconds',
+                 last_modified_at = clock_timestamp()
+            FROM picked WHERE p.intent_id = picked.intent_id RETURNING p.intent_id
+        )
+        SELECT array_agg(intent_id) AS ids, count(i.payload) AS payloads
+          FROM claimed JOIN leasehold.intents i USING (intent_id)
+        \\gset
+        {_BARE_RECORD}
+    """)
+
+
+def record(batch: int) -> Script:
+    return Script(f"""
+        SELECT jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED'))
+               AS results
+          FROM ({_cluster_window(batch)}) AS due
+        \\gset
+        SELECT count(*) FROM leasehold.record_attempts('{LEASE}', 'bench', 1, :results);
+    """)
+
+
+def bare_record(batch: int) -> Script:
+    return Script(f"""
+        SELECT array_agg(intent_id) AS ids FROM ({_cluster_window(batch)}) AS due
+        \\gset
+        {_BARE_RECORD}
+    """)
+
+
+def claim_and_give_back(batch: int) -> Script:
+    """Claim inside a transaction that is rolled back: the backlog stays as it is."""
+    return Script(f"""
+        BEGIN;
+        SELECT count(*) FROM leasehold.claim_outbox_batch({batch}, 'bench', 30, '{{bench}}');
+        ROLLBACK;
+    """)
+
+
+_BARE_RECORD = """
+        WITH appended AS (
+          INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, lease_token,
+                                                 started_at, finished_at)
+          SELECT id, 1, 'DISPATCHED', 'bare', gen_random_uuid(), clock_timestamp(),
+                 clock_timestamp()
+            FROM unnest(:ids::uuid[]) AS id
+        )
+        DELETE FROM leasehold.outbox_pending WHERE intent_id = ANY (:ids::uuid[]);
+"""
+
+
+def _cluster_window(batch: int) -> str:
+    return (
+        "SELECT intent_id FROM leasehold.outbox_pending WHERE scope = 'cluster' AND priority = 1"
+        f" AND lease_name = '{LEASE}' ORDER BY due_at, intent_id LIMIT {batch}"
+    )
+
+
+def _compact(value: object) -> str:
+    """JSON without spaces: a value travels on pgbench's command line, which has a limit."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def fill(server: BenchmarkServer, rows: int, scope: str = "item") -> None:
+    """Replace the backlog by this many due rows of one target."""
+    target, lease = ("bench", None) if scope == "item" else ("bench-cluster", LEASE)
+    server.execute("TRUNCATE leasehold.outbox_pending")
+    server.execute(
+        f"""
+        WITH given AS MATERIALIZED (
+          SELECT leasehold.new_intent_id() AS id FROM generate_series(1, %s)
+        ), intent AS (
+          INSERT INTO leasehold.intents (intent_id, target, contract_version, idempotency_key,
+                                         submission_key, payload, payload_hash, created_at)
+          SELECT id, %s, 1, id::text, id, %s::jsonb, {_HASH}::bytea, clock_timestamp() FROM given
+        )
+        INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,
+                                              lease_name, priority, due_at, last_modified_at)
+        SELECT id, %s, %s, 1, %s, 1, clock_timestamp(), clock_timestamp() FROM given
+        """,
+        *(rows, target, json.dumps(PAYLOAD), scope, target, lease),
+    )
+    server.execute("VACUUM ANALYZE leasehold.outbox_pending, leasehold.intents")
+
+
+def fill_ledger(server: BenchmarkServer, rows: int) -> None:
+    """A history of finished intents, as ledger rows of this month."""
+    server.execute(
+        "INSERT INTO leasehold.outbox_attempts"
+        " (intent_id, attempt_no, state, holder, started_at, finished_at)"
+        " SELECT leasehold.new_intent_id(), 1, 'DISPATCHED', 'past', clock_timestamp(),"
+        " clock_timestamp() FROM generate_series(1, %s)",
+        rows,
+    )
+    server.execute("VACUUM ANALYZE leasehold.outbox_attempts")
+
+
+def one_cycle(server: BenchmarkServer) -> None:
+    """Enqueue, claim and complete a hundred items."""
+    entries = _compact([{"target": "bench", "payload": PAYLOAD}] * 100)
+    server.execute("SELECT count(*) FROM leasehold.enqueue_intents(%s)", entries)
+    [[results]] = server.execute(
+        "SELECT coalesce(jsonb_agg(jsonb_build_object('intent_id', intent_id, 'lease_token',"
+        " lease_token, 'state', 'DISPATCHED')), '[]')::text"
+        " FROM leasehold.claim_outbox_batch(100, 'bench', 30, '{bench}')"
+    )
+    server.execute("SELECT count(*) FROM leasehold.complete_outbox_attempts('bench', %s)", results)
+
+
+@contextmanager
+def snapshot(server: BenchmarkServer, *, held: bool) -> Iterator[None]:
+    """Keep a snapshot open in another session, as a long report or a forgotten transaction does."""
+    if not held:
+        yield
+        return
+    with psycopg.connect(server.url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        yield
+        connection.rollback()
