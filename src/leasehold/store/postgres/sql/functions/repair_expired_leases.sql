@@ -1,6 +1,7 @@
 -- The reaper's step: end claims whose holder fell silent. Not begun: ZOMBIE_REQUEUE, due again in one
--- second. Begun: IN_DOUBT, as the contract's guarantee demands. Each spends an attempt, so poison work
--- ends as FAILED. Returns what was written, in whose name, and how long the lease had been expired.
+-- second. Begun: IN_DOUBT, as the contract's guarantee demands. In doubt or awaiting confirmation before:
+-- still so. Each spends an attempt, so poison work ends as FAILED, or is held where it is in doubt.
+-- Returns what was written, in whose name, and how long the lease had been expired.
 -- A row that cannot be repaired never blocks the others: the batch is then done row by row, and that
 -- row is set aside for a minute with a warning; a row that turns out to be finished is removed.
 -- Locks: the expired rows, SKIP LOCKED: never waits, and two reapers never repair the same row.

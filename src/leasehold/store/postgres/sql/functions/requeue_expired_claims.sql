@@ -1,6 +1,8 @@
 -- Make claims of these targets that expired before a call was begun claimable again, each with the
--- ZOMBIE_REQUEUE row of the lease that it ends. Rows with no attempt left, or past their deadline,
--- are left to repair, which finishes them.
+-- ZOMBIE_REQUEUE row of the lease that it ends (or the doubt that was there before, see zombie_outcome).
+-- Rows with no attempt left, or past their deadline, are left to repair, which finishes them.
+-- A row that cannot be requeued keeps nobody from claiming: all expired ones are then left to repair,
+-- which goes row by row.
 -- Locks: the expired rows, SKIP LOCKED: never waits. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.requeue_expired_claims(
   p_batch_size integer, p_targets text[], p_now timestamptz
@@ -25,7 +27,11 @@ BEGIN
   )
   SELECT array_agg(leasehold.zombie_outcome(expired, 0)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN
-    PERFORM leasehold.append_attempts(v_outcomes, p_now);
+    BEGIN
+      PERFORM leasehold.append_attempts(v_outcomes, p_now);
+    EXCEPTION WHEN others THEN
+      RAISE WARNING 'expired claims are left to repair (%): %', SQLSTATE, SQLERRM;
+    END;
   END IF;
 END
 $$;
