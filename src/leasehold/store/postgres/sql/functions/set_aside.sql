@@ -1,5 +1,6 @@
 -- Move an expired claim that could not be repaired out of its neighbours' way: remove it when the
--- ledger says that the intent is finished, else look at it again in a minute; a warning either way.
+-- ledger says that the intent is finished, else look at it again in a minute; a warning either way. Its
+-- token changes, for the silent holder's lease must not come back to life.
 -- Locks: the pending row, already held by the caller. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.set_aside(
   p_pending leasehold.outbox_pending, p_sqlstate text, p_message text
@@ -13,7 +14,7 @@ BEGIN
   ELSE
     RAISE WARNING 'intent % could not be repaired (%): %', p_pending.intent_id, p_sqlstate, p_message;
     UPDATE leasehold.outbox_pending
-       SET lease_expires_at = clock_timestamp() + interval '1 minute'
+       SET lease_token = gen_random_uuid(), lease_expires_at = clock_timestamp() + interval '1 minute'
      WHERE intent_id = p_pending.intent_id;
   END IF;
 END
