@@ -1,0 +1,233 @@
+"""Stream leases: the two phases of their expiry, who may take one, and what nobody may overlook."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.holders import Holder, claim_streams, take
+from tests.support.racing import race, refused
+
+# Phase of the lease and whether a call is in flight; True where another may take the stream.
+TRUTH_TABLE = {
+    ("within", "idle"): False,
+    ("within", "busy"): False,
+    ("first", "idle"): True,
+    ("first", "busy"): False,
+    ("second", "idle"): True,
+    ("second", "busy"): True,
+}
+CLAIM = "SELECT * FROM leasehold.claim_streams(%s, %s, 30, 180, 100)"
+SEED_TABLES = """
+CREATE TABLE service_id_claims (
+  service_id text PRIMARY KEY, claimant text, expiry_1 timestamptz, expiry_2 timestamptz);
+CREATE TABLE batches (service_id text, batch_id integer, submitted boolean);
+CREATE TABLE batch_statuses (service_id text, batch_id integer, dlt_status text)"""
+SEED_CLAIM = """
+UPDATE service_id_claims SET claimant = 'holder-1', expiry_1 = now() + interval '30 seconds',
+       expiry_2 = now() + interval '3 minutes'
+ WHERE claimant IS NULL RETURNING service_id"""
+SEED_BATCHES = """
+SELECT s.service_id, b.batch_id FROM service_id_claims s
+  LEFT JOIN batches b USING (service_id)
+  LEFT JOIN batch_statuses bs ON bs.service_id = b.service_id AND bs.batch_id = b.batch_id
+ WHERE s.claimant = 'holder-1'
+   AND bs.dlt_status NOT IN ('PENDING', 'INVALID', 'VALID', 'COMMITTED')"""
+SEED_MAINTENANCE = """
+WITH questionable (claimant, batches_in_submission) AS (
+  SELECT s.claimant, count(b.batch_id) FROM service_id_claims s
+    LEFT JOIN batches b USING (service_id)
+    LEFT JOIN batch_statuses bs ON bs.service_id = b.service_id AND bs.batch_id = b.batch_id
+   WHERE b.submitted AND (bs.dlt_status IS NULL OR bs.dlt_status = 'UNKNOWN')
+     AND extract(epoch FROM now()) - extract(epoch FROM s.expiry_1) > 0
+   GROUP BY s.claimant)
+UPDATE service_id_claims SET claimant = NULL
+ WHERE extract(epoch FROM now()) - extract(epoch FROM expiry_2) > 0
+    OR claimant IN (SELECT claimant FROM questionable WHERE batches_in_submission = 0)
+RETURNING service_id"""
+
+
+@pytest.fixture
+def streams(outbox):
+    outbox.publish("pay", scope="stream")
+    return outbox
+
+
+def stream_of(holder: Holder) -> str:
+    return holder.lease_name.removeprefix("stream/pay/")
+
+
+def names(holders) -> set[str]:
+    return {stream_of(holder) for holder in holders}
+
+
+@pytest.mark.parametrize("how", ["claim_streams", "acquire_lease"])
+@pytest.mark.parametrize("taker", ["holder-1", "holder-2"])
+def test_stream_is_taken_from_its_holder_only_as_the_two_phases_say(streams, taker, how):
+    heads = {}
+    for phase, load in TRUTH_TABLE:
+        [heads[phase, load]] = streams.enqueue(target="pay", stream=f"{phase}-{load}")
+    held = {stream_of(holder): holder for holder in claim_streams(streams, "holder-1")}
+    for phase, load in TRUTH_TABLE:
+        holder = held[f"{phase}-{load}"]
+        if load == "busy":
+            assert holder.begin([heads[phase, load]]) == ["begun"]
+        if phase != "within":
+            streams.expire_lease(holder.lease_name, grace=phase == "second")
+
+    if how == "claim_streams":
+        taken = names(claim_streams(streams, taker))
+    else:
+        rows = {name: streams.acquire(taker, held[name].lease_name) for name in held}
+        taken = {name for name, row in rows.items() if row["acquired"]}
+    assert taken == {f"{phase}-{load}" for (phase, load), may in TRUTH_TABLE.items() if may}
+    doubted = {key for key, head in heads.items() if streams.states(head) == ["IN_DOUBT"]}
+    assert doubted == {("second", "busy")}
+    [row] = streams.ledger(heads["second", "busy"])
+    assert (row["holder"], row["lease_epoch"]) == ("holder-1", 1)
+
+
+def test_maintenance_of_the_seed_never_frees_an_idle_stream_in_the_first_window(empty_database):
+    """Its count of submissions is over rows that have one, so it is never 0."""
+    empty_database.execute(SEED_TABLES)
+    empty_database.execute(
+        "INSERT INTO service_id_claims VALUES ('first-idle', 'holder-1',"
+        " now() - interval '1 second', now() + interval '3 minutes')"
+    )
+    assert empty_database.execute(SEED_MAINTENANCE) == []
+
+
+def test_slow_holder_in_its_grace_that_was_not_replaced_may_record_and_renew(streams, database):
+    head, following = streams.enqueue(2, "pay", stream="a")
+    [holder] = claim_streams(streams)
+    holder.begin([head])
+    streams.expire_lease(holder.lease_name, grace=False)
+    # It may end what it began, but begin nothing.
+    with refused("P7002"):
+        holder.begin([following])
+    with refused("P7002"):
+        holder.window()
+    assert holder.record([head], "DISPATCHED") == ["applied"]
+    holder.renew(grace_seconds=180)
+    assert holder.begin([following]) == ["begun"]
+    [row] = database.execute("SELECT lease_epoch FROM leasehold.leases")
+    assert row["lease_epoch"] == holder.epoch == 1
+
+
+def test_slow_holder_that_was_replaced_may_not(streams):
+    [head] = streams.enqueue(target="pay", stream="a")
+    [slow] = claim_streams(streams, "holder-1")
+    slow.begin([head])
+    streams.expire_lease(slow.lease_name, grace=True)
+    [successor] = claim_streams(streams, "holder-2")
+    assert successor.epoch == 2
+    with refused("P7002"):
+        slow.record([head], "DISPATCHED")
+    [verdict] = slow.call("renew_streams", slow.name, [slow.lease_name], [slow.epoch], 30, 180)
+    assert verdict["verdict"] == "lease_lost"
+    assert streams.states(head) == ["IN_DOUBT"]
+
+
+def test_claimer_leaves_a_stream_alone_whose_holder_is_writing_and_does_not_wait(streams, database):
+    ids = {name: streams.enqueue(target="pay", stream=name) for name in ("a", "b")}
+    held = {stream_of(holder): holder for holder in claim_streams(streams, "holder-1")}
+    writer, claimer = database.session("executor"), database.session("executor")
+    writer.run("BEGIN")
+    writer.run(
+        "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s)",
+        [*held["a"].fence, ids["a"]],
+    )
+    for holder in held.values():
+        streams.expire_lease(holder.lease_name)
+    assert [row["stream"] for row in claimer.run(CLAIM, ["holder-2", ["pay"]])] == ["b"]
+    writer.run("COMMIT")
+    assert [row["stream"] for row in claimer.run(CLAIM, ["holder-2", ["pay"]])] == ["a"]
+    assert streams.states(ids["a"][0]) == ["IN_DOUBT"]
+
+
+@pytest.mark.parametrize("before", ["new", "expired"])
+def test_racing_claimers_never_hold_the_same_stream(streams, database, before):
+    streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": f"s{n}"} for n in range(30)])
+    if before == "expired":
+        for holder in claim_streams(streams, "the first"):
+            streams.expire_lease(holder.lease_name)
+    claimed = race(database, 8, lambda caller, number: claim_streams(caller, f"holder-{number}"))
+    won = [holder.lease_name for holders in claimed for holder in holders]
+    assert len(won) == len(set(won)) == 30
+    held = database.execute("SELECT lease_name, holder_id, lease_epoch FROM leasehold.leases")
+    expected = {(one.lease_name, one.name, one.epoch) for group in claimed for one in group}
+    assert {tuple(row.values()) for row in held} == expected
+    assert {holder.epoch for group in claimed for holder in group} == {1 + (before == "expired")}
+
+
+def test_stream_that_never_had_a_lease_is_found(streams):
+    streams.enqueue(target="pay", stream="old")
+    assert names(claim_streams(streams)) == {"old"}
+    [first] = streams.enqueue(target="pay", stream="brand new")
+    [holder] = claim_streams(streams)
+    assert stream_of(holder) == "brand new"
+    assert [row["intent_id"] for row in holder.window()] == [first]
+    assert holder.begin([first]) == ["begun"]
+
+
+def test_seeds_own_queries_lose_a_first_time_batch(empty_database):
+    empty_database.execute(SEED_TABLES)
+    empty_database.execute("INSERT INTO batches VALUES ('brand new', 1, false)")
+    # A service that never was claimed has no row that could be claimed.
+    assert empty_database.execute(SEED_CLAIM) == []
+    empty_database.execute("INSERT INTO service_id_claims VALUES ('brand new')")
+    assert empty_database.execute(SEED_CLAIM) == [{"service_id": "brand new"}]
+    # And a batch that was never tried has no status, which NOT IN does not let through.
+    assert empty_database.execute(SEED_BATCHES) == []
+    empty_database.execute("INSERT INTO batch_statuses VALUES ('brand new', 1, 'UNKNOWN')")
+    assert len(empty_database.execute(SEED_BATCHES)) == 1
+
+
+def test_finished_stream_is_not_claimed_again_and_not_asked_for_targets_are_left(streams):
+    streams.publish("other", scope="stream")
+    [done] = streams.enqueue(target="pay", stream="done")
+    streams.enqueue(target="other", stream="unasked")
+    [holder] = claim_streams(streams)
+    holder.begin([done])
+    holder.record([done], "DISPATCHED")
+    assert holder.release()
+    assert claim_streams(streams) == []
+    assert len(claim_streams(streams, targets=["other"])) == 1
+
+
+def test_claim_never_exceeds_the_number_asked_for(streams):
+    streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": f"s{n}"} for n in range(9)])
+    assert [len(claim_streams(streams, streams_max=4)) for _ in range(4)] == [4, 4, 1, 0]
+
+
+def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
+    streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": name} for name in "ab"])
+    first, second = claim_streams(streams, "holder-1")
+    asked = ([first.lease_name, second.lease_name], [first.epoch, second.epoch + 1])
+    verdicts = streams.call("executor", "release_streams", "holder-1", *asked)
+    assert {row["lease_name"]: row["verdict"] for row in verdicts} == {
+        first.lease_name: "released",
+        second.lease_name: "lease_lost",
+    }
+    [successor] = claim_streams(streams, "holder-2")
+    assert (successor.lease_name, successor.epoch) == (first.lease_name, 2)
+    with refused("P7002"):
+        first.renew()
+    second.renew()
+
+
+def test_streams_of_odd_names_are_covered_by_leases_of_their_own(streams):
+    odd = ["a/b", "a", "pay/a", "%", "stream/pay/a", "ä ö", "'", "x" * 255]
+    streams.enqueue_entries([{"target": "pay", "payload": name, "stream": name} for name in odd])
+    holders = claim_streams(streams)
+    assert names(holders) == set(odd)
+    for holder in holders:
+        [row] = holder.window()
+        assert row["stream"] == stream_of(holder)
+        assert holder.begin([row["intent_id"]]) == ["begun"]
+
+
+def test_stream_taken_by_name_is_fenced_like_one_that_was_claimed(streams):
+    [head] = streams.enqueue(target="pay", stream="a")
+    holder = take(streams, "holder-1", "stream/pay/a")
+    assert claim_streams(streams, "holder-2") == []
+    assert holder.begin([head]) == ["begun"]
