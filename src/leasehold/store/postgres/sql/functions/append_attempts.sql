@@ -1,49 +1,62 @@
--- The heart of the state machine: append exactly one ledger row per outcome and move its pending
--- row. Callers have locked the pending rows, verified the fence and then read p_now.
---   terminal state          the pending row goes
+-- The heart of the state machine: judge each outcome against its fence, append exactly one ledger row for
+-- each that is applied, and move its pending row. Callers have locked the pending rows and then read p_now.
+-- p_fence says what an outcome must match to be applied: claim (worker and token of an unexpired claim),
+-- lease (the name of the lease, which the caller holds), or none (repair and operators, who hold the row).
+-- Verdicts: applied, lease_lost, ceiling_reached, already_terminal, not_found.
+--   terminal state              the pending row goes
 --   RETRYABLE, ZOMBIE_REQUEUE   due again after retry_after_seconds; FAILED instead when the contract's
---                           attempts are spent (reason max_attempts, one_shot) or the deadline would pass
---   IN_DOUBT                by guarantee: keyed, fenced: try again; lookup, and keyed past its window: ask
---                           after the quarantine; blind, and keyed or fenced with no attempt left: held
---   SUBMITTED               asked about after retry_after_seconds
+--                               attempts are spent (max_attempts, one_shot) or the deadline would pass
+--   IN_DOUBT                    by guarantee: keyed, fenced: try again; lookup, and keyed past its window:
+--                               ask after the quarantine; blind, and keyed or fenced with no attempt left: held
+--   SUBMITTED                   asked about after retry_after_seconds
+-- What is still in doubt or unconfirmed at the ceiling of 20 is held: it must end, but nobody may guess how.
 -- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
--- Locks: pending rows, already held by the caller. Raises: nothing of its own.
-CREATE OR REPLACE FUNCTION leasehold.append_attempts(p_outcomes leasehold.outcome[], p_now timestamptz)
-RETURNS TABLE (intent_id uuid, attempt_no integer, state text, reason text, due_at timestamptz)
+-- Locks: pending rows, already held by the caller. Raises: P7003 when a call is reported that was not begun.
+CREATE OR REPLACE FUNCTION leasehold.append_attempts(
+  p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text
+) RETURNS TABLE (
+  intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  WITH weighed AS MATERIALIZED (
-    SELECT o.*, p.begun_at, p.deadline_at, c.guarantee, c.quarantine_seconds, c.retry_policy,
-           ledger.attempt_no,
-           ledger.attempt_no >= c.attempts_max AS is_spent,
-           p_now > p.first_tried_at + make_interval(secs => c.key_window_seconds) AS is_past_key_window,
-           p_now + make_interval(secs => coalesce(o.retry_after_seconds, 0)) AS again_at
+  WITH decided AS MATERIALIZED (
+    SELECT o.*, p.begun_at, judged.verdict, ledger.attempt_no, next_due.at AS next_due_at,
+           coalesce(exhausted.by, o.reason) AS final_reason,
+           CASE WHEN exhausted.by IS NULL THEN o.state ELSE 'FAILED' END AS final_state,
+           exhausted.by IS NOT NULL OR o.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') AS is_final
       FROM unnest(p_outcomes) AS o
-      JOIN leasehold.outbox_pending p USING (intent_id)
-      JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
+      LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
+      LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
      CROSS JOIN LATERAL (
        SELECT coalesce(max(a.attempt_no), 0) + 1 AS attempt_no
          FROM leasehold.outbox_attempts a WHERE a.intent_id = o.intent_id) AS ledger
-  ), ended AS MATERIALIZED (
-    SELECT w.*,
-           CASE WHEN w.state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN NULL
-                WHEN w.is_spent THEN CASE w.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
-                WHEN w.again_at >= w.deadline_at THEN 'deadline_exceeded'
-           END AS exhausted_by,
-           CASE WHEN w.state <> 'IN_DOUBT' THEN w.again_at
-                WHEN w.guarantee = 'blind' THEN 'infinity'
-                WHEN w.guarantee = 'lookup' OR w.guarantee = 'keyed' AND w.is_past_key_window
-                  THEN p_now + make_interval(secs => w.quarantine_seconds)
-                WHEN w.is_spent THEN 'infinity'
-                ELSE w.again_at END AS next_due_at
-      FROM weighed w
-  ), decided AS MATERIALIZED (
-    SELECT e.*, coalesce(e.exhausted_by, e.reason) AS final_reason,
-           CASE WHEN e.exhausted_by IS NULL THEN e.state ELSE 'FAILED' END AS final_state,
-           e.exhausted_by IS NOT NULL OR e.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') AS is_final
-      FROM ended e
+     CROSS JOIN LATERAL (
+       SELECT p_now + make_interval(secs => coalesce(o.retry_after_seconds, 0)) AS at,
+              ledger.attempt_no >= c.attempts_max AS is_last,
+              p_now + make_interval(secs => c.quarantine_seconds) AS quarantine_ends_at,
+              p_now > p.first_tried_at + make_interval(secs => c.key_window_seconds) AS is_key_outlived) AS retry
+     CROSS JOIN LATERAL (SELECT CASE
+       WHEN p.intent_id IS NULL THEN leasehold.absence(o.intent_id)
+       WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
+            OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
+       WHEN p_fence = 'lease' AND p.lease_name IS DISTINCT FROM o.lease_name THEN 'not_found'
+       WHEN p_fence <> 'none' AND p.attempt_count >= 20 AND o.state = 'RETRYABLE' THEN 'ceiling_reached'
+       WHEN p_fence <> 'none' AND leasehold.is_unbegun_call(p, c.guarantee, o.state)
+         THEN leasehold.refuse_unbegun(o.intent_id)
+       ELSE 'applied' END AS verdict) AS judged
+     CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN NULL
+       WHEN retry.is_last THEN CASE c.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
+       WHEN retry.at >= p.deadline_at THEN 'deadline_exceeded' END AS by) AS exhausted
+     CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN retry.at
+       WHEN ledger.attempt_no >= 20 THEN 'infinity'
+       WHEN o.state = 'SUBMITTED' THEN retry.at
+       WHEN c.guarantee = 'blind' THEN 'infinity'
+       WHEN c.guarantee = 'lookup' OR c.guarantee = 'keyed' AND retry.is_key_outlived THEN retry.quarantine_ends_at
+       WHEN retry.is_last THEN 'infinity'
+       ELSE retry.at END AS at) AS next_due
   ), appended AS (
     INSERT INTO leasehold.outbox_attempts (
       intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at,
@@ -51,9 +64,10 @@ BEGIN
     SELECT intent_id, attempt_no, final_state, final_reason, holder, lease_token, lease_name, lease_epoch,
            least(coalesce(begun_at, p_now - make_interval(secs => elapsed_seconds), p_now), p_now), p_now,
            reference, code, left(detail, 2000)
-      FROM decided
+      FROM decided WHERE verdict = 'applied'
   ), finished AS (
-    DELETE FROM leasehold.outbox_pending p USING decided d WHERE p.intent_id = d.intent_id AND d.is_final
+    DELETE FROM leasehold.outbox_pending p USING decided d
+     WHERE p.intent_id = d.intent_id AND d.is_final AND d.verdict = 'applied'
   ), moved AS (
     UPDATE leasehold.outbox_pending p
        SET attempt_count = d.attempt_no, last_state = d.state, due_at = d.next_due_at,
@@ -61,10 +75,13 @@ BEGIN
            first_tried_at = coalesce(p.first_tried_at, p.begun_at, p_now),
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')
-      FROM decided d WHERE p.intent_id = d.intent_id AND NOT d.is_final
+      FROM decided d WHERE p.intent_id = d.intent_id AND NOT d.is_final AND d.verdict = 'applied'
   )
-  SELECT d.intent_id, d.attempt_no, d.final_state, d.final_reason, CASE WHEN NOT d.is_final THEN d.next_due_at END
-    FROM decided d;
+  SELECT d.intent_id, d.verdict, result.attempt_no, result.final_state, result.final_reason,
+         CASE WHEN NOT result.is_final THEN result.next_due_at END
+    FROM decided d
+    LEFT JOIN LATERAL (SELECT d.attempt_no, d.final_state, d.final_reason, d.is_final, d.next_due_at) AS result
+      ON d.verdict = 'applied';
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.append_attempts(leasehold.outcome[], timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.append_attempts(leasehold.outcome[], timestamptz, text) FROM PUBLIC;

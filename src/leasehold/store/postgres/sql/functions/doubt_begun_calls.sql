@@ -21,7 +21,7 @@ BEGIN
                         'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome)
     INTO v_outcomes
     FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) AND p.begun_epoch IS NOT NULL;
-  PERFORM leasehold.append_attempts(v_outcomes, v_now);
+  PERFORM leasehold.append_attempts(v_outcomes, v_now, 'none');
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.doubt_begun_calls(text, text) FROM PUBLIC;

@@ -15,13 +15,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_now timestamptz;
   v_scopes text[];
-  v_ordinals integer[];
-  v_ids uuid[];
-  v_keys text[];
-  v_targets text[];
-  v_hashes bytea[];
-  v_problems text[];
-  v_inserted boolean[];
 BEGIN
   IF p_intents IS NULL OR jsonb_typeof(p_intents) <> 'array' THEN
     RAISE EXCEPTION 'p_intents is %, but must be a JSON array of objects',
@@ -42,6 +35,7 @@ BEGIN
     v_now := clock_timestamp();
   END IF;
 
+  RETURN QUERY
   WITH seated AS MATERIALIZED (
     -- Numbers go to new keys only; a gap from a key that loses a race is harmless, an inversion is not.
     SELECT entry.*,
@@ -73,30 +67,22 @@ BEGIN
       FROM (SELECT target, stream, max(stream_seq) AS stream_seq
               FROM seated JOIN inserted USING (intent_id) WHERE scope = 'stream' GROUP BY 1, 2) AS newest
      WHERE s.target = newest.target AND s.stream = newest.stream
+  ), judged AS MATERIALIZED (
+    SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
+           CASE WHEN inserted.intent_id IS NULL AND problem IS NULL
+                THEN leasehold.first_of_key(target, idempotency_key) END AS first
+      FROM seated LEFT JOIN inserted USING (intent_id)
   )
-  SELECT array_agg(ordinal), array_agg(seated.intent_id), array_agg(idempotency_key), array_agg(target),
-         array_agg(payload_hash), array_agg(problem), array_agg(inserted.intent_id IS NOT NULL)
-    INTO v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted
-    FROM seated LEFT JOIN inserted USING (intent_id);
-
-  -- A second statement, because the first intent of a key may have been committed while this one waited.
-  RETURN QUERY
-  SELECT asked.ordinal,
-         CASE WHEN asked.problem = 'unknown_target' THEN 'unknown_target'
-              WHEN asked.problem IS NOT NULL THEN 'invalid'
-              WHEN asked.inserted THEN 'accepted'
-              WHEN first.payload_hash = asked.payload_hash THEN 'duplicate'
+  SELECT ordinal,
+         CASE WHEN problem = 'unknown_target' THEN 'unknown_target'
+              WHEN problem IS NOT NULL THEN 'invalid'
+              WHEN is_new THEN 'accepted'
+              WHEN (first).payload_hash = payload_hash THEN 'duplicate'
               ELSE 'conflict' END,
-         CASE WHEN asked.inserted THEN asked.intent_id ELSE first.intent_id END,
-         CASE WHEN asked.problem = 'unknown_target' THEN format('no contract is published for target %L', asked.target)
-              ELSE asked.problem END
-    FROM unnest(v_ordinals, v_ids, v_keys, v_targets, v_hashes, v_problems, v_inserted)
-      AS asked (ordinal, intent_id, idempotency_key, target, payload_hash, problem, inserted)
-    -- NULL where there is nothing to look up, so that the index is not asked in vain.
-    LEFT JOIN leasehold.intents first
-      ON first.target = asked.target
-     AND first.idempotency_key = CASE WHEN NOT asked.inserted AND asked.problem IS NULL THEN asked.idempotency_key END
-   ORDER BY asked.ordinal;
+         CASE WHEN is_new THEN intent_id ELSE (first).intent_id END,
+         CASE problem WHEN 'unknown_target' THEN format('no contract is published for target %L', target)
+                      ELSE problem END
+    FROM judged ORDER BY ordinal;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.enqueue_intents(jsonb) FROM PUBLIC;

@@ -1,15 +1,13 @@
 -- Read the entries of an enqueue call: give each its id, contract, hash and times, and say what is
 -- wrong with it, if anything. Locks nothing. Raises what a value of the wrong type raises (22P02, 22007).
+-- Stable and without settings of its own, so that its text is planned as part of the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.read_intents(p_intents jsonb, p_now timestamptz)
 RETURNS TABLE (
   ordinal integer, intent_id uuid, target text, contract_version integer, scope text, lease_name text,
   stream text, idempotency_key text, payload jsonb, body bytea, content_type text, payload_hash bytea,
   metadata jsonb, trace_context text, priority smallint, due_at timestamptz, deadline_at timestamptz,
   problem text)
-LANGUAGE plpgsql VOLATILE ROWS 100 SET search_path = pg_catalog, leasehold, pg_temp AS $$
-#variable_conflict use_column
-BEGIN
-  RETURN QUERY
+LANGUAGE sql STABLE AS $$
   WITH raw AS MATERIALIZED (
     SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
            decode(entry.body, 'base64') AS raw_body,
@@ -67,7 +65,6 @@ BEGIN
            WHEN length(trace_context) > 512 OR trace_context ~ '[[:cntrl:]]'
              THEN 'trace_context must be up to 512 characters without control characters'
          END
-    FROM timed;
-END
+    FROM timed
 $$;
 REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, timestamptz) FROM PUBLIC;

@@ -14,8 +14,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_outcomes leasehold.outcome[];
   v_ids uuid[];
-  v_verdicts text[];
-  v_applied leasehold.outcome[];
   v_now timestamptz;
 BEGIN
   v_outcomes := leasehold.read_results(p_results, p_holder_id, p_lease_name, p_lease_epoch);
@@ -24,27 +22,9 @@ BEGIN
 
   PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
-
-  SELECT array_agg(judged.intent_id), array_agg(judged.verdict),
-         array_agg(judged.outcome) FILTER (WHERE judged.verdict = 'applied')
-    INTO v_ids, v_verdicts, v_applied
-    FROM (SELECT o.intent_id, o AS outcome, CASE
-              WHEN p.intent_id IS NULL THEN leasehold.absence(o.intent_id)
-              WHEN p.lease_name IS DISTINCT FROM p_lease_name THEN 'not_found'
-              WHEN o.state = 'RETRYABLE' AND p.attempt_count >= 20 THEN 'ceiling_reached'
-              WHEN leasehold.is_unbegun_call(p, c.guarantee, o.state) THEN 'not_begun'
-              ELSE 'applied' END AS verdict
-            FROM unnest(v_outcomes) AS o
-            LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
-            LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version) AS judged;
-  PERFORM leasehold.refuse_unbegun(v_ids, v_verdicts);
-
   -- The rows may have been waited for: the lease must still stand after the wait.
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
-  RETURN QUERY
-  SELECT given.intent_id, given.verdict, a.attempt_no, a.state, a.reason, a.due_at
-    FROM unnest(v_ids, v_verdicts) AS given (intent_id, verdict)
-    LEFT JOIN leasehold.append_attempts(v_applied, v_now) AS a ON a.intent_id = given.intent_id;
+  RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease');
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.record_attempts(text, text, bigint, jsonb) FROM PUBLIC;

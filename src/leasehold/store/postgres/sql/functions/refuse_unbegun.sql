@@ -1,12 +1,10 @@
--- Refuse a batch that reports a call which had to be begun first (P7003). Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.refuse_unbegun(p_intent_ids uuid[], p_verdicts text[]) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
+-- Refuse the report of a call that had to be begun first (P7003). Stands where a verdict would, so that
+-- the whole batch is refused. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.refuse_unbegun(p_intent_id uuid) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
-  IF 'not_begun' = ANY (p_verdicts) THEN
-    RAISE EXCEPTION 'intent %: a call is reported that was never begun',
-      p_intent_ids[array_position(p_verdicts, 'not_begun')]
-      USING ERRCODE = 'P7003', HINT = 'For lookup, blind and every stream, begin before the call.';
-  END IF;
+  RAISE EXCEPTION 'intent %: a call is reported that was never begun', p_intent_id
+    USING ERRCODE = 'P7003', HINT = 'For lookup, blind and every stream, begin before the call.';
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.refuse_unbegun(uuid[], text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.refuse_unbegun(uuid) FROM PUBLIC;

@@ -24,7 +24,7 @@ BEGIN
   SELECT array_agg(ROW (m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', NULL, NULL, NULL, NULL, NULL,
                         format('the deadline was %s', m.deadline_at), NULL, NULL)::leasehold.outcome)
     INTO v_outcomes FROM missed m;
-  RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now) AS a;
+  RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.repair_missed_deadlines(integer, text) FROM PUBLIC;

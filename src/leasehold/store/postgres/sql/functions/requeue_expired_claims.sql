@@ -28,7 +28,7 @@ BEGIN
   SELECT array_agg(leasehold.zombie_outcome(expired, 0)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN
     BEGIN
-      PERFORM leasehold.append_attempts(v_outcomes, p_now);
+      PERFORM leasehold.append_attempts(v_outcomes, p_now, 'none');
     EXCEPTION WHEN others THEN
       RAISE WARNING 'expired claims are left to repair (%): %', SQLSTATE, SQLERRM;
     END;

@@ -34,7 +34,7 @@ BEGIN
 
   SELECT * INTO v_written FROM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, p_state, p_operator, 'resolved_by_operator', NULL, NULL, NULL, p_reference, NULL, p_note,
-    0, NULL)::leasehold.outcome], v_now);
+    0, NULL)::leasehold.outcome], v_now, 'none');
   IF v_written.state <> p_state THEN
     RAISE EXCEPTION 'intent % has no attempt left (%)', p_intent_id, v_written.reason
       USING ERRCODE = 'P7004', HINT = 'Resolve it as FAILED and redrive it: that is a new intent.';

@@ -4,7 +4,7 @@
 CREATE OR REPLACE VIEW leasehold.intent_status AS
 SELECT i.intent_id, i.target, i.stream, i.stream_seq, i.idempotency_key, i.contract_version,
        CASE WHEN p.intent_id IS NULL THEN leasehold.final_status(final.state, final.reason)
-            WHEN p.last_state = 'IN_DOUBT' AND p.due_at = 'infinity' THEN 'held'
+            WHEN p.due_at = 'infinity' THEN 'held'
             WHEN p.last_state = 'IN_DOUBT' THEN 'in_doubt'
             WHEN p.last_state = 'SUBMITTED' THEN 'confirming'
             ELSE 'pending' END AS status,

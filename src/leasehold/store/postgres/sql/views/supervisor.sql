@@ -10,8 +10,8 @@ WITH clock AS MATERIALIZED (
          count(*) FILTER (WHERE lease_expires_at <= now) AS expired_leases,
          count(*) FILTER (WHERE due_at <= now AND claimed_by IS NULL) AS due_unleased,
          count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity') AS in_doubt,
-         count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at = 'infinity') AS held,
-         count(*) FILTER (WHERE last_state = 'SUBMITTED') AS confirming,
+         count(*) FILTER (WHERE due_at = 'infinity') AS held,
+         count(*) FILTER (WHERE last_state = 'SUBMITTED' AND due_at < 'infinity') AS confirming,
          min(first_intent.created_at) AS oldest_created_at
     FROM leasehold.outbox_pending CROSS JOIN clock
    CROSS JOIN LATERAL (
