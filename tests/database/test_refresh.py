@@ -1,0 +1,291 @@
+"""The cursor of a schedule: whatever commits when, no row is skipped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.support.holders import claim_streams, take
+from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
+from tests.support.racing import refused
+
+ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
+# The naive cursor of the seed advances to the last row that it saw.
+SEED_REFRESH = """
+SELECT intent_id, last_modified_at FROM leasehold.outbox_pending
+ WHERE last_modified_at > %(at)s OR (last_modified_at = %(at)s AND intent_id > %(id)s)
+ ORDER BY last_modified_at, intent_id"""
+
+
+class Reader:
+    """The client's loop: read pages to the end, then advance only as far as the horizon."""
+
+    def __init__(self, outbox, holders, limit=100):
+        self.outbox = outbox
+        self.fence = (
+            holders[0].name,
+            [holder.lease_name for holder in holders],
+            [holder.epoch for holder in holders],
+        )
+        self.limit = limit
+        self.cursor = ("-infinity", ZERO_ID)
+
+    def page(self, after, limit=None):
+        arguments = (*self.fence, *after, limit or self.limit)
+        return self.outbox.call("executor", "refresh_schedule", *arguments)
+
+    def refresh(self):
+        """The ids that changed; those not yet safely passed are given again next time."""
+        seen, position, horizons = [], self.cursor, []
+        while page := self.page(position):
+            seen += [row["intent_id"] for row in page]
+            position = (page[-1]["last_modified_at"], page[-1]["intent_id"])
+            horizons.append((page[0]["horizon"], ZERO_ID))
+            if len(page) < self.limit:
+                break
+        if seen:
+            # A row may have been committed behind the first page while later ones were read.
+            self.cursor = min(position, *horizons)
+        return seen
+
+
+@pytest.fixture
+def cluster(outbox):
+    outbox.publish(scope="cluster")
+    return outbox
+
+
+@pytest.fixture
+def reader(cluster):
+    return Reader(cluster, [take(cluster)])
+
+
+def entry(target="sms", **fields):
+    return json.dumps([{"target": target, "payload": 1} | fields])
+
+
+def set_modified(database, moment, where="true", params=()):
+    database.owner_execute(
+        f"UPDATE leasehold.outbox_pending SET last_modified_at = {moment} WHERE {where}", params
+    )
+
+
+def test_row_of_a_late_committing_writer_is_not_skipped(cluster, database, reader):
+    """The seed's cursor skips it; kept here as the mutant."""
+    late = database.session("ingest")
+    late.run("BEGIN")
+    [first] = late.run(ENQUEUE, [entry()])
+    [second] = cluster.enqueue()
+    assert reader.refresh() == [second]
+    seen = database.execute(SEED_REFRESH, {"at": "-infinity", "id": ZERO_ID})
+    late.run("COMMIT")
+
+    cursor = {"at": seen[-1]["last_modified_at"], "id": seen[-1]["intent_id"]}
+    assert database.execute(SEED_REFRESH, cursor) == [], "the mutant is to lose the late row"
+    assert first["intent_id"] in reader.refresh()
+    assert reader.refresh() == []
+
+
+def test_row_committed_behind_the_first_page_while_the_second_is_read_is_not_skipped(
+    cluster, database
+):
+    late = database.session("ingest")
+    reader = Reader(cluster, [take(cluster)], limit=1)
+    late.run("BEGIN")
+    [hidden] = late.run(ENQUEUE, [entry()])
+    first, second = (cluster.enqueue()[0] for _ in range(2))
+
+    def commit_after_the_first_page(after, limit=None, read=reader.page):
+        page = read(after, limit)
+        if late.connection.info.transaction_status.name == "INTRANS":
+            late.run("COMMIT")
+        return page
+
+    reader.page = commit_after_the_first_page
+    assert reader.refresh() == [first, second]
+    # The horizon of the last page alone would lie behind the row already.
+    assert hidden["intent_id"] in reader.refresh()
+
+
+def test_rows_of_one_moment_are_not_skipped_between_pages(cluster, database):
+    ids = cluster.enqueue(25)
+    set_modified(database, "timestamptz '2020-02-02 02:02:02.000002Z'")
+    for limit in (1, 2, 24, 25, 26):
+        reader = Reader(cluster, [take(cluster)], limit)
+        assert sorted(reader.refresh()) == sorted(ids)
+        assert reader.refresh() == []
+        cluster.expire_lease()
+
+
+def test_row_modified_again_at_the_cursors_own_moment_is_not_skipped(cluster, database):
+    [intent_id] = cluster.enqueue()
+    holder = take(cluster)
+    reader = Reader(cluster, [holder])
+    # The clock stands still, or even ran ahead before: a later stamp must still be a higher one.
+    set_modified(database, "clock_timestamp() + interval '1 hour'")
+    for change in (
+        lambda: holder.begin([intent_id]),
+        lambda: holder.record([intent_id], "RETRYABLE", retry_after_seconds=0),
+        lambda: holder.begin([intent_id]),
+        lambda: holder.record([intent_id], "SUBMITTED"),
+        lambda: cluster.call("operator", "resolve_intent", intent_id, "RETRYABLE", "ada", "again"),
+    ):
+        [before] = reader.page(("-infinity", ZERO_ID))
+        change()
+        [after] = reader.page((before["last_modified_at"], before["intent_id"]))
+        assert after["last_modified_at"] > before["last_modified_at"]
+
+
+def test_row_stamped_with_the_cursors_moment_by_an_open_writer_is_not_skipped(
+    cluster, database, reader
+):
+    low, high = sorted(cluster.enqueue(2))
+    writer = database.session()
+    writer.run("BEGIN")
+    [row] = writer.run("SELECT leasehold.announce_change() AS stamp")
+    set_modified(database, "%s", "intent_id = %s", [row["stamp"], high])
+    writer.run(
+        "UPDATE leasehold.outbox_pending SET last_modified_at = %s, attempt_count = 1"
+        " WHERE intent_id = %s",
+        [row["stamp"], low],
+    )
+    # The reader is now at (stamp, high), and (stamp, low) becomes visible behind it.
+    assert reader.refresh()[-1] == high
+    writer.run("COMMIT")
+    assert low in reader.refresh()
+    assert reader.refresh() == []
+
+
+def test_thousand_rows_read_seven_at_a_time_are_all_seen_exactly_once(cluster):
+    ids = [intent_id for _ in range(10) for intent_id in cluster.enqueue(100)]
+    reader = Reader(cluster, [take(cluster)], limit=7)
+    assert Counter(reader.refresh()) == Counter(ids)
+    assert reader.refresh() == []
+    newest = cluster.enqueue(3)
+    assert sorted(reader.refresh()) == sorted(newest)
+
+
+def test_refresh_changes_nothing_and_may_be_repeated(cluster, database, reader):
+    cluster.enqueue(5)
+    before = database.execute("SELECT xmin::text, * FROM leasehold.outbox_pending ORDER BY 2")
+    pages = [reader.page(("-infinity", ZERO_ID), 3) for _ in range(3)]
+    without_horizon = [[row | {"horizon": None} for row in page] for page in pages]
+    assert without_horizon[0] == without_horizon[1] == without_horizon[2]
+    after = database.execute("SELECT xmin::text, * FROM leasehold.outbox_pending ORDER BY 2")
+    assert after == before
+
+
+def test_writer_open_for_long_blocks_nobody_and_holds_the_horizon_only_while_open(
+    cluster, database
+):
+    writer = database.session("ingest")
+    writer.run("BEGIN")
+    writer.run(ENQUEUE, [entry()])
+    [began] = writer.run("SELECT date_trunc('second', now()) AS at")
+    ids = cluster.enqueue(2)
+    holder = take(cluster)
+    reader = Reader(cluster, [holder])
+    # Everyone else goes on meanwhile, and sees what is committed, again and again.
+    assert holder.begin(ids[:1]) == ["begun"]
+    assert holder.record(ids[:1], "RETRYABLE") == ["applied"]
+    for _ in range(2):
+        assert sorted(reader.refresh()) == sorted(ids)
+        assert reader.cursor == (began["at"], ZERO_ID)
+    writer.run("COMMIT")
+    assert len(reader.refresh()) == 3
+    assert reader.refresh() == []
+
+
+def test_writer_of_items_alone_does_not_hold_the_horizon_back(cluster, database, reader):
+    cluster.publish("item-target")
+    writer = database.session("ingest")
+    writer.run("BEGIN")
+    writer.run(ENQUEUE, [entry("item-target")])
+    cluster.enqueue()
+    assert len(reader.refresh()) == 1
+    assert reader.refresh() == []
+
+
+def test_change_made_by_an_operator_is_seen(cluster):
+    cluster.publish("careful", scope="cluster", guarantee="blind")
+    [held] = cluster.enqueue(target="careful")
+    holder = take(cluster)
+    reader = Reader(cluster, [holder])
+    holder.begin([held])
+    holder.record([held], "IN_DOUBT")
+    assert reader.refresh() == [held]
+    cluster.call("operator", "resolve_intent", held, "RETRYABLE", "ada", "it had no effect")
+    assert reader.refresh() == [held]
+    [redriven] = cluster.enqueue(target="careful")
+    holder.record([redriven], "FAILED")
+    [row] = cluster.call("operator", "redrive_intents", [redriven], "ada", "again")
+    assert reader.refresh() == [row["new_intent_id"]]
+
+
+def test_changes_under_many_leases_come_in_one_order_and_only_under_these(cluster, database):
+    cluster.publish("pay", scope="stream")
+    for number in range(12):
+        cluster.enqueue(target="pay", stream=f"s{number % 4}")
+    cluster.enqueue(3)
+    holders = [one for one in claim_streams(cluster) if not one.lease_name.endswith("s3")]
+    reader = Reader(cluster, holders, limit=4)
+    expected = database.execute(
+        "SELECT intent_id FROM leasehold.outbox_pending WHERE stream IN ('s0', 's1', 's2')"
+        " ORDER BY last_modified_at, intent_id"
+    )
+    assert reader.refresh() == [row["intent_id"] for row in expected]
+    assert len(expected) == 9
+
+
+def test_window_of_a_cluster_lease_is_the_first_of_each_priority_by_due_time(cluster):
+    cluster.publish("item-target")
+    cluster.publish("other", scope="cluster", lease_name="other-lease")
+    cluster.enqueue(3, "item-target")
+    cluster.enqueue(3, "other")
+    ids = {}
+    for priority in (3, 1, 0):
+        for delay in (90, 0, 30, 60):
+            fields = {"priority": priority, "delay_seconds": delay}
+            [ids[priority, delay]] = cluster.enqueue(**fields)
+    rows = take(cluster).window(limit=3)
+    expected = [(priority, delay) for priority in (0, 1, 3) for delay in (0, 30, 60)]
+    assert [row["intent_id"] for row in rows] == [ids[key] for key in expected]
+    assert {row["lease_name"] for row in rows} == {CLUSTER_LEASE}
+    assert all(row["horizon"] is not None for row in rows)
+
+
+def test_window_of_streams_is_the_first_of_each_by_number(cluster):
+    cluster.publish("pay", scope="stream")
+    ids = {name: cluster.enqueue(5, "pay", stream=name, priority=3) for name in ("a", "b", "c")}
+    holders = {one.lease_name: one for one in claim_streams(cluster)}
+    asked = [holders["stream/pay/b"], holders["stream/pay/a"]]
+    fence = ([one.lease_name for one in asked], [one.epoch for one in asked])
+    rows = cluster.call("executor", "refresh_due_window", "holder-1", *fence, 2)
+    found = {row["intent_id"]: (row["stream"], row["stream_seq"]) for row in rows}
+    expected = {ids[name][place]: (name, place + 1) for name in ("a", "b") for place in (0, 1)}
+    assert found == expected
+
+
+def test_stale_holder_reads_no_schedule_not_even_of_its_other_leases(cluster):
+    cluster.publish("pay", scope="stream")
+    for name in ("a", "b"):
+        cluster.enqueue(target="pay", stream=name)
+    kept, lost = claim_streams(cluster)
+    cluster.expire_lease(lost.lease_name)
+    successor = claim_streams(cluster, "holder-2")
+    assert [one.lease_name for one in successor] == [lost.lease_name]
+    names, epochs = [kept.lease_name, lost.lease_name], [kept.epoch, lost.epoch]
+    with refused("P7002") as caught:
+        cluster.call("executor", "refresh_due_window", "holder-1", names, epochs, 10)
+    assert caught.value.diag.message_detail == lost.lease_name
+    with refused("P7002"):
+        Reader(cluster, [kept, lost]).refresh()
+    assert len(Reader(cluster, [kept]).refresh()) == 1
+
+
+@pytest.mark.parametrize("cursor", [(None, ZERO_ID), ("-infinity", None)])
+def test_cursor_with_a_hole_is_refused_instead_of_hiding_rows(reader, cursor):
+    with refused("22023"):
+        reader.page(cursor)
