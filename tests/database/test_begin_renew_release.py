@@ -1,0 +1,205 @@
+"""The life of a claim between claiming and completing: begun, renewed, given back, or lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tests.support.racing import race, refused
+
+
+@pytest.fixture
+def claims(outbox):
+    outbox.publish()
+    outbox.enqueue(3)
+    return outbox.claim()
+
+
+def tokens_of(claims):
+    return [claim["lease_token"] for claim in claims]
+
+
+def renew(outbox, claims, worker="worker-1", lease_seconds=60):
+    rows = outbox.call("executor", "renew_outbox_leases", worker, tokens_of(claims), lease_seconds)
+    return {row["lease_token"]: row for row in rows}
+
+
+def release(outbox, claims, worker="worker-1", delay_seconds=0):
+    rows = outbox.call(
+        "executor", "release_outbox_claims", worker, tokens_of(claims), delay_seconds
+    )
+    return [row["verdict"] for row in rows]
+
+
+def begun_verdicts(outbox, claims, worker="worker-1"):
+    verdicts = {row["intent_id"]: row["verdict"] for row in outbox.begin(claims, worker)}
+    return [verdicts[claim["intent_id"]] for claim in claims]
+
+
+# Begin
+
+
+def test_begin_marks_the_row_and_keeps_the_first_mark_when_asked_again(outbox, claims):
+    [first] = outbox.begin(claims[:1])
+    [again] = outbox.begin(claims[:1])
+    assert first["verdict"] == again["verdict"] == "begun"
+    assert first["begun_at"] == again["begun_at"]
+    assert outbox.pending(claims[0]["intent_id"])["begun_at"] == first["begun_at"]
+    assert outbox.ledger(claims[0]["intent_id"]) == []
+    outbox.complete(claims[:1])
+    [row] = outbox.ledger(claims[0]["intent_id"])
+    assert row["started_at"] == first["begun_at"]
+
+
+def test_begin_refuses_whoever_does_not_hold_the_claim(outbox, claims):
+    lost, finished, ours = claims
+    unknown = {"intent_id": uuid4(), "lease_token": uuid4()}
+    outbox.complete([finished])
+    forged = lost | {"lease_token": uuid4()}
+    assert begun_verdicts(outbox, [forged, finished, ours, unknown]) == [
+        "lease_lost",
+        "already_terminal",
+        "begun",
+        "not_found",
+    ]
+    assert begun_verdicts(outbox, [lost], worker="thief") == ["lease_lost"]
+    assert outbox.pending(lost["intent_id"])["begun_at"] is None
+
+
+def test_call_not_begun_when_the_lease_expired_may_not_be_begun_any_more(outbox, claims):
+    outbox.expire_claims(seconds_ago=0)
+    assert begun_verdicts(outbox, claims) == ["lease_lost"] * 3
+    assert outbox.pending(claims[0]["intent_id"])["begun_at"] is None
+
+
+def test_begin_needs_a_token_for_each_intent(outbox, claims):
+    ids = [claim["intent_id"] for claim in claims]
+    with refused("22023"):
+        outbox.call("executor", "begin_outbox_attempts", "worker-1", ids, tokens_of(claims[:2]))
+
+
+def test_successor_and_late_beginner_never_both_act(outbox, claims):
+    """Either the call is begun and the claim stays, or it is lost and the successor has it."""
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending"
+        "   SET lease_expires_at = clock_timestamp() + interval '20 ms'"
+    )
+
+    def act(caller, number):
+        acting = set()
+        for _ in range(30):
+            if number == 0:
+                rows = caller.begin(claims)
+                acting |= {row["intent_id"] for row in rows if row["verdict"] == "begun"}
+            else:
+                acting |= {claim["intent_id"] for claim in caller.claim(f"successor-{number}")}
+        return acting
+
+    by_first, *by_others = race(outbox.database, 4, act)
+    acting = [by_first, *by_others]
+    assert sum(len(some) for some in acting) == len(set().union(*acting))
+
+
+# Renew
+
+
+def test_renewal_extends_what_is_held_and_names_what_is_lost(outbox, claims):
+    ours, lost, finished = claims
+    outbox.complete([finished])
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET lease_expires_at = clock_timestamp()"
+        " WHERE intent_id = %s",
+        [lost["intent_id"]],
+    )
+    unknown = {"lease_token": uuid4()}
+    renewed = renew(outbox, [ours, lost, finished, unknown])
+    assert [renewed[token]["verdict"] for token in tokens_of([ours, lost, finished, unknown])] == [
+        "renewed",
+        "lease_lost",
+        "lease_lost",
+        "lease_lost",
+    ]
+    row = outbox.pending(ours["intent_id"])
+    assert row["lease_expires_at"] == renewed[ours["lease_token"]]["lease_expires_at"]
+    assert row["lease_expires_at"] - row["seen_at"] > timedelta(seconds=50)
+    assert row["lease_token"] == ours["lease_token"]
+    assert renewed[lost["lease_token"]]["lease_expires_at"] is None
+
+
+def test_lease_that_expired_cannot_be_renewed_though_nobody_took_it(outbox, claims):
+    outbox.expire_claims(seconds_ago=0)
+    assert {row["verdict"] for row in renew(outbox, claims).values()} == {"lease_lost"}
+    assert len(outbox.claim("worker-2")) == 3
+
+
+def test_replaced_worker_cannot_renew_its_successors_claim(outbox, claims):
+    outbox.expire_claims()
+    taken = outbox.claim("worker-2")
+    assert {row["verdict"] for row in renew(outbox, claims).values()} == {"lease_lost"}
+    assert {row["verdict"] for row in renew(outbox, taken).values()} == {"lease_lost"}
+    assert {row["verdict"] for row in renew(outbox, taken, "worker-2").values()} == {"renewed"}
+
+
+def test_renewed_claim_is_not_robbed(outbox, claims):
+    renew(outbox, claims)
+    assert outbox.claim("worker-2") == []
+    assert outbox.call("executor", "repair_expired_leases", 10, "reaper") == []
+    assert {row["verdict"] for row in outbox.complete(claims)} == {"applied"}
+
+
+def test_renewal_keeps_the_mark_of_a_begun_call(outbox, claims):
+    [begun] = outbox.begin(claims[:1])
+    renew(outbox, claims[:1])
+    assert outbox.pending(claims[0]["intent_id"])["begun_at"] == begun["begun_at"]
+
+
+# Release
+
+
+def test_released_claim_leaves_no_ledger_row_and_spends_no_attempt(outbox, claims):
+    due_at = outbox.pending(claims[0]["intent_id"])["due_at"]
+    assert release(outbox, claims) == ["released"] * 3
+    row = outbox.pending(claims[0]["intent_id"])
+    assert (row["claimed_by"], row["lease_token"], row["lease_expires_at"]) == (None, None, None)
+    assert (row["attempt_count"], row["due_at"], row["last_state"]) == (0, due_at, None)
+    assert outbox.database.execute("SELECT FROM leasehold.outbox_attempts") == []
+    again = outbox.claim("worker-2")
+    assert {claim["attempt_no"] for claim in again} == {1}
+    assert {row["verdict"] for row in outbox.complete(claims)} == {"lease_lost"}
+
+
+def test_released_claim_waits_as_long_as_asked(outbox, claims):
+    release(outbox, claims, delay_seconds=30)
+    row = outbox.pending(claims[0]["intent_id"])
+    assert timedelta(seconds=20) < row["due_at"] - row["seen_at"] <= timedelta(seconds=30)
+    assert outbox.claim() == []
+
+
+def test_begun_call_cannot_be_given_back_as_if_nothing_was_called(outbox, claims):
+    outbox.begin(claims[:1])
+    assert release(outbox, claims) == ["begun", "released", "released"]
+    assert outbox.pending(claims[0]["intent_id"])["lease_token"] == claims[0]["lease_token"]
+    assert {row["verdict"] for row in outbox.complete(claims[:1])} == {"applied"}
+
+
+def test_claim_that_is_lost_is_not_released(outbox, claims):
+    assert release(outbox, claims, worker="thief") == ["lease_lost"] * 3
+    outbox.expire_claims(seconds_ago=0)
+    assert release(outbox, claims) == ["lease_lost"] * 3
+    taken = outbox.claim("worker-2")
+    assert release(outbox, claims) == ["lease_lost"] * 3
+    assert outbox.pending(taken[0]["intent_id"])["claimed_by"] == "worker-2"
+
+
+def test_release_keeps_a_doubt_to_be_asked_about_again(outbox):
+    outbox.publish(guarantee="lookup")
+    [intent] = outbox.enqueue()
+    calls = outbox.claim()
+    outbox.begin(calls)
+    outbox.complete(calls, "IN_DOUBT")
+    outbox.make_due()
+    assert release(outbox, outbox.claim()) == ["released"]
+    assert outbox.status(intent) == "in_doubt"
+    assert [claim["last_state"] for claim in outbox.claim()] == ["IN_DOUBT"]
