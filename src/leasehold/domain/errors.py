@@ -8,12 +8,18 @@ LeaseholdError
 ├── IdempotencyConflict        the key was used for another payload (P7005)
 ├── AppendOnlyViolation        the ledger refuses changes (P0001)
 ├── TerminalGuardHit           a second terminal row was stopped by its index (23505)
+├── AccessDenied               this login lacks the role that the call needs (42501)
 ├── DatabaseUnavailable        the database did not answer; nothing is known
 ├── MigrationError             the schema is not what this release needs
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leasehold.domain.intent import IntentId
 
 
 class LeaseholdError(Exception):
@@ -25,7 +31,19 @@ class InvalidArgument(LeaseholdError):
 
 
 class LeaseLost(LeaseholdError):
-    """The lease or claim is gone. Drop the result; whoever holds the work now decides."""
+    """The lease or claim is gone. Drop the result; whoever holds the work now decides.
+
+    `lease_name` is set for a cluster or stream lease. For a claim, `verdict` tells apart whether
+    somebody else has the work (lease_lost), it is finished (already_terminal) or unknown
+    (not_found).
+    """
+
+    def __init__(
+        self, message: str, *, lease_name: str | None = None, verdict: str = "lease_lost"
+    ) -> None:
+        super().__init__(message)
+        self.lease_name = lease_name
+        self.verdict = verdict
 
 
 class InvalidCompletionState(LeaseholdError):
@@ -37,7 +55,11 @@ class RetryCeilingReached(LeaseholdError):
 
 
 class IdempotencyConflict(LeaseholdError):
-    """The idempotency key already stands for another payload."""
+    """The idempotency key already stands for another payload: that of `intent_id`."""
+
+    def __init__(self, message: str, *, intent_id: IntentId | None = None) -> None:
+        super().__init__(message)
+        self.intent_id = intent_id
 
 
 class AppendOnlyViolation(LeaseholdError):
@@ -45,11 +67,26 @@ class AppendOnlyViolation(LeaseholdError):
 
 
 class TerminalGuardHit(LeaseholdError):
-    """The index that allows one terminal row per intent stopped a second one."""
+    """The index that allows one terminal row per intent stopped a second one for `intent_id`."""
+
+    def __init__(self, message: str, *, intent_id: IntentId | None = None) -> None:
+        super().__init__(message)
+        self.intent_id = intent_id
+
+
+class AccessDenied(LeaseholdError):
+    """This login is no member of the role that the call needs; a DBA grants it."""
 
 
 class DatabaseUnavailable(LeaseholdError):
-    """The database did not answer in time. Nothing is known; act as if every lease is lost."""
+    """The database did not answer in time. Nothing is known; act as if every lease is lost.
+
+    `sqlstate` is set when the server itself said why, as on a shutdown or a timeout.
+    """
+
+    def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
 
 
 class MigrationError(LeaseholdError):

@@ -1,0 +1,120 @@
+"""Intents: what a caller gives, and what an executor gets when it claims one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NewType
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from leasehold.domain.lease import Claim
+
+IntentId = NewType("IntentId", UUID)
+
+
+class AttemptState(StrEnum):
+    """What one row of the ledger says. At most one row of an intent is terminal, ever."""
+
+    DISPATCHED = "DISPATCHED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    RETRYABLE = "RETRYABLE"
+    ZOMBIE_REQUEUE = "ZOMBIE_REQUEUE"
+    IN_DOUBT = "IN_DOUBT"
+    SUBMITTED = "SUBMITTED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return self in {self.DISPATCHED, self.FAILED, self.CANCELLED}
+
+
+class Status(StrEnum):
+    """An intent as its user sees it; derived from the ledger, never stored."""
+
+    PENDING = "pending"
+    IN_DOUBT = "in_doubt"
+    HELD = "held"
+    CONFIRMING = "confirming"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it will never change again."""
+        return self in {self.ACCEPTED, self.REJECTED, self.EXHAUSTED, self.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDocument:
+    """JSON as it came from the database: parsed only for those who look inside.
+
+    A gateway that passes the payload on sends `raw` and never pays for the parsing.
+    """
+
+    raw: bytes
+
+    def value(self) -> Any:  # noqa: ANN401 (any JSON)
+        """Parse it; anew on each call, so that nobody shares what somebody else changes."""
+        return json.loads(self.raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewIntent:
+    """What a caller gives to enqueue. The database judges it and answers per intent.
+
+    Exactly one of `payload` (any JSON but null) and `body` (opaque bytes, with `content_type`).
+    Without an `idempotency_key` every call is a new intent.
+    """
+
+    target: str
+    payload: Any = None
+    body: bytes | None = None
+    content_type: str | None = None
+    idempotency_key: str | None = None
+    stream: str | None = None
+    priority: int | None = None
+    due_at: datetime | None = None
+    delay_seconds: float | None = None
+    deadline_at: datetime | None = None
+    deadline_seconds: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    trace_context: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A due item under a fresh claim, with all that a call needs.
+
+    `submission_key` is the idempotency key for the gateway, the same on every try. `last_state`
+    says what to do: None, RETRYABLE and ZOMBIE_REQUEUE ask for a call, SUBMITTED for a look whether
+    it is confirmed, IN_DOUBT for what the contract's guarantee allows.
+    """
+
+    intent_id: IntentId
+    claim: Claim
+    target: str
+    contract_version: int
+    attempt_no: int
+    last_state: AttemptState | None
+    reference: str | None
+    priority: int
+    submission_key: UUID
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+    trace_context: str | None
+    stream: str | None
+    created_at: datetime
+    due_at: datetime
+    deadline_at: datetime | None
+    first_tried_at: datetime
+    claimed_at: datetime

@@ -1,0 +1,109 @@
+"""What may become of one call. "We do not know" is one of the outcomes, not an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
+from leasehold.domain.intent import AttemptState
+
+if TYPE_CHECKING:
+    from leasehold.domain.intent import IntentId
+    from leasehold.domain.lease import Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """It had its effect, once and for all."""
+
+    reference: str | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """It had no effect, and trying again would not change that."""
+
+    reason: str | None = None
+    reference: str | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retryable:
+    """It had no effect, and may be tried again after a while."""
+
+    retry_after_seconds: float
+    reason: str | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Nobody can tell whether it had its effect. The contract's guarantee decides what follows;
+    `retry_after_seconds` counts only where the gateway may be called again.
+    """
+
+    retry_after_seconds: float = 0.0
+    reason: str | None = None
+    reference: str | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The gateway has it under `reference` and will know later: ask after a while."""
+
+    reference: str
+    ask_after_seconds: float
+    code: str | None = None
+    detail: str | None = None
+
+
+Outcome: TypeAlias = Accepted | Rejected | Retryable | Unknown | Submitted
+
+
+def attempt_state(outcome: Outcome) -> AttemptState:
+    """Say what the ledger calls an outcome. FAILED may still come out of a Retryable: the database
+    counts the attempts.
+    """
+    match outcome:
+        case Accepted():
+            return AttemptState.DISPATCHED
+        case Rejected():
+            return AttemptState.FAILED
+        case Retryable():
+            return AttemptState.RETRYABLE
+        case Unknown():
+            return AttemptState.IN_DOUBT
+        case Submitted():
+            return AttemptState.SUBMITTED
+        case _:
+            assert_never(outcome)
+
+
+def next_look_seconds(outcome: Outcome) -> float | None:
+    """Say after how long the intent is to be looked at again; None where it is finished."""
+    match outcome:
+        case Accepted() | Rejected():
+            return None
+        case Retryable() | Unknown():
+            return outcome.retry_after_seconds
+        case Submitted():
+            return outcome.ask_after_seconds
+        case _:
+            assert_never(outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An outcome on its way to the ledger. Items have a claim; under a lease there is none."""
+
+    intent_id: IntentId
+    outcome: Outcome
+    claim: Claim | None = None
+    elapsed_seconds: float | None = None
