@@ -1,0 +1,218 @@
+"""What a store's methods answer: one frozen value per row of the function's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from leasehold.domain.intent import AttemptState, IntentId, JsonDocument, Status
+    from leasehold.domain.lease import Lease, LeaseToken
+    from leasehold.domain.verdict import (
+        BeginVerdict,
+        EnqueueVerdict,
+        RecordVerdict,
+        RedriveVerdict,
+        ReleaseVerdict,
+        RenewVerdict,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """One entry, by its place in the call (from 1): its id, or the first one's of the same key."""
+
+    ordinal: int
+    verdict: EnqueueVerdict
+    intent_id: IntentId | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewedClaim:
+    """Whether a claim still stands, and until when."""
+
+    lease_token: LeaseToken
+    verdict: RenewVerdict
+    lease_expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedClaim:
+    """Whether a claim was given back."""
+
+    lease_token: LeaseToken
+    verdict: ReleaseVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """Whether the call for a claimed item may be made."""
+
+    intent_id: IntentId
+    verdict: BeginVerdict
+    begun_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunLeased:
+    """Whether the call for a scheduled item may be made; if so, with its content."""
+
+    intent_id: IntentId
+    verdict: BeginVerdict
+    attempt_no: int | None
+    begun_at: datetime | None
+    submission_key: UUID | None
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+    trace_context: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a result became on the ledger. No `due_at`: it is finished, or held for a person."""
+
+    intent_id: IntentId
+    verdict: RecordVerdict
+    attempt_no: int | None
+    state: AttemptState | None
+    reason: str | None
+    due_at: datetime | None
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What repair wrote in the name of a holder that fell silent."""
+
+    intent_id: IntentId
+    target: str
+    attempt_no: int
+    state: AttemptState
+    reason: str | None
+    replaced_holder: str
+    stale_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedDeadline:
+    """An item that repair finished because its deadline had passed."""
+
+    intent_id: IntentId
+    attempt_no: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquisition:
+    """Whether the lease is ours now; `lease` is as it stands, whoever holds it."""
+
+    is_ours: bool
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewedStream:
+    """Whether a stream's lease still stands, and until when."""
+
+    lease_name: str
+    verdict: RenewVerdict
+    expires_at: datetime | None
+    grace_expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedStream:
+    """Whether a stream's lease was given back."""
+
+    lease_name: str
+    verdict: ReleaseVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurplusStream:
+    """A stream's lease that others have come to share."""
+
+    lease_name: str
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """A row of a scheduled executor's memory. No `due_at`: held for a person.
+
+    `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
+    """
+
+    intent_id: IntentId
+    lease_name: str
+    target: str
+    contract_version: int
+    stream: str | None
+    stream_seq: int | None
+    priority: int
+    due_at: datetime | None
+    deadline_at: datetime | None
+    attempt_count: int
+    last_state: AttemptState | None
+    reference: str | None
+    first_tried_at: datetime | None
+    begun_at: datetime | None
+    last_modified_at: datetime
+    horizon: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of one finished intent that was to be tried anew."""
+
+    intent_id: IntentId
+    verdict: RedriveVerdict
+    new_intent_id: IntentId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One row of the ledger, as readers may see it: without the token."""
+
+    intent_id: IntentId
+    attempt_no: int
+    state: AttemptState
+    reason: str | None
+    holder: str
+    lease_name: str | None
+    lease_epoch: int | None
+    started_at: datetime
+    finished_at: datetime
+    reference: str | None
+    code: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentStatus:
+    """An intent as its user sees it."""
+
+    intent_id: IntentId
+    target: str
+    stream: str | None
+    stream_seq: int | None
+    idempotency_key: str
+    contract_version: int
+    status: Status
+    reason: str | None
+    attempts: int
+    reference: str | None
+    code: str | None
+    detail: str | None
+    priority: int | None
+    due_at: datetime | None
+    claimed_by: str | None
+    created_at: datetime
+    deadline_at: datetime | None
+    finished_at: datetime | None
+    redrive_of: IntentId | None

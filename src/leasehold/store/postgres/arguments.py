@@ -1,0 +1,73 @@
+"""Lists of intents and results as the JSON that the database functions read."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.outcome import attempt_state, next_look_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from leasehold.domain.intent import NewIntent
+    from leasehold.domain.outcome import Outcome, Result
+
+_TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
+
+
+def json_argument(value: object) -> str:
+    """Write JSON that PostgreSQL can read; Python's own would let NaN pass."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"this is no JSON: {error}") from error
+
+
+def intent_entry(new: NewIntent) -> dict[str, Any]:
+    """Describe an intent as enqueue_intents reads it; what is not given is left out."""
+    given = {field.name: getattr(new, field.name) for field in fields(new)}
+    given |= {
+        "body": b64encode(new.body).decode() if new.body is not None else None,
+        "due_at": _moment(new.due_at),
+        "deadline_at": _moment(new.deadline_at),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def intents_argument(intents: Sequence[NewIntent]) -> str:
+    """Write the argument of enqueue_intents."""
+    return json_argument([intent_entry(new) for new in intents])
+
+
+def results_argument(results: Sequence[Result]) -> str:
+    """Write the argument of complete_outbox_attempts and record_attempts."""
+    return json_argument([_result_entry(result) for result in results])
+
+
+def told_of(outcome: Outcome) -> dict[str, str | None]:
+    """Give what the gateway said, whichever outcome it is."""
+    return {name: getattr(outcome, name, None) for name in _TOLD_OF_OUTCOME}
+
+
+def _result_entry(result: Result) -> dict[str, Any]:
+    return {
+        "intent_id": str(result.intent_id),
+        "lease_token": str(result.claim.lease_token) if result.claim else None,
+        "state": attempt_state(result.outcome),
+        "retry_after_seconds": next_look_seconds(result.outcome),
+        "elapsed_seconds": result.elapsed_seconds,
+        **told_of(result.outcome),
+    }
+
+
+def _moment(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise InvalidArgument(f"{value} has no time zone: nobody can say when that is")
+    return value.isoformat()

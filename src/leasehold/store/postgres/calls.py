@@ -1,0 +1,91 @@
+"""One call of one database function: the statement out, typed rows or one of our errors back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from leasehold.store.postgres.errors import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import LiteralString
+
+    from psycopg import AsyncCursor
+    from psycopg.rows import AsyncRowFactory, RowMaker
+
+    from leasehold.store.postgres.pool import Connection, Pool
+
+Row = TypeVar("Row")
+
+_SET_LIMITS = (
+    "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS l (name, value)"
+)
+
+
+class Calls:
+    """Runs statements on a pool; the parts of a store share one."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        limits = pool.settings.server_settings()
+        self._limits = (list(limits), list(limits.values()))
+
+    async def rows(
+        self,
+        row: AsyncRowFactory[Row],
+        statement: LiteralString,
+        *arguments: object,
+        lease_name: str | None = None,
+    ) -> list[Row]:
+        """Run a statement in a transaction of its own, and return its rows once it is committed."""
+        with translated(lease_name):
+            async with self._pool.connection() as connection:
+                cursor = connection.cursor(row_factory=row)
+                if self._pool.settings.through_pooler:
+                    await self._execute_with_limits(connection, cursor, statement, arguments)
+                else:
+                    await cursor.execute(statement, arguments)
+                return await cursor.fetchall()
+
+    async def value(
+        self, statement: LiteralString, *arguments: object, lease_name: str | None = None
+    ) -> Any:  # noqa: ANN401 (the caller knows what its function returns)
+        """Return the one value of a statement."""
+        [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
+        return only
+
+    async def _execute_with_limits(
+        self,
+        connection: Connection,
+        cursor: AsyncCursor[Any],
+        statement: LiteralString,
+        arguments: Sequence[object],
+    ) -> None:
+        """Send the limits ahead. What is sent between two syncs is one transaction."""
+        async with connection.pipeline():
+            await connection.execute(_SET_LIMITS, self._limits)
+            await cursor.execute(statement, arguments)
+
+
+def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncRowFactory[Row]:
+    """Make rows into values by column name; `convert` turns the text of a column into its enum."""
+
+    def factory(cursor: AsyncCursor[Any]) -> RowMaker[Row]:
+        names = [column.name for column in cursor.description or ()]
+        converted = [(names.index(name), to) for name, to in convert.items() if name in names]
+
+        def make(values: Sequence[Any]) -> Row:
+            row = list(values)
+            for place, to in converted:
+                if row[place] is not None:
+                    row[place] = to(row[place])
+            return kind(**dict(zip(names, row, strict=True)))
+
+        return make
+
+    return factory
+
+
+def first_column(_cursor: AsyncCursor[Any]) -> RowMaker[Any]:
+    """Make rows of one column into their values."""
+    return lambda values: values[0]

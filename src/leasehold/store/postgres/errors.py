@@ -1,0 +1,120 @@
+"""From SQLSTATE to error class, in one table.
+
+What stands in no line of it is a defect of ours, and passes as psycopg raised it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import psycopg
+from psycopg.errors import UniqueViolation
+
+from leasehold.domain.errors import (
+    AccessDenied,
+    AppendOnlyViolation,
+    DatabaseUnavailable,
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidCompletionState,
+    LeaseholdError,
+    LeaseLost,
+    MigrationError,
+    RetryCeilingReached,
+    TerminalGuardHit,
+)
+from leasehold.domain.intent import IntentId
+from leasehold.domain.verdict import RecordVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+# A whole SQLSTATE goes before its class (the first two characters).
+ERRORS: dict[str, type[LeaseholdError]] = {
+    "P7002": LeaseLost,
+    "P7003": InvalidCompletionState,
+    "P7004": RetryCeilingReached,
+    "P7005": IdempotencyConflict,
+    "P0001": AppendOnlyViolation,
+    "42501": AccessDenied,
+    "3F000": MigrationError,  # no such schema
+    "42883": MigrationError,  # no such function
+    "42P01": MigrationError,  # no such table
+    "25006": DatabaseUnavailable,  # read-only: a failover left us on a standby
+    "55P03": DatabaseUnavailable,  # lock_timeout
+    "08": DatabaseUnavailable,  # connection
+    "40": DatabaseUnavailable,  # rolled back: deadlock, failover of a synchronous standby
+    "53": DatabaseUnavailable,  # out of connections, memory or disk
+    "57": DatabaseUnavailable,  # shutdown, crash, statement_timeout
+    "58": DatabaseUnavailable,  # the server's system failed
+    "22": InvalidArgument,  # 22023 is ours; 22P02, 22007 and others: a value of the wrong type
+    "54": InvalidArgument,  # larger than any value may be
+}
+_ADVICE: dict[type[LeaseholdError], str] = {
+    MigrationError: "run `leasehold migrate`",
+    AccessDenied: "have a DBA grant this login the role that the call needs",
+}
+# The index's own name, or the one that PostgreSQL gives to its copy on a partition.
+_TERMINAL_GUARD = re.compile(
+    r"outbox_attempts_(one_terminal_per_intent|(default|\d{4}_\d{2})_intent_id_idx\d*)"
+)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@contextmanager
+def translated(lease_name: str | None = None) -> Generator[None]:
+    """Raise ours for psycopg's; `lease_name` is the lease that the call acts under, if one."""
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = translate(error, lease_name)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def translate(error: psycopg.Error, lease_name: str | None = None) -> LeaseholdError | None:
+    """Give our error for psycopg's; None for a defect."""
+    kind = _kind(error)
+    if kind is None:
+        return None
+    message = _message(error, kind)
+    detail = error.diag.message_detail or ""
+    if kind is LeaseLost:
+        if detail in set(RecordVerdict):
+            return LeaseLost(message, verdict=detail)
+        return LeaseLost(message, lease_name=detail or lease_name)
+    if kind is IdempotencyConflict or kind is TerminalGuardHit:
+        return kind(message, intent_id=_intent_id(detail))
+    if kind is DatabaseUnavailable:
+        return DatabaseUnavailable(message, sqlstate=error.sqlstate)
+    return kind(message)
+
+
+def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:
+    if isinstance(error, UniqueViolation):
+        guard = _TERMINAL_GUARD.fullmatch(error.diag.constraint_name or "")
+        return TerminalGuardHit if guard else None
+    if error.sqlstate is not None:
+        return ERRORS.get(error.sqlstate) or ERRORS.get(error.sqlstate[:2])
+    # Without a SQLSTATE it never came from the server: the network or the pool, or a value that
+    # cannot even be sent.
+    if isinstance(error, psycopg.OperationalError):
+        return DatabaseUnavailable
+    return InvalidArgument if isinstance(error, psycopg.DataError) else None
+
+
+def _message(error: psycopg.Error, kind: type[LeaseholdError]) -> str:
+    said = error.diag.message_primary or " ".join(str(error).split())
+    if kind is DatabaseUnavailable:
+        said = f"the database did not answer: {said}"
+    advice = _ADVICE.get(kind) or error.diag.message_hint
+    return f"{said}: {advice}" if advice else said
+
+
+def _intent_id(detail: str) -> IntentId | None:
+    found = _UUID.search(detail)
+    return IntentId(UUID(found.group())) if found else None

@@ -1,0 +1,27 @@
+"""All calls of the role leasehold_executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.store.postgres.calls import first_column
+from leasehold.store.postgres.items import PostgresItems
+from leasehold.store.postgres.leases import PostgresLeases
+from leasehold.store.postgres.schedule import PostgresSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class PostgresExecutor(PostgresItems, PostgresLeases, PostgresSchedule):
+    """ExecutorStore on PostgreSQL."""
+
+    async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
+        """Make the ledger's partitions ahead of time."""
+        return await self._calls.rows(
+            first_column, "SELECT leasehold.create_ledger_partitions(%s)", months_ahead
+        )
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake whoever waits for work of these targets."""
+        await self._calls.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))

@@ -1,0 +1,50 @@
+"""The calls of the role leasehold_ingest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.domain.intent import IntentId
+from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.store.answers import Enqueued
+from leasehold.store.postgres.arguments import intent_entry, intents_argument, json_argument
+from leasehold.store.postgres.calls import Calls, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.domain.intent import NewIntent
+
+_ENQUEUED = rows_of(Enqueued, verdict=EnqueueVerdict)
+
+
+class PostgresIngest:
+    """IngestStore on PostgreSQL."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[Enqueued]:
+        """Accept intents; the verdicts come in the order of `intents`."""
+        return await self._calls.rows(
+            _ENQUEUED,
+            "SELECT * FROM leasehold.enqueue_intents(%s::jsonb) ORDER BY ordinal",
+            intents_argument(intents),
+        )
+
+    async def enqueue_intent(self, new: NewIntent) -> IntentId:
+        """Accept one, or raise IdempotencyConflict or InvalidArgument."""
+        options = intent_entry(new)
+        payload, key = options.pop("payload", None), options.pop("idempotency_key", None)
+        found = await self._calls.value(
+            "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
+            new.target,
+            None if payload is None else json_argument(payload),
+            key,
+            json_argument(options),
+        )
+        return IntentId(found)
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake whoever waits for work of these targets: a hint, after the commits, for many."""
+        await self._calls.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))

@@ -1,0 +1,156 @@
+"""The calls of the role leasehold_executor that are about items: claim, begin, complete, repair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leasehold.domain.intent import AttemptState, Claimed, IntentId
+from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.outcome import attempt_state, next_look_seconds
+from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
+from leasehold.store.answers import (
+    Begun,
+    MissedDeadline,
+    Recorded,
+    ReleasedClaim,
+    RenewedClaim,
+    Repaired,
+)
+from leasehold.store.postgres.arguments import results_argument, told_of
+from leasehold.store.postgres.calls import Calls, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from leasehold.domain.outcome import Outcome, Result
+
+# Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
+RECORDED = rows_of(Recorded, verdict=RecordVerdict, state=AttemptState)
+_RENEWED = rows_of(RenewedClaim, verdict=RenewVerdict)
+_BEGUN = rows_of(Begun, verdict=BeginVerdict)
+_RELEASED = rows_of(ReleasedClaim, verdict=ReleaseVerdict)
+_REPAIRED = rows_of(Repaired, state=AttemptState)
+_MISSED = rows_of(MissedDeadline)
+
+
+class PostgresItems:
+    """The part of ExecutorStore that a competing executor and the reaper use."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def claim_outbox_batch(
+        self,
+        batch_size: int,
+        worker_id: str,
+        lease_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+    ) -> list[Claimed]:
+        """Lease due items, each under a fresh token."""
+
+        def claimed(
+            intent_id: UUID,
+            lease_token: UUID,
+            lease_expires_at: datetime,
+            **columns: Any,  # noqa: ANN401
+        ) -> Claimed:
+            claim = Claim(
+                worker_id=worker_id,
+                intent_id=IntentId(intent_id),
+                lease_token=LeaseToken(lease_token),
+                expires_at=lease_expires_at,
+            )
+            return Claimed(intent_id=claim.intent_id, claim=claim, **columns)
+
+        return await self._calls.rows(
+            rows_of(claimed, last_state=AttemptState),
+            "SELECT * FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
+            batch_size,
+            worker_id,
+            lease_seconds,
+            list(targets),
+            None if target_limits is None else list(target_limits),
+        )
+
+    async def renew_outbox_leases(
+        self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
+    ) -> list[RenewedClaim]:
+        """Beat the heart of these claims, and learn which are lost."""
+        return await self._calls.rows(
+            _RENEWED,
+            "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s)",
+            worker_id,
+            [claim.lease_token for claim in claims],
+            lease_seconds,
+        )
+
+    async def begin_outbox_attempts(self, worker_id: str, claims: Sequence[Claim]) -> list[Begun]:
+        """Make "about to call" durable."""
+        return await self._calls.rows(
+            _BEGUN,
+            "SELECT * FROM leasehold.begin_outbox_attempts(%s, %s::uuid[], %s::uuid[])",
+            worker_id,
+            [claim.intent_id for claim in claims],
+            [claim.lease_token for claim in claims],
+        )
+
+    async def complete_outbox_attempts(
+        self, worker_id: str, results: Sequence[Result]
+    ) -> list[Recorded]:
+        """Record what became of claimed items."""
+        return await self._calls.rows(
+            RECORDED,
+            "SELECT intent_id, verdict, attempt_no, state, reason,"
+            "       nullif(due_at, 'infinity') AS due_at,"
+            "       coalesce(due_at = 'infinity', false) AS is_held"
+            "  FROM leasehold.complete_outbox_attempts(%s, %s::jsonb)",
+            worker_id,
+            results_argument(results),
+        )
+
+    async def complete_outbox_attempt(self, claim: Claim, outcome: Outcome) -> int:
+        """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
+        return await self._calls.value(
+            "SELECT leasehold.complete_outbox_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            claim.worker_id,
+            claim.intent_id,
+            claim.lease_token,
+            attempt_state(outcome),
+            next_look_seconds(outcome),
+            *told_of(outcome).values(),
+        )
+
+    async def release_outbox_claims(
+        self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
+    ) -> list[ReleasedClaim]:
+        """Give claims back without a try."""
+        return await self._calls.rows(
+            _RELEASED,
+            "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s)",
+            worker_id,
+            [claim.lease_token for claim in claims],
+            delay_seconds,
+        )
+
+    async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[Repaired]:
+        """End the claims of holders that fell silent."""
+        return await self._calls.rows(
+            _REPAIRED,
+            "SELECT * FROM leasehold.repair_expired_leases(%s, %s)",
+            batch_size,
+            worker_id,
+        )
+
+    async def repair_missed_deadlines(
+        self, batch_size: int, worker_id: str
+    ) -> list[MissedDeadline]:
+        """Finish items that passed their deadline while nobody had them."""
+        return await self._calls.rows(
+            _MISSED,
+            "SELECT * FROM leasehold.repair_missed_deadlines(%s, %s)",
+            batch_size,
+            worker_id,
+        )

@@ -1,0 +1,160 @@
+"""The calls of the role leasehold_executor about leases: of clusters, streams and instances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leasehold.domain.lease import Lease, StreamLease
+from leasehold.domain.verdict import ReleaseVerdict, RenewVerdict
+from leasehold.store.answers import Acquisition, ReleasedStream, RenewedStream, SurplusStream
+from leasehold.store.postgres.arguments import json_argument
+from leasehold.store.postgres.calls import Calls, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+_RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
+_RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
+_SURPLUS = rows_of(SurplusStream)
+
+
+class PostgresLeases:
+    """The part of ExecutorStore that electors, stream claimers and instances use."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def acquire_lease(
+        self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
+    ) -> Acquisition:
+        """Take a lease that is free, or learn who holds it."""
+
+        def acquisition(*, acquired: bool, **columns: Any) -> Acquisition:  # noqa: ANN401
+            return Acquisition(is_ours=acquired, lease=Lease(name=lease_name, **columns))
+
+        [answer] = await self._calls.rows(
+            rows_of(acquisition),
+            "SELECT acquired, holder_id, lease_epoch AS epoch, expires_at, grace_expires_at"
+            "  FROM leasehold.acquire_lease(%s, %s, %s, %s)",
+            lease_name,
+            holder_id,
+            lease_seconds,
+            grace_seconds,
+        )
+        return answer
+
+    async def renew_lease(
+        self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
+    ) -> datetime:
+        """Extend it and return its expiry, or raise LeaseLost."""
+        return await self._calls.value(
+            "SELECT leasehold.renew_lease(%s, %s, %s, %s, %s)",
+            *fence(lease),
+            lease_seconds,
+            grace_seconds,
+            lease_name=lease.name,
+        )
+
+    async def release_lease(self, lease: Lease) -> bool:
+        """Let go; False when it was not ours any more."""
+        return await self._calls.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
+
+    async def claim_streams(
+        self,
+        holder_id: str,
+        targets: Sequence[str],
+        lease_seconds: float,
+        grace_seconds: float,
+        streams_max: int,
+    ) -> list[StreamLease]:
+        """Claim streams up to this holder's fair share; the new ones only."""
+
+        def stream_lease(target: str, stream: str, **columns: Any) -> StreamLease:  # noqa: ANN401
+            return StreamLease(
+                target=target, stream=stream, lease=Lease(holder_id=holder_id, **columns)
+            )
+
+        return await self._calls.rows(
+            rows_of(stream_lease),
+            "SELECT target, stream, lease_name AS name, lease_epoch AS epoch, expires_at,"
+            "       grace_expires_at"
+            "  FROM leasehold.claim_streams(%s, %s::text[], %s, %s, %s)",
+            holder_id,
+            list(targets),
+            lease_seconds,
+            grace_seconds,
+            streams_max,
+        )
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[RenewedStream]:
+        """Extend the leases of streams, and learn which are lost."""
+        return await self._calls.rows(
+            _RENEWED,
+            "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
+            *fences(holder_id, leases),
+            lease_seconds,
+            grace_seconds,
+        )
+
+    async def release_streams(
+        self, holder_id: str, leases: Sequence[Lease]
+    ) -> list[ReleasedStream]:
+        """Let go of streams."""
+        return await self._calls.rows(
+            _RELEASED,
+            "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[])",
+            *fences(holder_id, leases),
+        )
+
+    async def surplus_streams(self, holder_id: str, targets: Sequence[str]) -> list[SurplusStream]:
+        """Say which streams to release because others have come to share the work."""
+        return await self._calls.rows(
+            _SURPLUS,
+            "SELECT * FROM leasehold.surplus_streams(%s, %s::text[])",
+            holder_id,
+            list(targets),
+        )
+
+    async def renew_instance(
+        self,
+        instance_id: str,
+        role: str,
+        stream_targets: Sequence[str],
+        detail: Mapping[str, Any],
+        alive_seconds: float,
+    ) -> None:
+        """Say that an instance is alive, as what, and whose streams it serves."""
+        await self._calls.value(
+            "SELECT leasehold.renew_instance(%s, %s, %s::text[], %s::jsonb, %s)",
+            instance_id,
+            role,
+            list(stream_targets),
+            json_argument(dict(detail)),
+            alive_seconds,
+        )
+
+    async def release_instance(self, instance_id: str) -> bool:
+        """Say that an instance is going; False when it was not known."""
+        return await self._calls.value("SELECT leasehold.release_instance(%s)", instance_id)
+
+    async def record_leader_heartbeat(self, lease: Lease, detail: Mapping[str, Any]) -> None:
+        """Say what a leader does, for monitoring."""
+        await self._calls.value(
+            "SELECT leasehold.record_leader_heartbeat(%s, %s, %s, %s::jsonb)",
+            *fence(lease),
+            json_argument(dict(detail)),
+            lease_name=lease.name,
+        )
+
+
+def fence(lease: Lease) -> tuple[str, str, int]:
+    """Give what every write under a lease is checked by."""
+    return lease.name, lease.holder_id, lease.epoch
+
+
+def fences(holder_id: str, leases: Sequence[Lease]) -> tuple[str, list[str], list[int]]:
+    """Give the same for many leases of one holder."""
+    return holder_id, [lease.name for lease in leases], [lease.epoch for lease in leases]

@@ -1,0 +1,75 @@
+"""Retention: forgetting whole months of the ledger, step by step, as the schema's owner."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.errors import LockNotAvailable
+from psycopg.rows import class_row
+
+from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.errors import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    import psycopg
+
+_TRIES_MAX = 10
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What one step did, and which months it had to leave because of unfinished intents."""
+
+    intents_deleted: int
+    partition_dropped: str | None
+    partitions_kept: list[str]
+    done: bool
+
+
+def prune(
+    database_url: str,
+    *,
+    before: datetime | None = None,
+    keep_days: int = 0,
+    batch_size: int = 10000,
+) -> Iterator[Pruned]:
+    """Forget what was accepted before a moment, or too many days ago on the database's clock."""
+    with connect(database_url, application_name="leasehold prune") as connection:
+        moment = before or _days_ago(connection, keep_days)
+        while True:
+            step = _prune_step(connection, moment, batch_size)
+            yield step
+            if step.done:
+                return
+
+
+def _days_ago(connection: psycopg.Connection[Any], days: int) -> datetime:
+    """Ask once, so that all steps speak of the same moment."""
+    statement = "SELECT clock_timestamp() - make_interval(days => %s)"
+    with translated():
+        return connection.execute(statement, [days]).fetchall()[0][0]
+
+
+def _prune_step(connection: psycopg.Connection[Any], moment: datetime, batch_size: int) -> Pruned:
+    """Do one step in a transaction of its own; a busy ledger is tried again, not waited for."""
+    for _ in range(_TRIES_MAX):
+        try:
+            with translated(), connection.transaction():
+                connection.execute("SET LOCAL ROLE leasehold_owner")
+                cursor = connection.cursor(row_factory=class_row(Pruned))
+                cursor.execute("SELECT * FROM leasehold.prune(%s, %s)", [moment, batch_size])
+                return cursor.fetchall()[0]
+        except DatabaseUnavailable as error:
+            if error.sqlstate != LockNotAvailable.sqlstate:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+    raise DatabaseUnavailable(
+        f"the ledger was too busy to drop a month, {_TRIES_MAX} times: run it again at a quiet time"
+    )

@@ -1,0 +1,93 @@
+"""The calls of the role leasehold_executor that a scheduled executor makes under its leases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from leasehold.domain.intent import AttemptState, IntentId
+from leasehold.domain.verdict import BeginVerdict
+from leasehold.store.answers import BegunLeased, Recorded, Scheduled
+from leasehold.store.postgres.arguments import results_argument
+from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.items import RECORDED
+from leasehold.store.postgres.leases import fence, fences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.domain.lease import Lease
+    from leasehold.domain.outcome import Result
+
+# Before anything that was ever modified.
+_BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
+# Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
+_SCHEDULED = rows_of(Scheduled, last_state=AttemptState)
+_BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
+
+
+class PostgresSchedule:
+    """The part of ExecutorStore that a scheduled executor uses."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def refresh_schedule(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        after: tuple[datetime, IntentId] | None,
+        limit: int,
+    ) -> list[Scheduled]:
+        """Read what changed after a cursor; None is the beginning."""
+        return await self._calls.rows(
+            _SCHEDULED,
+            "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
+            "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
+            "       reference, first_tried_at, begun_at, last_modified_at, horizon"
+            "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
+            " ORDER BY last_modified_at, intent_id",
+            *fences(holder_id, leases),
+            *(after or _BEGINNING),
+            limit,
+        )
+
+    async def refresh_due_window(
+        self, holder_id: str, leases: Sequence[Lease], limit: int
+    ) -> list[Scheduled]:
+        """Read what is to be done next."""
+        return await self._calls.rows(
+            _SCHEDULED,
+            "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
+            "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
+            "       reference, first_tried_at, begun_at, last_modified_at, horizon"
+            "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s)",
+            *fences(holder_id, leases),
+            limit,
+        )
+
+    async def begin_leased_attempts(
+        self, lease: Lease, intent_ids: Sequence[IntentId]
+    ) -> list[BegunLeased]:
+        """Make "about to call" durable under a lease, and get the content."""
+        return await self._calls.rows(
+            _BEGUN,
+            "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])",
+            *fence(lease),
+            list(intent_ids),
+            lease_name=lease.name,
+        )
+
+    async def record_attempts(self, lease: Lease, results: Sequence[Result]) -> list[Recorded]:
+        """Record outcomes under a lease."""
+        return await self._calls.rows(
+            RECORDED,
+            "SELECT intent_id, verdict, attempt_no, state, reason,"
+            "       nullif(due_at, 'infinity') AS due_at,"
+            "       coalesce(due_at = 'infinity', false) AS is_held"
+            "  FROM leasehold.record_attempts(%s, %s, %s, %s::jsonb)",
+            *fence(lease),
+            results_argument(results),
+            lease_name=lease.name,
+        )

@@ -1,0 +1,37 @@
+"""PostgresStore: every call that the schema offers, on one pool.
+
+Its parts are complete on their own, for a process whose login has fewer roles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from leasehold.store.postgres.calls import Calls
+from leasehold.store.postgres.executor import PostgresExecutor
+from leasehold.store.postgres.ingest import PostgresIngest
+from leasehold.store.postgres.operators import PostgresOperators, PostgresReaders
+from leasehold.store.postgres.pool import Pool, PoolSettings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class PostgresStore(PostgresIngest, PostgresExecutor, PostgresOperators, PostgresReaders):
+    """Store on PostgreSQL: `async with PostgresStore(database_url) as store`."""
+
+    def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
+        self.pool = Pool(database_url, settings or PoolSettings())
+        super().__init__(Calls(self.pool))
+
+    async def __aenter__(self) -> Self:
+        await self.pool.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.pool.close()

@@ -1,0 +1,240 @@
+"""What the engine needs of a database: one method per function of the schema, under its name.
+
+The parts are those of the database's roles, so that a process asks only for what its login may do.
+Every method is one call and one transaction: when it returns, what it says is committed; when it
+raises DatabaseUnavailable, nothing is known. Verdicts come per row, in no promised order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from leasehold.domain import intent, lease, outcome, verdict
+    from leasehold.domain.intent import AttemptState, IntentId, NewIntent
+    from leasehold.domain.lease import Claim, Lease
+    from leasehold.domain.outcome import Result
+    from leasehold.store import answers
+
+    Json = Mapping[str, Any]
+
+
+class IngestStore(Protocol):
+    """For whoever hands in intents."""
+
+    async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[answers.Enqueued]:
+        """Accept intents; the verdicts come in the order of `intents`."""
+        ...
+
+    async def enqueue_intent(self, new: NewIntent) -> IntentId:
+        """Accept one, or raise IdempotencyConflict or InvalidArgument."""
+        ...
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake whoever waits for work of these targets: a hint, after the commits, for many."""
+        ...
+
+
+class ExecutorStore(Protocol):
+    """For whoever submits intents. Fenced methods raise LeaseLost, or say so per row."""
+
+    async def claim_outbox_batch(
+        self,
+        batch_size: int,
+        worker_id: str,
+        lease_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+    ) -> list[intent.Claimed]:
+        """Lease due items, each under a fresh token."""
+        ...
+
+    async def renew_outbox_leases(
+        self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
+    ) -> list[answers.RenewedClaim]:
+        """Beat the heart of these claims, and learn which are lost."""
+        ...
+
+    async def begin_outbox_attempts(
+        self, worker_id: str, claims: Sequence[Claim]
+    ) -> list[answers.Begun]:
+        """Make "about to call" durable."""
+        ...
+
+    async def complete_outbox_attempts(
+        self, worker_id: str, results: Sequence[Result]
+    ) -> list[answers.Recorded]:
+        """Record what became of claimed items."""
+        ...
+
+    async def complete_outbox_attempt(self, claim: Claim, outcome: outcome.Outcome) -> int:
+        """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
+        ...
+
+    async def release_outbox_claims(
+        self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
+    ) -> list[answers.ReleasedClaim]:
+        """Give claims back without a try."""
+        ...
+
+    async def repair_expired_leases(
+        self, batch_size: int, worker_id: str
+    ) -> list[answers.Repaired]:
+        """End the claims of holders that fell silent."""
+        ...
+
+    async def repair_missed_deadlines(
+        self, batch_size: int, worker_id: str
+    ) -> list[answers.MissedDeadline]:
+        """Finish items that passed their deadline while nobody had them."""
+        ...
+
+    async def acquire_lease(
+        self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
+    ) -> answers.Acquisition:
+        """Take a lease that is free, or learn who holds it."""
+        ...
+
+    async def renew_lease(
+        self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
+    ) -> datetime:
+        """Extend it and return its expiry, or raise LeaseLost."""
+        ...
+
+    async def release_lease(self, lease: Lease) -> bool:
+        """Let go; False when it was not ours any more."""
+        ...
+
+    async def claim_streams(
+        self,
+        holder_id: str,
+        targets: Sequence[str],
+        lease_seconds: float,
+        grace_seconds: float,
+        streams_max: int,
+    ) -> list[lease.StreamLease]:
+        """Claim streams up to this holder's fair share; the new ones only."""
+        ...
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[answers.RenewedStream]:
+        """Extend the leases of streams, and learn which are lost."""
+        ...
+
+    async def release_streams(
+        self, holder_id: str, leases: Sequence[Lease]
+    ) -> list[answers.ReleasedStream]:
+        """Let go of streams."""
+        ...
+
+    async def surplus_streams(
+        self, holder_id: str, targets: Sequence[str]
+    ) -> list[answers.SurplusStream]:
+        """Say which streams to release because others have come to share the work."""
+        ...
+
+    async def refresh_schedule(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        after: tuple[datetime, IntentId] | None,
+        limit: int,
+    ) -> list[answers.Scheduled]:
+        """Read what changed after a cursor; None is the beginning."""
+        ...
+
+    async def refresh_due_window(
+        self, holder_id: str, leases: Sequence[Lease], limit: int
+    ) -> list[answers.Scheduled]:
+        """Read what is to be done next."""
+        ...
+
+    async def begin_leased_attempts(
+        self, lease: Lease, intent_ids: Sequence[IntentId]
+    ) -> list[answers.BegunLeased]:
+        """Make "about to call" durable under a lease, and get the content."""
+        ...
+
+    async def record_attempts(
+        self, lease: Lease, results: Sequence[Result]
+    ) -> list[answers.Recorded]:
+        """Record outcomes under a lease."""
+        ...
+
+    async def renew_instance(
+        self,
+        instance_id: str,
+        role: str,
+        stream_targets: Sequence[str],
+        detail: Json,
+        alive_seconds: float,
+    ) -> None:
+        """Say that an instance is alive, as what, and whose streams it serves."""
+        ...
+
+    async def release_instance(self, instance_id: str) -> bool:
+        """Say that an instance is going."""
+        ...
+
+    async def record_leader_heartbeat(self, lease: Lease, detail: Json) -> None:
+        """Say what a leader does, for monitoring."""
+        ...
+
+    async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
+        """Make the ledger's partitions ahead of time."""
+        ...
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake whoever waits for work of these targets."""
+        ...
+
+
+class OperatorStore(Protocol):
+    """For people who intervene; every change is a ledger row in the operator's name."""
+
+    async def publish_contract(self, target: str, terms: Json, operator: str) -> int:
+        """Publish terms and return their version."""
+        ...
+
+    async def cancel_intent(
+        self, intent_id: IntentId, operator: str, note: str
+    ) -> verdict.CancelVerdict:
+        """Cancel what no call was made for."""
+        ...
+
+    async def resolve_intent(
+        self,
+        intent_id: IntentId,
+        state: AttemptState,
+        operator: str,
+        note: str,
+        reference: str | None = None,
+    ) -> verdict.ResolveVerdict:
+        """Say what became of a doubt: DISPATCHED, FAILED or RETRYABLE."""
+        ...
+
+    async def redrive_intents(
+        self, intent_ids: Sequence[IntentId], operator: str, note: str
+    ) -> list[answers.Redriven]:
+        """Try finished intents anew, as new intents."""
+        ...
+
+
+class ReaderStore(Protocol):
+    """For whoever looks. Intents that are not known are left out."""
+
+    async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[answers.Attempt]:
+        """Read the attempts of these intents, in order."""
+        ...
+
+    async def read_status(self, intent_ids: Sequence[IntentId]) -> list[answers.IntentStatus]:
+        """Read where these intents stand."""
+        ...
+
+
+class Store(IngestStore, ExecutorStore, OperatorStore, ReaderStore, Protocol):
+    """All of it, for a process that is everything at once."""
