@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from leasehold.cli.demo import demo
 from leasehold.cli.migrate import migrate
+from leasehold.cli.retention import prune
 from leasehold.domain.errors import LeaseholdError
 
 
@@ -48,4 +50,6 @@ def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
 ) -> None: ...
 
 
+app.command()(demo)
 app.command()(migrate)
+app.command()(prune)
