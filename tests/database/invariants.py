@@ -1,0 +1,181 @@
+"""What the database really holds, and what must be true of it whatever was called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.database.model import NEVER, TERMINAL, UNCERTAIN, UNIT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from psycopg.rows import DictRow
+
+    from tests.database.model import Item, Lease
+    from tests.support.outbox import Outbox
+
+_READ = """
+SELECT i.intent_id, i.lease_name_of_stream, s.status, s.attempts, i.stream_seq,
+       p.intent_id IS NOT NULL AS is_pending, p.attempt_count, p.last_state,
+       p.begun_at IS NOT NULL AS is_begun, p.begun_epoch, p.lease_name,
+       p.claimed_by, p.lease_token, p.lease_expires_at IS NOT NULL AS has_expiry,
+       {until_due} AS until_due, {until_claim_ends} AS until_claim_ends,
+       coalesce(ledger.numbers, '{{}}') AS numbers, coalesce(ledger.states, '{{}}') AS states
+  FROM (SELECT *, 'stream/' || target || '/' || stream AS lease_name_of_stream
+          FROM leasehold.intents WHERE {which}) AS i
+  JOIN leasehold.intent_status s ON s.intent_id = i.intent_id
+  LEFT JOIN leasehold.outbox_pending p ON p.intent_id = i.intent_id
+  LEFT JOIN LATERAL (
+    SELECT array_agg(a.attempt_no ORDER BY a.attempt_no) AS numbers,
+           array_agg(a.state ORDER BY a.attempt_no) AS states
+      FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id) AS ledger ON true
+"""
+_LEASES = """
+SELECT lease_name, holder_id, lease_epoch, {until_expiry} AS until_expiry,
+       {until_grace_ends} AS until_grace_ends
+  FROM leasehold.leases WHERE lease_name = ANY (%s)
+"""
+
+
+class DisagreementError(AssertionError):
+    """The database did other than the model says, or broke what must always hold."""
+
+
+def _seconds_until(column: str) -> str:
+    return (
+        f"CASE WHEN isfinite({column})"
+        f" THEN extract(epoch FROM {column} - clock_timestamp())::double precision"
+        f" WHEN {column} = 'infinity' THEN 'infinity'"
+        f" WHEN {column} IS NOT NULL THEN '-infinity' END"
+    )
+
+
+class Snapshot:
+    """All rows of one example, by intent, with its leases by name."""
+
+    def __init__(self, rows: Sequence[DictRow], leases: Sequence[DictRow]):
+        self.rows = {row["intent_id"]: row for row in rows}
+        self.leases = {row["lease_name"]: row for row in leases}
+
+    @classmethod
+    def of(
+        cls, outbox: Outbox, intent_ids: Sequence[UUID], lease_names: Sequence[str] = ()
+    ) -> Snapshot:
+        statement = _READ.format(
+            which="intent_id = ANY (%s)",
+            until_due=_seconds_until("p.due_at"),
+            until_claim_ends=_seconds_until("p.lease_expires_at"),
+        )
+        leases = _LEASES.format(
+            until_expiry=_seconds_until("expires_at"),
+            until_grace_ends=_seconds_until("grace_expires_at"),
+        )
+        return cls(
+            outbox.database.execute(statement, [list(intent_ids)]) if intent_ids else [],
+            outbox.database.execute(leases, [list(lease_names)]) if lease_names else [],
+        )
+
+    def check_invariants(self) -> None:
+        """What holds of each row without any model."""
+        for intent_id, row in self.rows.items():
+            for broken in _broken(row, self.leases):
+                raise DisagreementError(f"intent {intent_id}: {broken}, in {dict(row)}")
+        tokens = [row["lease_token"] for row in self.rows.values() if row["lease_token"]]
+        if len(tokens) != len(set(tokens)):
+            raise DisagreementError("two claims share a token")
+
+    def check_since(self, before: Snapshot) -> None:
+        """What no step may do to what was there before it."""
+        for name, lease in before.leases.items():
+            if self.leases[name]["lease_epoch"] < lease["lease_epoch"]:
+                raise DisagreementError(f"the epoch of {name} fell")
+        for intent_id, row in before.rows.items():
+            states, older = self.rows[intent_id]["states"], row["states"]
+            if states[: len(older)] != older:
+                raise DisagreementError(
+                    f"the ledger of {intent_id} was rewritten: {older}, {states}"
+                )
+            if "ZOMBIE_REQUEUE" in states[len(older) :] and row["last_state"] in UNCERTAIN:
+                raise DisagreementError(f"the doubt about {intent_id} was forgotten: {states}")
+
+    def compare(self, items: Mapping[UUID, Item], leases: Mapping[str, Lease], now: float) -> None:
+        """The rows are those of the model, to the unit."""
+        found = {intent_id: _facts(row) for intent_id, row in self.rows.items()}
+        _expect_same(found, {item.intent_id: _predicted(item, now) for item in items.values()})
+        held = {
+            name: (
+                row["holder_id"],
+                row["lease_epoch"],
+                _units(row["until_expiry"]),
+                _units(row["until_grace_ends"]),
+            )
+            for name, row in self.leases.items()
+        }
+        _expect_same(
+            held,
+            {
+                name: (lease.holder, lease.epoch, lease.expires - now, lease.grace_expires - now)
+                for name, lease in leases.items()
+            },
+        )
+
+
+def _broken(row: DictRow, leases: Mapping[str, DictRow]) -> list[str]:
+    numbers, states = row["numbers"], row["states"]
+    terminal = [state for state in states if state in TERMINAL]
+    rules = {
+        "the ledger has gaps": numbers == list(range(1, len(numbers) + 1)),
+        "more than one terminal row": len(terminal) <= 1,
+        "a row after the terminal one": not terminal or states[-1] in TERMINAL,
+        "pending and finished, or neither": row["is_pending"] == (not terminal),
+        "the view miscounts": row["attempts"] == len(numbers),
+    }
+    if row["is_pending"]:
+        in_lease = {row["claimed_by"] is None, row["lease_token"] is None, not row["has_expiry"]}
+        lease = leases.get(row["lease_name"])
+        rules |= {
+            "attempt_count is not the ledger's": row["attempt_count"] == max(numbers, default=0),
+            "last_state is not the ledger's": row["last_state"] == (states[-1] if states else None),
+            "half a claim": len(in_lease) == 1,
+            "a begun item without claim or epoch": not row["is_begun"]
+            or row["claimed_by"] is not None
+            or row["begun_epoch"] is not None,
+            "begun under an epoch that is gone": row["begun_epoch"] is None
+            or (lease is not None and lease["lease_epoch"] == row["begun_epoch"]),
+        }
+    return [name for name, holds in rules.items() if not holds]
+
+
+def _facts(row: DictRow) -> tuple[Any, ...]:
+    if not row["is_pending"]:
+        return (row["status"], row["states"])
+    claim = None
+    if row["claimed_by"] is not None:
+        claim = (row["claimed_by"], row["lease_token"], _units(row["until_claim_ends"]))
+    marks = (row["is_begun"], row["begun_epoch"])
+    return (row["status"], row["states"], _units(row["until_due"]), marks, claim)
+
+
+def _predicted(item: Item, now: float) -> tuple[Any, ...]:
+    if not item.is_pending:
+        return (item.status, item.states)
+    claim = None
+    if item.claim is not None:
+        claim = (item.claim.worker, item.claim.token, item.claim_expires - now)
+    due = item.due - now
+    marks = (item.begun, item.begun_epoch)
+    return (item.status, item.states, due if abs(due) == NEVER else round(due), marks, claim)
+
+
+def _units(seconds: float) -> float:
+    """To the nearest unit: how long an example runs is nothing beside it."""
+    return seconds if abs(seconds) == NEVER else round(seconds / UNIT_SECONDS)
+
+
+def _expect_same(found: Mapping[Any, Any], predicted: Mapping[Any, Any]) -> None:
+    for key in found.keys() | predicted.keys():
+        if found.get(key) != predicted.get(key):
+            raise DisagreementError(
+                f"{key}: found {found.get(key)}, predicted {predicted.get(key)}"
+            )

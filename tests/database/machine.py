@@ -1,0 +1,350 @@
+"""The state machine, first part: draws what intake, workers, the reaper and time do.
+
+Three workers claim items of three targets (keyed, lookup, blind), and time moves when the machine
+says so: by shifting stored timestamps as the owner. Every call goes to the real functions; `Model`
+says what should come of it. Leases and operators are in `machine_leased`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import psycopg
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.database.invariants import DisagreementError, Snapshot
+from tests.database.model import (
+    LEASE_UNITS,
+    SOON,
+    UNIT_SECONDS,
+    Claim,
+    Item,
+    Model,
+    Terms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from psycopg.rows import DictRow
+
+    from tests.support.outbox import Outbox
+
+KINDS = {
+    "keyed": Terms("item", "keyed", deadline=12, key_window=8),
+    "lookup": Terms("item", "lookup"),
+    "blind": Terms("item", "blind", attempts_max=2),
+    "cluster": Terms("cluster", "keyed"),
+    "stream": Terms("stream", "lookup"),
+}
+ITEM_KINDS = ("keyed", "lookup", "blind")
+REPORTS = ("DISPATCHED", "FAILED", "RETRYABLE", "IN_DOUBT", "SUBMITTED")
+PHANTOM = UUID(int=1)
+LEASE_SECONDS = LEASE_UNITS * UNIT_SECONDS
+
+kinds = st.sampled_from(list(KINDS))
+workers = st.sampled_from(["worker-1", "worker-2", "worker-3"])
+batch_sizes = st.sampled_from([10, 1, 2])
+asked_kinds = st.sampled_from([ITEM_KINDS, ("lookup",), ("keyed", "blind")])
+reports = st.sampled_from(REPORTS)
+units = st.integers(0, 2)
+picks = st.lists(st.integers(0, 12), min_size=1, max_size=3)
+entries = st.fixed_dictionaries(
+    {
+        "kind": kinds,
+        "key": st.integers(0, 15),
+        "payload": st.sampled_from([0, 0, 0, 1]),
+        "delay": st.sampled_from([0, 0, 1]),
+        "priority": st.integers(0, 3),
+        "stream": st.sampled_from(["a", "b"]),
+    }
+)
+seldom = st.sampled_from([False, False, False, False, True])
+ADVANCE = """
+WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step), items AS (
+  UPDATE leasehold.outbox_pending
+     SET due_at = due_at - step, deadline_at = deadline_at - step,
+         lease_expires_at = lease_expires_at - step,
+         first_tried_at = first_tried_at - step, begun_at = begun_at - step
+    FROM step WHERE target = ANY (%(targets)s)
+)
+UPDATE leasehold.leases
+   SET expires_at = expires_at - step, grace_expires_at = grace_expires_at - step
+  FROM step WHERE lease_name = ANY (%(leases)s)
+"""
+
+
+def has_claims(machine: ItemMachine) -> bool:
+    return len(machine.claims) > 1
+
+
+class ItemMachine(RuleBasedStateMachine):
+    """One example: its targets carry its number, so that examples share a database unharmed."""
+
+    def __init__(self, outbox: Outbox, number: int):
+        super().__init__()
+        self.outbox = outbox
+        self.model = Model()
+        self.names = {kind: f"{kind}-{number}" for kind in KINDS}
+        self.cluster_lease = f"executor-{number}"
+        self.lease_names = [self.cluster_lease, *(self.stream_lease(name) for name in "ab")]
+        self.current = dict(KINDS)
+        self.versions = dict.fromkeys(KINDS, 0)
+        self.keys: dict[tuple[str, int], tuple[UUID, int]] = {}
+        # Everything that was ever handed out: most of it goes stale, and is used all the same.
+        self.claims = [Claim(PHANTOM, "worker-1", PHANTOM)]
+
+    def stream_lease(self, stream: str) -> str:
+        return f"stream/{self.names['stream']}/{stream}"
+
+    def teardown(self) -> None:
+        # Repair looks at all targets: what this example leaves is not for the next one to repair.
+        self.outbox.database.owner_execute(
+            "DELETE FROM leasehold.outbox_pending WHERE target = ANY (%s)",
+            [list(self.names.values())],
+        )
+
+    def call(self, role: str, function: str, *arguments: Any) -> list[DictRow] | str:
+        """The rows of a call, or the SQLSTATE of ours that it raised."""
+        try:
+            return self.outbox.call(role, function, *arguments)
+        except psycopg.Error as error:
+            if error.sqlstate not in ("P7002", "P7003", "P7004"):
+                raise
+            return error.sqlstate
+
+    # Intake.
+
+    @initialize()
+    def publish_all(self) -> None:
+        self.outbox.as_role("executor").execute("SELECT setseed(0)")  # the first target of a walk
+        for kind in KINDS:
+            self.publish(kind, KINDS[kind].attempts_max)
+        kinds = [kind for kind in KINDS for _ in range(2)]
+        plain = {"payload": 0, "delay": 0, "priority": 1, "stream": "a"}
+        self.enqueue([plain | {"kind": kind, "key": key} for key, kind in enumerate(kinds)])
+
+    @rule(kind=kinds, attempts_max=st.integers(1, 4))
+    def publish(self, kind: str, attempts_max: int) -> None:
+        policy = "one_shot" if attempts_max == 1 else "max_attempts"
+        terms = replace(KINDS[kind], attempts_max=attempts_max, policy=policy)
+        self.versions[kind] += terms != self.current[kind] or self.versions[kind] == 0
+        self.current[kind] = terms
+        contract = terms.as_contract(self.cluster_lease)
+        rows = self.call("operator", "publish_contract", self.names[kind], contract, "operator")
+        expect(rows, [{"publish_contract": self.versions[kind]}])
+
+    @rule(batch=st.lists(entries, min_size=1, max_size=4))
+    def enqueue(self, batch: list[dict[str, Any]]) -> None:
+        rows = self.call(
+            "ingest",
+            "enqueue_intents",
+            [
+                {
+                    "target": self.names[entry["kind"]],
+                    "payload": {"number": entry["payload"]},
+                    "idempotency_key": f"key-{entry['key']}",
+                    "delay_seconds": entry["delay"] * UNIT_SECONDS,
+                    "priority": entry["priority"],
+                }
+                | ({"stream": entry["stream"]} if entry["kind"] == "stream" else {})
+                for entry in batch
+            ],
+        )
+        for entry, row in zip(batch, rows, strict=True):
+            key = (entry["kind"], entry["key"])
+            if key in self.keys:
+                first_id, payload = self.keys[key]
+                verdict = "duplicate" if payload == entry["payload"] else "conflict"
+                expect((row["verdict"], row["intent_id"]), (verdict, first_id))
+                continue
+            expect(row["verdict"], "accepted")
+            self.keys[key] = (row["intent_id"], entry["payload"])
+            item = self.accept(entry["kind"], row["intent_id"], entry["stream"], entry["delay"])
+            item.priority = entry["priority"]
+
+    def accept(self, kind: str, intent_id: UUID, stream: str, delay: int = 0) -> Item:
+        terms, now = self.current[kind], self.model.now
+        item = Item(intent_id, self.names[kind], terms, due=now + delay)
+        item.deadline = None if terms.deadline is None else now + terms.deadline
+        if terms.scope == "stream":
+            # Order of acceptance; the real number may have gaps, but rises with it.
+            item.stream_seq = len(self.model.items) + 1
+            item.lease_name = self.stream_lease(stream)
+        elif terms.scope == "cluster":
+            item.lease_name = self.cluster_lease
+        self.model.items[intent_id] = item
+        return item
+
+    # Workers.
+
+    @rule(worker=workers, batch_size=batch_sizes, asked=asked_kinds)
+    def claim(self, worker: str, batch_size: int, asked: Sequence[str] = ITEM_KINDS) -> None:
+        targets = [self.names[kind] for kind in asked]
+        requeueable = self.model.requeueable(targets)
+        lengths = {item.intent_id: len(item.states) for item in requeueable}
+        rows = self.call(
+            "executor", "claim_outbox_batch", batch_size, worker, LEASE_SECONDS, targets
+        )
+        # Which of many expired claims come first is the database's affair; how many is not.
+        found = Snapshot.of(self.outbox, list(lengths))
+        requeued = [
+            item
+            for item in requeueable
+            if len(found.rows[item.intent_id]["states"]) > lengths[item.intent_id]
+        ]
+        expect(len(requeued), min(batch_size, len(requeueable)))
+        self.model.end_expired(requeued, 0)
+        free = self.model.claimable(targets)
+        expect(len(rows), min(batch_size, len(free)))
+        expect({row["intent_id"] for row in rows} <= {item.intent_id for item in free}, True)
+        claimed = [self.model.items[row["intent_id"]] for row in rows]
+        for item in claimed:
+            skipped = [o for o in free if o not in claimed and o.target == item.target]
+            expect(any((o.priority, o.due) < (item.priority, item.due) for o in skipped), False)
+        for row in sorted(rows, key=lambda row: row["intent_id"]):
+            item = self.model.items[row["intent_id"]]
+            expect((row["attempt_no"], row["last_state"]), (len(item.states) + 1, item.last_state))
+            self.claims.append(Claim(item.intent_id, worker, row["lease_token"]))
+            self.model.hand_out(self.claims[-1])
+
+    def picked_claims(self, which: list[int]) -> list[Claim]:
+        """Some claims, the newest first, no two of them of one intent."""
+        chosen = [self.claims[-1 - pick % len(self.claims)] for pick in which]
+        return list({claim.intent_id: claim for claim in chosen}.values())
+
+    @precondition(has_claims)
+    @rule(which=picks, as_stranger=seldom)
+    def begin(self, which: list[int], as_stranger: bool) -> None:
+        claims = self.picked_claims(which)
+        worker = "stranger" if as_stranger else claims[0].worker
+        verdicts = {c.intent_id: self.model.begin_verdict(c, worker) for c in claims}
+        rows = self.call(
+            "executor",
+            "begin_outbox_attempts",
+            worker,
+            [claim.intent_id for claim in claims],
+            [claim.token for claim in claims],
+        )
+        expect({row["intent_id"]: row["verdict"] for row in rows}, verdicts)
+        for intent_id, verdict in verdicts.items():
+            if verdict == "begun":
+                self.model.items[intent_id].begun = True
+
+    @precondition(has_claims)
+    @rule(which=picks, state=reports, retry_after=units, as_stranger=seldom)
+    def complete(self, which: list[int], state: str, retry_after: int, as_stranger: bool) -> None:
+        claims = self.picked_claims(which)
+        worker = "stranger" if as_stranger else claims[0].worker
+        verdicts = {c.intent_id: self.model.complete_verdict(c, worker, state) for c in claims}
+        results = [
+            report(claim.intent_id, state, retry_after) | {"lease_token": str(claim.token)}
+            for claim in claims
+        ]
+        rows = self.call("executor", "complete_outbox_attempts", worker, results)
+        self.compare_results(rows, verdicts, state, retry_after)
+
+    def compare_results(
+        self, rows: list[DictRow] | str, verdicts: dict[UUID, str], state: str, retry_after: int
+    ) -> None:
+        if "not_begun" in verdicts.values():
+            expect(rows, "P7003")
+            return
+        written = {
+            intent_id: self.model.append(self.model.items[intent_id], state, retry_after)
+            for intent_id, verdict in verdicts.items()
+            if verdict == "applied"
+        }
+        expect(
+            {row["intent_id"]: (row["verdict"], row["state"]) for row in rows},
+            {
+                intent_id: (verdict, written.get(intent_id))
+                for intent_id, verdict in verdicts.items()
+            },
+        )
+
+    @precondition(has_claims)
+    @rule(which=picks)
+    def renew(self, which: list[int]) -> None:
+        claims = self.picked_claims(which)
+        worker = claims[0].worker
+        lost = {claim.token: self.model.is_lost(claim, worker) for claim in claims}
+        tokens = [claim.token for claim in claims]
+        rows = self.call("executor", "renew_outbox_leases", worker, tokens, LEASE_SECONDS)
+        verdicts = {token: "lease_lost" if lost[token] else "renewed" for token in tokens}
+        expect({row["lease_token"]: row["verdict"] for row in rows}, verdicts)
+        for claim in claims:
+            if not lost[claim.token]:
+                self.model.items[claim.intent_id].claim_expires = self.model.now + LEASE_UNITS
+
+    @precondition(has_claims)
+    @rule(which=picks, delay=units)
+    def release(self, which: list[int], delay: int) -> None:
+        claims = self.picked_claims(which)
+        worker = claims[0].worker
+        verdicts = {}
+        for claim in claims:
+            if self.model.is_lost(claim, worker):
+                verdicts[claim.token] = "lease_lost"
+            elif (item := self.model.items[claim.intent_id]).begun:
+                verdicts[claim.token] = "begun"
+            else:
+                verdicts[claim.token] = "released"
+                item.claim, item.due = None, self.model.now + delay if delay else item.due
+        tokens = [claim.token for claim in claims]
+        rows = self.call("executor", "release_outbox_claims", worker, tokens, delay * UNIT_SECONDS)
+        expect({row["lease_token"]: row["verdict"] for row in rows}, verdicts)
+
+    # The reaper, and time.
+
+    @precondition(lambda self: self.model.expired())
+    @rule()
+    def repair(self) -> None:
+        expired = self.model.expired()
+        self.model.end_expired(expired, SOON)
+        rows = self.call("executor", "repair_expired_leases", 10000, "reaper")
+        expect(
+            {row["intent_id"]: (row["attempt_no"], row["state"]) for row in rows},
+            {item.intent_id: (len(item.states), item.last_state) for item in expired},
+        )
+        self.advance(1)  # so that what is due in a second is due
+
+    @precondition(lambda self: self.model.past_deadline())
+    @rule()
+    def repair_missed_deadlines(self) -> None:
+        missed = self.model.past_deadline()
+        for item in missed:
+            self.model.append(item, "FAILED", reason="deadline_exceeded")
+        rows = self.call("executor", "repair_missed_deadlines", 10000, "reaper")
+        expect({row["intent_id"] for row in rows}, {item.intent_id for item in missed})
+
+    @rule(units=st.integers(1, 4))
+    def advance(self, units: int) -> None:
+        self.model.now += units
+        self.outbox.database.owner_execute(
+            ADVANCE,
+            {
+                "seconds": units * UNIT_SECONDS,
+                "targets": list(self.names.values()),
+                "leases": self.lease_names,
+            },
+        )
+
+
+def expect(found: object, predicted: object) -> None:
+    """The database did what the model says, or a disagreement that shows both."""
+    if found != predicted:
+        raise DisagreementError(f"found {found!r}, predicted {predicted!r}")
+
+
+def report(intent_id: UUID, state: str, retry_after: int) -> dict[str, Any]:
+    """A result as an executor reports it."""
+    return {
+        "intent_id": str(intent_id),
+        "state": state,
+        "reference": "gateway-reference",
+        "retry_after_seconds": retry_after * UNIT_SECONDS,
+    }

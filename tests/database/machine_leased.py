@@ -1,0 +1,288 @@
+"""The state machine, second part: leases, streams, operators, and the comparison after each step.
+
+Two holders share a cluster lease and two streams. Grants go stale and are used all the same: what
+a stale holder writes must be refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from tests.database.invariants import Snapshot
+from tests.database.machine import (
+    LEASE_SECONDS,
+    PHANTOM,
+    ItemMachine,
+    expect,
+    picks,
+    report,
+    reports,
+    units,
+    workers,
+)
+from tests.database.model import GRACE_UNITS, LEASE_UNITS, UNCERTAIN, UNIT_SECONDS, Claim, Grant
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.database.model import Item
+    from tests.support.outbox import Outbox
+
+holders = st.sampled_from(["holder-1", "holder-2"])
+graces = st.sampled_from([0, GRACE_UNITS])
+which_one = st.integers(0, 12)
+resolutions = st.sampled_from(["DISPATCHED", "FAILED", "RETRYABLE"])
+
+
+class Machine(ItemMachine):
+    """Everything at once: one instance of a database serves all scopes."""
+
+    def __init__(self, outbox: Outbox, number: int):
+        super().__init__(outbox, number)
+        self.grants = [Grant(self.cluster_lease, "holder-1", 1)]  # never granted
+        self.redriven: dict[UUID, UUID] = {}
+        self.before = Snapshot([], [])
+
+    @invariant()
+    def the_database_is_as_predicted(self) -> None:
+        found = Snapshot.of(self.outbox, list(self.model.items), self.lease_names)
+        found.check_invariants()
+        found.check_since(self.before)
+        found.compare(self.model.items, self.model.leases, self.model.now)
+        self.before = found
+
+    # Leases.
+
+    @rule(holder=holders, grace=graces)
+    def acquire(self, holder: str, grace: int) -> None:
+        name = self.cluster_lease
+        is_free, in_flight = self.model.is_free(name), self.model.in_flight(name)
+        if is_free:
+            self.grants.append(self.model.take(name, holder, grace))
+        rows = self.call(
+            "executor", "acquire_lease", name, holder, LEASE_SECONDS, grace * UNIT_SECONDS
+        )
+        lease = self.model.leases[name]
+        seen = [(row["acquired"], row["holder_id"], row["lease_epoch"]) for row in rows]
+        expect(seen, [(is_free, lease.holder, lease.epoch)])
+        self.let_a_second_pass(is_free and in_flight)
+
+    @rule(holder=holders, grace=graces)
+    def claim_streams(self, holder: str, grace: int) -> None:
+        free = self.model.free_streams(self.names["stream"])
+        in_flight = [item for name in free for item in self.model.in_flight(name)]
+        granted = [self.model.take(name, holder, grace) for name in sorted(free)]
+        targets = [self.names["stream"]]
+        rows = self.call(
+            "executor", "claim_streams", holder, targets, LEASE_SECONDS, grace * UNIT_SECONDS, 10
+        )
+        seen = {row["lease_name"]: row["lease_epoch"] for row in rows}
+        expect(seen, {grant.name: grant.epoch for grant in granted})
+        self.grants.extend(granted)
+        self.let_a_second_pass(in_flight)
+
+    def let_a_second_pass(self, doubted: object) -> None:
+        """What a takeover put in doubt is due in a second; the model knows no seconds."""
+        if doubted:
+            self.advance(1)
+
+    def picked_grant(self, which: int) -> Grant:
+        return self.grants[-1 - which % len(self.grants)]
+
+    def is_kept(self, grant: Grant, *, in_grace: bool = True) -> bool:
+        lease = self.model.leases.get(grant.name)
+        if lease is None or not lease.is_held_by(grant):
+            return False
+        return (lease.grace_expires if in_grace else lease.expires) > self.model.now
+
+    @rule(which=which_one, grace=graces)
+    def renew_lease(self, which: int, grace: int) -> None:
+        grant = self.picked_grant(which)
+        is_kept = self.is_kept(grant)
+        if is_kept:
+            self.model.extend(self.model.leases[grant.name], grace)
+        rows = self.call(
+            "executor",
+            "renew_lease",
+            *(grant.name, grant.holder, grant.epoch, LEASE_SECONDS, grace * UNIT_SECONDS),
+        )
+        expect(rows if isinstance(rows, str) else "renewed", "renewed" if is_kept else "P7002")
+
+    @rule(which=which_one)
+    def release_lease(self, which: int) -> None:
+        grant = self.picked_grant(which)
+        is_kept = self.is_kept(grant)
+        if is_kept:
+            lease = self.model.leases[grant.name]
+            lease.expires = min(lease.expires, self.model.now)
+            lease.grace_expires = self.model.now
+        rows = self.call("executor", "release_lease", grant.name, grant.holder, grant.epoch)
+        expect(rows, [{"release_lease": is_kept}])
+
+    # Holders.
+
+    def picked_items(self, which: list[int], grant: Grant) -> list[UUID]:
+        """Items of the lease in their order, with now and then one that is not its own."""
+        own = [item for item in self.model.items.values() if item.lease_name == grant.name]
+        own.sort(key=lambda item: not item.is_pending)
+        known = [item.intent_id for item in own] + [*list(self.model.items)[:1], PHANTOM]
+        return list(dict.fromkeys(known[pick % len(known)] for pick in which))
+
+    @rule(which=which_one, intents=picks)
+    def begin_leased(self, which: int, intents: list[int]) -> None:
+        grant = self.picked_grant(which)
+        ids = self.picked_items(intents, grant)
+        verdicts = {
+            intent_id: self.model.begin_leased_verdict(
+                grant.name, self.model.items.get(intent_id), set(ids)
+            )
+            for intent_id in ids
+        }
+        rows = self.call(
+            "executor", "begin_leased_attempts", grant.name, grant.holder, grant.epoch, ids
+        )
+        if not self.is_kept(grant, in_grace=False):
+            expect(rows, "P7002")
+            return
+        expect({row["intent_id"]: row["verdict"] for row in rows}, verdicts)
+        for intent_id, verdict in verdicts.items():
+            if verdict == "begun":
+                item = self.model.items[intent_id]
+                item.begun, item.begun_epoch = True, grant.epoch
+                item.first_tried = self.model.now if item.first_tried is None else item.first_tried
+
+    @rule(which=which_one, intents=picks, state=reports, retry_after=units)
+    def record(self, which: int, intents: list[int], state: str, retry_after: int) -> None:
+        grant = self.picked_grant(which)
+        self.record_for(grant, self.picked_items(intents, grant), state, retry_after)
+
+    def record_for(self, grant: Grant, ids: list[UUID], state: str, retry_after: int) -> None:
+        verdicts = {
+            intent_id: self.model.record_verdict(grant.name, self.model.items.get(intent_id), state)
+            for intent_id in ids
+        }
+        results = [report(intent_id, state, retry_after) for intent_id in ids]
+        fence = (grant.name, grant.holder, grant.epoch)
+        rows = self.call("executor", "record_attempts", *fence, json.dumps(results))
+        if self.is_kept(grant):
+            self.compare_results(rows, verdicts, state, retry_after)
+        else:
+            expect(rows, "P7002")
+
+    # What well-behaved executors do, several steps at once, so that examples get far.
+
+    @rule(worker=workers, begin=st.booleans())
+    def claim_all(self, worker: str, begin: bool) -> None:
+        known = len(self.claims)
+        self.claim(worker, 10)
+        self.the_database_is_as_predicted()
+        if begin and len(self.claims) > known:
+            self.begin(list(range(len(self.claims) - known)), as_stranger=False)
+
+    @rule(worker=workers, state=reports, retry_after=units)
+    def claim_and_submit_all(self, worker: str, state: str, retry_after: int) -> None:
+        known = len(self.claims)
+        self.claim_all(worker, begin=True)
+        self.the_database_is_as_predicted()
+        if len(self.claims) > known:
+            newest = list(range(len(self.claims) - known))
+            self.complete(newest, state, retry_after, as_stranger=False)
+
+    @precondition(lambda self: self.replaced_claims())
+    @rule(which=which_one, state=reports)
+    def complete_under_an_old_token(self, which: int, state: str) -> None:
+        """A paused worker wakes up and reports, even in the name of whoever holds the work now."""
+        replaced = self.replaced_claims()
+        claim = replaced[which % len(replaced)]
+        holder = self.model.items[claim.intent_id].claim
+        late = Claim(claim.intent_id, holder.worker if holder else claim.worker, claim.token)
+        self.claims.append(late)
+        self.complete([0], state, 1, as_stranger=False)
+
+    def replaced_claims(self) -> list[Claim]:
+        claimed = {item.intent_id: item.claim for item in self.model.items.values() if item.claim}
+        return [c for c in self.claims if claimed.get(c.intent_id, c).token != c.token]
+
+    @rule()
+    def let_leases_expire(self) -> None:
+        self.advance(LEASE_UNITS)
+
+    @rule(holder=holders, grace=graces, begun=st.sampled_from([[0], [0, 1], [1], []]))
+    def lead(self, holder: str, grace: int, begun: list[int]) -> None:
+        """Take whatever is free, and begin some of it."""
+        for take in (self.acquire, self.claim_streams):
+            known = len(self.grants)
+            take(holder, grace)
+            if begun and len(self.grants) > known:
+                self.the_database_is_as_predicted()
+                self.begin_leased(0, begun)
+
+    @rule(which=which_one, state=reports, retry_after=units)
+    def record_begun(self, which: int, state: str, retry_after: int) -> None:
+        """The holder of the moment reports the calls it had begun."""
+        kept = [grant for grant in self.grants if self.is_kept(grant)]
+        kept = [grant for grant in kept if self.model.in_flight(grant.name)] or kept
+        if kept:
+            grant = kept[which % len(kept)]
+            begun = [item.intent_id for item in self.model.in_flight(grant.name)]
+            self.record_for(grant, begun, state, retry_after)
+
+    # Operators.
+
+    def picked_item(self, which: int) -> Item:
+        return list(self.model.items.values())[-1 - which % len(self.model.items)]
+
+    @rule(which=which_one)
+    def cancel(self, which: int) -> None:
+        item = self.picked_item(which)
+        verdict = self.model.cancel_verdict(item)
+        rows = self.call("operator", "cancel_intent", item.intent_id, "operator", "not wanted")
+        expect(rows, [{"cancel_intent": verdict}])
+        if verdict == "cancelled":
+            self.model.append(item, "CANCELLED")
+
+    @precondition(lambda self: self.in_doubt())
+    @rule(which=which_one, state=resolutions)
+    def resolve(self, which: int, state: str) -> None:
+        doubted = self.in_doubt()
+        item = doubted[which % len(doubted)]
+        expected = self.resolve_verdict(item, state)
+        rows = self.call(
+            "operator", "resolve_intent", item.intent_id, state, "operator", "asked the gateway"
+        )
+        expect(rows, expected if expected == "P7004" else [{"resolve_intent": expected}])
+        if expected == "resolved":
+            self.model.append(item, state)
+
+    def in_doubt(self) -> list[Item]:
+        return [item for item in self.model.items.values() if item.last_state in UNCERTAIN]
+
+    def resolve_verdict(self, item: Item, state: str) -> str:
+        if item.begun or item.claim is not None:
+            return "in_flight"
+        is_spent = len(item.states) + 1 >= item.terms.attempts_max
+        is_late = item.deadline is not None and item.deadline <= self.model.now
+        return "P7004" if state == "RETRYABLE" and (is_spent or is_late) else "resolved"
+
+    @rule(which=which_one)
+    def redrive(self, which: int) -> None:
+        finished = [item for item in self.model.items.values() if not item.is_pending]
+        item = finished[which % len(finished)] if finished else self.picked_item(which)
+        rows: Any = self.call("operator", "redrive_intents", [item.intent_id], "operator", "again")
+        [row] = rows
+        if item.is_pending or item.last_state == "DISPATCHED":
+            verdict = "not_terminal" if item.is_pending else "already_accepted"
+            expect((row["verdict"], row["new_intent_id"]), (verdict, None))
+        elif item.intent_id in self.redriven:
+            first = self.redriven[item.intent_id]
+            expect((row["verdict"], row["new_intent_id"]), ("already_redriven", first))
+        else:
+            expect(row["verdict"], "redriven")
+            self.redriven[item.intent_id] = row["new_intent_id"]
+            [kind] = [kind for kind, name in self.names.items() if name == item.target]
+            stream = (item.lease_name or "").rpartition("/")[2]
+            self.accept(kind, row["new_intent_id"], stream).states.append("RETRYABLE")

@@ -1,0 +1,328 @@
+"""What the database should do, in small: the model that the state machine compares it with.
+
+Time is a whole number of units, moved by hand; a unit is far longer than any example runs, so the
+real seconds that pass meanwhile never decide anything. A second (SOON) is due after the next move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from uuid import UUID
+
+UNIT_SECONDS = 600
+SOON = 1 / UNIT_SECONDS
+NEVER = float("inf")
+TERMINAL = ("DISPATCHED", "FAILED", "CANCELLED")
+UNCERTAIN = ("IN_DOUBT", "SUBMITTED")
+LEASE_UNITS = 2
+GRACE_UNITS = 2
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What of a contract the model decides by; times in units."""
+
+    scope: str
+    guarantee: str
+    attempts_max: int = 3
+    policy: str = "max_attempts"
+    deadline: int | None = None
+    quarantine: int = 4
+    key_window: int | None = None
+
+    def as_contract(self, lease_name: str) -> dict[str, object]:
+        terms: dict[str, object] = {
+            "scope": self.scope,
+            "guarantee": self.guarantee,
+            "retry_policy": self.policy,
+            "attempts_max": self.attempts_max,
+            "lease_seconds": LEASE_UNITS * UNIT_SECONDS,
+            "quarantine_seconds": self.quarantine * UNIT_SECONDS,
+        }
+        if self.deadline is not None:
+            terms["deadline_seconds"] = self.deadline * UNIT_SECONDS
+        if self.key_window is not None:
+            terms["key_window_seconds"] = self.key_window * UNIT_SECONDS
+        return terms | ({"lease_name": lease_name} if self.scope == "cluster" else {})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a worker was handed, and keeps in its memory whether it still holds or not."""
+
+    intent_id: UUID
+    worker: str
+    token: UUID
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A lease as its holder remembers it."""
+
+    name: str
+    holder: str
+    epoch: int
+
+
+@dataclass
+class Lease:
+    holder: str = ""
+    epoch: int = 0
+    expires: float = -NEVER
+    grace_expires: float = -NEVER
+
+    def is_held_by(self, grant: Grant) -> bool:
+        return (self.holder, self.epoch) == (grant.holder, grant.epoch)
+
+
+@dataclass
+class Item:
+    """One intent: what the ledger says of it, and its pending row while it has one."""
+
+    intent_id: UUID
+    target: str
+    terms: Terms
+    due: float
+    priority: int = 1
+    lease_name: str | None = None
+    stream_seq: int | None = None
+    deadline: float | None = None
+    states: list[str] = field(default_factory=list)
+    reason: str | None = None
+    first_tried: float | None = None
+    begun: bool = False
+    begun_epoch: int | None = None
+    claim: Claim | None = None
+    claim_expires: float = -NEVER
+
+    @property
+    def last_state(self) -> str | None:
+        return self.states[-1] if self.states else None
+
+    @property
+    def is_pending(self) -> bool:
+        return self.last_state not in TERMINAL
+
+    @property
+    def status(self) -> str:
+        match self.last_state:
+            case "DISPATCHED":
+                return "accepted"
+            case "CANCELLED":
+                return "cancelled"
+            case "FAILED":
+                spent = ("max_attempts", "one_shot", "deadline_exceeded")
+                return "exhausted" if self.reason in spent else "rejected"
+            case "IN_DOUBT":
+                return "held" if self.due == NEVER else "in_doubt"
+            case "SUBMITTED":
+                return "confirming"
+            case _:
+                return "pending"
+
+
+class Model:
+    """All items and leases of one example, and the rules by which they may change."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.items: dict[UUID, Item] = {}
+        self.leases: dict[str, Lease] = {}
+
+    # What is possible now.
+
+    def is_lost(self, claim: Claim, worker: str) -> bool:
+        item = self.items.get(claim.intent_id)
+        if item is None or item.claim != claim:
+            return True
+        return worker != claim.worker or item.claim_expires <= self.now
+
+    def claimable(self, targets: Collection[str]) -> list[Item]:
+        return [
+            item
+            for item in self.items.values()
+            if item.is_pending and item.terms.scope == "item" and item.target in targets
+            if item.claim is None and item.due <= self.now
+        ]
+
+    def expired(self) -> list[Item]:
+        return [
+            item
+            for item in self.items.values()
+            if item.is_pending and item.claim is not None and item.claim_expires <= self.now
+        ]
+
+    def requeueable(self, targets: Collection[str]) -> list[Item]:
+        """Expired claims that a claim may replace on its own; repair ends all others."""
+        return [
+            item
+            for item in self.expired()
+            if item.target in targets and not item.begun
+            if len(item.states) + 1 < item.terms.attempts_max
+            if item.deadline is None or item.deadline > self.now
+        ]
+
+    def past_deadline(self) -> list[Item]:
+        return [
+            item
+            for item in self.items.values()
+            if item.is_pending and item.terms.scope == "item" and item.claim is None
+            if item.deadline is not None and item.deadline <= self.now
+            if item.last_state not in UNCERTAIN
+        ]
+
+    def in_flight(self, lease_name: str) -> list[Item]:
+        return [
+            item
+            for item in self.items.values()
+            if item.is_pending and item.lease_name == lease_name and item.begun
+        ]
+
+    def is_free(self, lease_name: str) -> bool:
+        """Two phases: after the first unless a call is in flight, after the second always."""
+        lease = self.leases.get(lease_name, Lease())
+        return lease.expires <= self.now and (
+            lease.grace_expires <= self.now or not self.in_flight(lease_name)
+        )
+
+    def free_streams(self, target: str) -> set[str]:
+        active = {
+            item.lease_name
+            for item in self.items.values()
+            if item.is_pending and item.target == target and item.lease_name is not None
+        }
+        return {name for name in active if self.is_free(name)}
+
+    # Verdicts.
+
+    def absence(self, item: Item | None) -> str:
+        return "not_found" if item is None else "already_terminal"
+
+    def begin_verdict(self, claim: Claim, worker: str) -> str:
+        item = self.items.get(claim.intent_id)
+        if item is None or not item.is_pending:
+            return self.absence(item)
+        return "lease_lost" if self.is_lost(claim, worker) else "begun"
+
+    def complete_verdict(self, claim: Claim, worker: str, state: str) -> str:
+        """not_begun stands for P7003, which refuses the whole batch."""
+        item = self.items.get(claim.intent_id)
+        if item is None or not item.is_pending:
+            return self.absence(item)
+        if self.is_lost(claim, worker):
+            return "lease_lost"
+        return "not_begun" if is_unbegun_call(item, state) else "applied"
+
+    def begin_leased_verdict(self, lease_name: str, item: Item | None, batch: set[UUID]) -> str:
+        if item is None or not item.is_pending:
+            return self.absence(item)
+        if item.lease_name != lease_name:
+            return "not_found"
+        if item.begun:
+            return "already_begun"
+        if item.due > self.now:
+            return "not_due"
+        return "out_of_order" if self.is_behind(item, batch) else "begun"
+
+    def is_behind(self, item: Item, batch: set[UUID]) -> bool:
+        """Whether an earlier item of the stream stands in the way."""
+        return item.terms.scope == "stream" and any(
+            earlier.is_pending
+            and earlier.lease_name == item.lease_name
+            and (earlier.stream_seq or 0) < (item.stream_seq or 0)
+            and (earlier.begun or earlier.due > self.now or earlier.intent_id not in batch)
+            for earlier in self.items.values()
+        )
+
+    def record_verdict(self, lease_name: str, item: Item | None, state: str) -> str:
+        if item is None or not item.is_pending:
+            return self.absence(item)
+        if item.lease_name != lease_name:
+            return "not_found"
+        return "not_begun" if is_unbegun_call(item, state) else "applied"
+
+    def cancel_verdict(self, item: Item) -> str:
+        if not item.is_pending:
+            return self.absence(item)
+        if item.begun or item.claim is not None:
+            return "in_flight"
+        return {"IN_DOUBT": "in_doubt", "SUBMITTED": "confirming"}.get(
+            item.last_state or "", "cancelled"
+        )
+
+    # Changes.
+
+    def hand_out(self, claim: Claim) -> None:
+        item = self.items[claim.intent_id]
+        item.claim, item.claim_expires = claim, self.now + LEASE_UNITS
+        item.first_tried = self.now if item.first_tried is None else item.first_tried
+
+    def take(self, name: str, holder: str, grace: int) -> Grant:
+        """Give a free lease to a holder; calls of the one before are in doubt from now on."""
+        for item in self.in_flight(name):
+            self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
+        lease = self.leases.setdefault(name, Lease())
+        lease.holder, lease.epoch = holder, lease.epoch + 1
+        self.extend(lease, grace)
+        return Grant(name, holder, lease.epoch)
+
+    def extend(self, lease: Lease, grace: int) -> None:
+        lease.expires = self.now + LEASE_UNITS
+        lease.grace_expires = lease.expires + grace
+
+    def end_expired(self, items: Iterable[Item], retry_after: float) -> None:
+        for item in items:
+            self.append(item, zombie_state(item), retry_after, "lease_expired")
+
+    def append(
+        self, item: Item, state: str, retry_after: float = 0, reason: str | None = None
+    ) -> str:
+        """Put a row on the item's ledger and move its pending row; the state that was written."""
+        again = self.now + retry_after
+        spent = len(item.states) + 1 >= item.terms.attempts_max
+        exhausted_by = None
+        if state in ("RETRYABLE", "ZOMBIE_REQUEUE"):
+            if spent:
+                exhausted_by = "one_shot" if item.terms.policy == "one_shot" else "max_attempts"
+            elif item.deadline is not None and again >= item.deadline:
+                exhausted_by = "deadline_exceeded"
+        item.states.append("FAILED" if exhausted_by else state)
+        item.reason = exhausted_by or reason
+        item.due = self.doubt_due(item, again, spent=spent) if state == "IN_DOUBT" else again
+        item.first_tried = self.now if item.first_tried is None else item.first_tried
+        item.begun, item.begun_epoch, item.claim = False, None, None
+        return item.states[-1]
+
+    def doubt_due(self, item: Item, again: float, *, spent: bool) -> float:
+        """When to act on a doubt: by what the gateway can be held to."""
+        terms = item.terms
+        if terms.guarantee == "blind":
+            return NEVER
+        past_window = (
+            terms.key_window is not None
+            and item.first_tried is not None
+            and self.now >= item.first_tried + terms.key_window
+        )
+        if terms.guarantee == "lookup" or past_window:
+            return self.now + terms.quarantine
+        return NEVER if spent else again
+
+
+def zombie_state(item: Item) -> str:
+    """What is written when a holder falls silent: a doubt that is there outlives whoever asks."""
+    if item.begun or item.last_state == "IN_DOUBT":
+        return "IN_DOUBT"
+    return "SUBMITTED" if item.last_state == "SUBMITTED" else "ZOMBIE_REQUEUE"
+
+
+def is_unbegun_call(item: Item, state: str) -> bool:
+    return (
+        not item.begun
+        and state in ("DISPATCHED", "IN_DOUBT", "SUBMITTED")
+        and (item.terms.scope == "stream" or item.terms.guarantee in ("lookup", "blind"))
+        and item.last_state not in UNCERTAIN
+    )

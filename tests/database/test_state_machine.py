@@ -1,0 +1,124 @@
+"""Whatever workers, holders, operators and time do, in whatever order: the model foresees it.
+
+LEASEHOLD_HYPOTHESIS_EXAMPLES=500 runs it at length, with other examples each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.database.invariants import DisagreementError
+from tests.database.machine_leased import Machine
+
+if TYPE_CHECKING:
+    from tests.support.outbox import Outbox
+
+EXAMPLES = os.environ.get("LEASEHOLD_HYPOTHESIS_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 60),
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=EXAMPLES is None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+# What each mutant does wrong: a function whose text is changed, or a trigger that spoils a write.
+CHANGED = {
+    "a completion needs no token": (
+        "append_attempts",
+        r"p\.lease_token IS DISTINCT FROM \w+\.lease_token",
+        "false",
+    ),
+    "a claim takes what another worker holds": (
+        "requeue_expired_claims",
+        r"AND p\.lease_expires_at <= p_now",
+        "",
+    ),
+    "a dead asker takes the doubt with it": (
+        "zombie_outcome",
+        r"p_pending\.last_state IN \('IN_DOUBT', 'SUBMITTED'\)",
+        "false",
+    ),
+    "a stale holder may write": (
+        "require_lease",
+        r"IF NOT FOUND\s+OR .*? <= clock_timestamp\(\) THEN",
+        "IF false THEN",
+    ),
+    "a takeover keeps the epoch": ("take_lease", r"l\.lease_epoch \+ 1", "l.lease_epoch"),
+    "a takeover forgets the calls in flight": (
+        "take_lease",
+        r"PERFORM leasehold\.doubt_begun_calls\(.*?\);",
+        "",
+    ),
+    "a stream is begun out of order": (
+        "begin_leased_attempts",
+        r"earlier\.stream_seq < p\.stream_seq",
+        "false",
+    ),
+}
+SPOILED = {
+    "repair does not clear the lease": (
+        "BEFORE UPDATE ON leasehold.outbox_pending",
+        """
+        IF NEW.last_state = 'ZOMBIE_REQUEUE' AND NEW.attempt_count > OLD.attempt_count THEN
+          NEW.claimed_by := OLD.claimed_by; NEW.lease_token := OLD.lease_token;
+          NEW.lease_expires_at := OLD.lease_expires_at;
+        END IF;
+        """,
+    ),
+    "the ledger skips a number": (
+        "BEFORE INSERT ON leasehold.outbox_attempts",
+        "IF NEW.attempt_no = 2 THEN NEW.attempt_no := 3; END IF;",
+    ),
+}
+
+
+def run(outbox: Outbox, chosen: settings) -> None:
+    numbers = itertools.count(1)
+    run_state_machine_as_test(lambda: Machine(outbox, next(numbers)), settings=chosen)
+
+
+def expect_a_disagreement(outbox: Outbox) -> None:
+    """What is drawn is the same each time, so a mutant that is found is found always."""
+    with pytest.raises((DisagreementError, Flaky)):
+        run(outbox, settings(SETTINGS, max_examples=300, derandomize=True, phases=[Phase.generate]))
+
+
+@pytest.mark.timeout(120 + 2 * int(EXAMPLES or 0))
+def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox: Outbox) -> None:
+    run(outbox, SETTINGS)
+
+
+@pytest.mark.parametrize("mutant", CHANGED)
+def test_machine_finds_the_function_that_does_wrong(outbox: Outbox, mutant: str) -> None:
+    function, pattern, replacement = CHANGED[mutant]
+    outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full
+    [row] = outbox.database.execute(
+        "SELECT pg_get_functiondef(oid) AS text FROM pg_proc"
+        " WHERE pronamespace = 'leasehold'::regnamespace AND proname = %s",
+        [function],
+    )
+    text, count = re.subn(pattern, replacement, row["text"], flags=re.DOTALL)
+    assert count > 0, f"{function} reads otherwise now: give the mutant its new words"
+    outbox.database.owner_execute(text)
+    expect_a_disagreement(outbox)
+
+
+@pytest.mark.parametrize("mutant", SPOILED)
+def test_machine_finds_the_write_that_is_spoiled(outbox: Outbox, mutant: str) -> None:
+    event, body = SPOILED[mutant]
+    outbox.database.owner_execute(
+        "CREATE FUNCTION leasehold.spoil() RETURNS trigger LANGUAGE plpgsql"
+        f" AS $$ BEGIN {body} RETURN NEW; END $$;"
+        f"CREATE TRIGGER spoil {event} FOR EACH ROW EXECUTE FUNCTION leasehold.spoil()"
+    )
+    expect_a_disagreement(outbox)
