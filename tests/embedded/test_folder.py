@@ -147,10 +147,13 @@ def test_folder_that_cannot_be_made_is_named(place: Place):
         place.postgres(place.root / "file" / "data").start()
 
 
-def test_environment_meant_for_other_databases_is_not_heeded(place: Place, monkeypatch):
+def test_server_neither_heeds_nor_sees_our_environment(place: Place, monkeypatch):
     for name, value in {"PGDATA": "/nowhere", "PGPORT": "1", "PGHOSTADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)
-    place.postgres().start().stop()
+    monkeypatch.setenv("A_SECRET", "of another user")
+    postgres = place.postgres().start()
+    assert b"A_SECRET" not in Path(f"/proc/{place.folder.postmaster_pid()}/environ").read_bytes()
+    postgres.stop()
     assert not place.is_served()
 
 

@@ -1,6 +1,7 @@
 """What a crash leaves behind must neither be taken for a server, nor hurt anybody else."""
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -50,6 +51,28 @@ def test_other_server_of_the_same_user_with_that_number_is_left_alone(place: Pla
     leave_behind(place, number, other.port)
     assert query(other.url, "SELECT 1") == [(1,)]
     other.stop()
+
+
+def test_copy_of_a_folder_in_use_does_not_lead_to_the_server_of_the_original(
+    place: Place, monkeypatch
+):
+    """The copy has the same password, and a postmaster.pid that names a living server."""
+    original = place.postgres().start()
+    query(original.url, "CHECKPOINT")
+    copy = place.root / "copy"
+    subprocess.run(["cp", "-a", place.data_dir, copy], check=True)
+    with place.postgres(copy) as postgres:
+        assert query(postgres.url, "SHOW data_directory") == [(str(copy / "cluster"),)]
+    shutil.copy2(place.folder.cluster / "postmaster.pid", copy / "cluster")
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.3)
+    with (
+        locked(copy / "server.lock"),
+        locked(copy / "users.lock", shared=True),
+        pytest.raises(EmbeddedDatabaseError, match="did not answer"),
+    ):
+        place.postgres(copy).start()
+    assert query(original.url, "SELECT 1") == [(1,)]
+    original.stop()
 
 
 def test_number_of_a_process_that_is_gone_is_no_server(place: Place):

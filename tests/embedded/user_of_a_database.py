@@ -18,6 +18,18 @@ def say(answer: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
+def fork_children() -> None:
+    """Leaves one child that lives on as long as our group does, after one that exits in order."""
+    exits = os.fork()
+    if not exits:
+        sys.exit()
+    os.waitpid(exits, 0)
+    if not os.fork():
+        for pipe in (0, 1):
+            os.close(pipe)
+        signal.pause()
+
+
 def main() -> None:
     order = json.loads(sys.argv[1])
     if order["shrugs_at_ctrl_c"]:
@@ -33,10 +45,7 @@ def main() -> None:
         say({"error": str(error)})
         return
     if order["forks_a_child"]:
-        child = os.fork()
-        if not child:
-            sys.exit()
-        os.waitpid(child, 0)
+        fork_children()
     say({"url": postgres.url, "user": os.geteuid()})
     sys.stdin.read()
 
