@@ -1,0 +1,105 @@
+"""What the functions read as JSON is written so that nothing changes its meaning on the way."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
+
+import pytest
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import IntentId, JsonDocument, NewIntent
+from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.outcome import Accepted, Result, Submitted
+from leasehold.store.postgres.arguments import (
+    intent_entry,
+    intents_argument,
+    json_argument,
+    results_argument,
+)
+
+INTENT = IntentId(UUID(int=1))
+
+
+def test_what_is_not_given_is_left_out():
+    assert intent_entry(NewIntent(target="sms", payload=0)) == {"target": "sms", "payload": 0}
+
+
+def test_body_travels_as_base64_and_moments_with_their_zone():
+    east = timezone(timedelta(hours=3))
+    entry = intent_entry(
+        NewIntent(
+            target="sms",
+            body=b"\x00\xff",
+            content_type="application/octet-stream",
+            due_at=datetime(2030, 1, 2, 3, 4, 5, tzinfo=east),
+            deadline_at=datetime(2031, 1, 1, tzinfo=UTC),
+        )
+    )
+    assert entry["body"] == "AP8="
+    assert entry["due_at"] == "2030-01-02T03:04:05+03:00"
+    assert entry["deadline_at"] == "2031-01-01T00:00:00+00:00"
+
+
+def test_empty_body_is_a_body():
+    assert intent_entry(NewIntent(target="sms", body=b""))["body"] == ""
+
+
+def test_moment_without_a_zone_is_refused():
+    with pytest.raises(InvalidArgument, match="no time zone"):
+        intent_entry(NewIntent(target="sms", payload=1, due_at=datetime(2030, 1, 1)))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("payload", [float("nan"), float("inf"), b"bytes", {1, 2}, object()])
+def test_payload_that_is_no_json_is_refused(payload):
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        intents_argument([NewIntent(target="sms", payload={"value": payload})])
+
+
+def test_circular_payload_is_refused():
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        json_argument(loop)
+
+
+def test_result_carries_the_fence_of_its_claim():
+    claim = Claim(
+        worker_id="w",
+        intent_id=INTENT,
+        lease_token=LeaseToken(UUID(int=2)),
+        expires_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )
+    [with_claim, without] = json.loads(
+        results_argument(
+            [
+                Result(
+                    intent_id=INTENT,
+                    claim=claim,
+                    outcome=Accepted(reference="r", code="200", detail="fine"),
+                    elapsed_seconds=0.5,
+                ),
+                Result(intent_id=INTENT, outcome=Submitted(reference="s", ask_after_seconds=3)),
+            ]
+        )
+    )
+    assert with_claim == {
+        "intent_id": str(INTENT),
+        "lease_token": str(UUID(int=2)),
+        "state": "DISPATCHED",
+        "reason": None,
+        "reference": "r",
+        "code": "200",
+        "detail": "fine",
+        "retry_after_seconds": None,
+        "elapsed_seconds": 0.5,
+    }
+    assert without["lease_token"] is None
+    assert (without["state"], without["retry_after_seconds"]) == ("SUBMITTED", 3)
+
+
+def test_document_is_parsed_anew_for_each_reader():
+    document = JsonDocument(b'{"a": [1]}')
+    document.value()["a"].append(2)
+    assert document.value() == {"a": [1]}

@@ -1,0 +1,54 @@
+"""Each outcome has one name on the ledger, and says when to look again."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from leasehold.domain.intent import AttemptState
+from leasehold.domain.outcome import (
+    Accepted,
+    Outcome,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+    attempt_state,
+    next_look_seconds,
+)
+
+CASES = [
+    (Accepted(), AttemptState.DISPATCHED, None),
+    (Rejected(), AttemptState.FAILED, None),
+    (Retryable(retry_after_seconds=5), AttemptState.RETRYABLE, 5),
+    (Unknown(), AttemptState.IN_DOUBT, 0),
+    (Unknown(retry_after_seconds=7), AttemptState.IN_DOUBT, 7),
+    (Submitted(reference="r", ask_after_seconds=9), AttemptState.SUBMITTED, 9),
+]
+
+
+@pytest.mark.parametrize(("outcome", "state", "seconds"), CASES)
+def test_outcome_maps_to_its_state(outcome, state, seconds):
+    assert attempt_state(outcome) is state
+    assert next_look_seconds(outcome) == seconds
+
+
+def test_no_outcome_is_left_out():
+    assert {type(outcome) for outcome, _, _ in CASES} == set(get_args(Outcome))
+
+
+def test_what_is_not_an_outcome_is_refused_loudly():
+    for decide in (attempt_state, next_look_seconds):
+        with pytest.raises(AssertionError):
+            decide("went fine, I think")
+
+
+def test_outcome_that_waits_is_not_terminal_and_the_other_way_round():
+    for outcome, state, seconds in CASES:
+        assert state.is_terminal == (seconds is None), outcome
+
+
+def test_repair_and_operators_have_states_that_no_outcome_has():
+    reported = {state for _, state, _ in CASES}
+    assert set(AttemptState) - reported == {AttemptState.ZOMBIE_REQUEUE, AttemptState.CANCELLED}

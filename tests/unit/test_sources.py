@@ -1,0 +1,162 @@
+"""What no linter knows of this project: the rules of its SQL, and that Python never writes rows."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+import leasehold
+from leasehold.domain import verdict
+from leasehold.domain.intent import AttemptState, Status
+
+PACKAGE = Path(leasehold.__file__).parent
+SQL = PACKAGE / "store" / "postgres" / "sql"
+SQL_FILES = sorted(SQL.rglob("*.sql"))
+FUNCTIONS = sorted((SQL / "functions").glob("*.sql"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+MODULE_LINES_MAX = 400
+SECURITY = "SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp"
+# Readers of the view call it with their own rights; it looks at nothing but its arguments.
+GRANTED_WITHOUT_RIGHTS = {"final_status"}
+GRANTED = [
+    path
+    for path in FUNCTIONS
+    if re.search(r"^GRANT\b", path.read_text(), re.MULTILINE)
+    and path.stem not in GRANTED_WITHOUT_RIGHTS
+]
+# The bookkeeping of migrations: who else could write down that the schema exists?
+WRITES = {"store/postgres/migrate.py": {"schema_migrations", "schema_sources"}}
+DML = re.compile(
+    r"\b(?:INSERT\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE(?:\s+TABLE)?|MERGE\s+INTO|COPY)\s+"
+    r"(?:ONLY\s+)?leasehold\.(\w+)",
+    re.IGNORECASE,
+)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def called_in(name: str, text: str) -> bool:
+    return re.search(rf"\bleasehold\.{name}\s*\(", text) is not None
+
+
+@pytest.mark.parametrize("path", SQL_FILES, ids=name_of)
+def test_sql_file_opens_with_a_comment_that_says_what_it_does(path):
+    first = path.read_text().splitlines()[0]
+    assert re.match(r"-- [A-Z\"]\S*(\s+\S+){2,}", first), first
+
+
+@pytest.mark.parametrize("path", FUNCTIONS, ids=name_of)
+def test_function_file_defines_the_one_function_that_it_is_named_for(path):
+    text = without_comments(path.read_text())
+    defined = re.findall(r"\bCREATE\s+(?:OR REPLACE\s+)?(\w+)\s+(?:leasehold\.)?(\w+)", text)
+    functions = [name for kind, name in defined if kind in {"FUNCTION", "PROCEDURE"}]
+    assert functions == [path.stem]
+
+
+@pytest.mark.parametrize("path", FUNCTIONS, ids=name_of)
+def test_function_has_a_caller(path):
+    name = path.stem
+    in_python = any(called_in(name, module.read_text()) for module in MODULES)
+    in_sql = any(
+        called_in(name, without_comments(other.read_text()))
+        for other in SQL_FILES
+        if other != path and other.parent.name in {"functions", "views", "tables"}
+    )
+    in_trigger = re.search(
+        rf"EXECUTE FUNCTION leasehold\.{name}\(", without_comments(path.read_text())
+    )
+    assert in_python or in_sql or in_trigger, f"nothing calls {name}: delete it, or call it"
+
+
+@pytest.mark.parametrize("path", FUNCTIONS, ids=name_of)
+def test_function_is_closed_to_the_public_and_safe_where_it_is_granted(path):
+    text = without_comments(path.read_text())
+    assert re.search(
+        rf"REVOKE ALL ON FUNCTION leasehold\.{path.stem}\b.*?FROM PUBLIC", text, re.DOTALL
+    )
+    if path in GRANTED:
+        assert SECURITY in re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("path", GRANTED, ids=name_of)
+def test_granted_function_has_a_method_of_its_name(path):
+    protocol = (PACKAGE / "store" / "protocol.py").read_text()
+    assert f"async def {path.stem}(" in protocol
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_python_writes_no_rows(path):
+    written = set(DML.findall(path.read_text()))
+    assert written <= WRITES.get(name_of(path), set()), "call a function of the schema instead"
+
+
+def test_the_search_for_writes_finds_them():
+    for statement in (
+        "INSERT INTO leasehold.intents VALUES (1)",
+        "update leasehold.leases set x = 1",
+        "DELETE\n  FROM leasehold.streams",
+        "TRUNCATE leasehold.outbox_attempts",
+        "MERGE INTO leasehold.intents",
+        "COPY leasehold.intents FROM STDIN",
+    ):
+        assert DML.search(statement), statement
+    assert not DML.search("SELECT ... FROM leasehold.intents FOR UPDATE")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_is_one_idea(path):
+    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX, "it is two ideas: split it"
+
+
+VERDICTS = {
+    verdict.EnqueueVerdict: ["enqueue_intents"],
+    verdict.BeginVerdict: ["begin_outbox_attempts", "begin_leased_attempts"],
+    verdict.RecordVerdict: ["complete_outbox_attempts", "record_attempts"],
+    verdict.RenewVerdict: ["renew_outbox_leases", "renew_leases"],
+    verdict.ReleaseVerdict: ["release_outbox_claims", "release_leases"],
+    verdict.CancelVerdict: ["cancel_intent"],
+    verdict.ResolveVerdict: ["resolve_intent"],
+    verdict.RedriveVerdict: ["redrive_intents", "redrive_intent"],
+}
+
+
+def with_callees(name: str) -> str:
+    text = (SQL / "functions" / f"{name}.sql").read_text()
+    called = [path for path in FUNCTIONS if path.stem != name and called_in(path.stem, text)]
+    return "".join([text, *(path.read_text() for path in called)])
+
+
+@pytest.mark.parametrize("verdicts", VERDICTS, ids=lambda kind: kind.__name__)
+def test_each_verdict_is_one_that_the_functions_give(verdicts):
+    text = "".join(with_callees(name) for name in VERDICTS[verdicts])
+    missing = [one for one in verdicts if f"'{one}'" not in text]
+    assert missing == []
+
+
+def test_no_kind_of_verdict_is_left_out_above():
+    kinds = {
+        kind
+        for kind in vars(verdict).values()
+        if isinstance(kind, type) and issubclass(kind, StrEnum) and kind is not StrEnum
+    }
+    assert kinds == set(VERDICTS)
+
+
+def test_states_and_statuses_are_those_of_the_schema():
+    ledger = (SQL / "tables" / "outbox_attempts.sql").read_text()
+    assert all(f"'{state}'" in ledger for state in AttemptState)
+    told = "".join(
+        (SQL / name).read_text()
+        for name in ("views/intent_status.sql", "functions/final_status.sql")
+    )
+    assert set(re.findall(r"(?:THEN|ELSE) '([a-z_]+)'", told)) == set(Status)
