@@ -131,9 +131,14 @@ VERDICTS = {
 
 
 def with_callees(name: str) -> str:
-    text = (SQL / "functions" / f"{name}.sql").read_text()
-    called = [path for path in FUNCTIONS if path.stem != name and called_in(path.stem, text)]
-    return "".join([text, *(path.read_text() for path in called)])
+    """The text of a function and of all that it calls, however far down."""
+    found: dict[str, str] = {}
+    wanted = [name]
+    while wanted:
+        text = (SQL / "functions" / f"{wanted[-1]}.sql").read_text()
+        found[wanted.pop()] = text
+        wanted += [f.stem for f in FUNCTIONS if f.stem not in found and called_in(f.stem, text)]
+    return "".join(found.values())
 
 
 @pytest.mark.parametrize("verdicts", VERDICTS, ids=lambda kind: kind.__name__)
