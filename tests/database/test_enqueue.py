@@ -1,0 +1,399 @@
+"""Intake: one verdict per entry, one intent per key, and nothing written for what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.support.racing import race, refused, sqlstate_of
+
+BODY = base64.b64encode(b"\x00signed\xff").decode()
+LONG_AGO = "2020-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def targets(outbox):
+    outbox.publish("sms")
+    outbox.publish("account", scope="stream")
+    outbox.publish("ledger", scope="cluster")
+    return outbox
+
+
+def entry(key=None, target="sms", payload=1, **fields):
+    given = {"target": target, "payload": payload, **fields}
+    return given if key is None else given | {"idempotency_key": key}
+
+
+def verdicts(rows):
+    return [row["verdict"] for row in rows]
+
+
+def counts(outbox):
+    [row] = outbox.database.execute(
+        "SELECT (SELECT count(*) FROM leasehold.intents) AS intents,"
+        "       (SELECT count(*) FROM leasehold.outbox_pending) AS pending,"
+        "       (SELECT count(*) FROM leasehold.outbox_attempts) AS attempts"
+    )
+    return row["intents"], row["pending"], row["attempts"]
+
+
+def intent_row(outbox, intent):
+    [row] = outbox.database.execute(
+        "SELECT * FROM leasehold.intents WHERE intent_id = %s", [intent]
+    )
+    return row
+
+
+# Verdicts
+
+
+def test_each_entry_of_a_batch_has_its_own_verdict_by_its_place(targets):
+    [first] = targets.enqueue_entries([entry("a", payload={"x": 1})])
+    rows = targets.enqueue_entries(
+        [
+            entry("a", payload={"x": 2}),
+            entry("b"),
+            entry("a", payload={"x": 1}),
+            entry("c", target="nowhere"),
+            entry("d", priority=9),
+        ]
+    )
+    assert [row["ordinal"] for row in rows] == [1, 2, 3, 4, 5]
+    assert verdicts(rows) == ["conflict", "accepted", "duplicate", "unknown_target", "invalid"]
+    assert rows[0]["intent_id"] == rows[2]["intent_id"] == first["intent_id"]
+    assert rows[3]["intent_id"] is rows[4]["intent_id"] is None
+    assert "'nowhere'" in rows[3]["problem"]
+    assert counts(targets) == (2, 2, 0)
+
+
+def test_batch_without_any_known_target_is_told_so_entry_by_entry(targets):
+    rows = targets.enqueue_entries([entry(target="nowhere"), {"payload": 1}, entry(target="no")])
+    assert verdicts(rows) == ["unknown_target", "invalid", "unknown_target"]
+    assert counts(targets) == (0, 0, 0)
+
+
+def test_key_order_and_spacing_of_a_payload_are_no_conflict(targets):
+    ingest = targets.as_role("ingest")
+    found = [
+        ingest.execute("SELECT * FROM leasehold.enqueue_intents(%s)", [text]).fetchone()
+        for text in (
+            '[{"target": "sms", "idempotency_key": "k", "payload": {"a":1, "b":{"c":2, "d": 3}}}]',
+            '[{"payload": {"b":{"d":3,"c":2},"a":1}, "idempotency_key": "k", "target": "sms"}]',
+            '[{"target": "sms", "idempotency_key": "k", "payload": {"a":1, "b":{"c":2, "d": 4}}}]',
+        )
+    ]
+    assert verdicts(found) == ["accepted", "duplicate", "conflict"]
+    assert len({row["intent_id"] for row in found}) == 1
+
+
+def test_same_key_of_another_target_is_another_intent(targets):
+    rows = targets.enqueue_entries([entry("k"), entry("k", target="ledger")])
+    assert verdicts(rows) == ["accepted", "accepted"]
+
+
+def test_key_repeated_inside_a_batch_goes_to_its_first_entry(targets):
+    rows = targets.enqueue_entries([entry("k", payload=2), entry("k", payload=2), entry("k")])
+    assert verdicts(rows) == ["accepted", "duplicate", "conflict"]
+    assert {row["intent_id"] for row in rows} == {rows[0]["intent_id"]}
+    assert counts(targets) == (1, 1, 0)
+    assert intent_row(targets, rows[0]["intent_id"])["payload"] == 2
+
+
+def test_duplicate_of_a_finished_intent_does_not_send_it_again(targets):
+    [first] = targets.enqueue_entries([entry("k")])
+    targets.complete(targets.claim())
+    [again] = targets.enqueue_entries([entry("k")])
+    assert (again["verdict"], again["intent_id"]) == ("duplicate", first["intent_id"])
+    assert targets.claim() == []
+
+
+def test_entry_without_a_key_is_never_a_duplicate(targets):
+    assert verdicts(targets.enqueue_entries([entry(), entry()])) == ["accepted", "accepted"]
+
+
+def test_intent_keeps_the_terms_it_was_accepted_under(targets):
+    [first] = targets.enqueue()
+    assert targets.publish("sms", attempts_max=5) == 2
+    [second] = targets.enqueue()
+    versions = [intent_row(targets, intent)["contract_version"] for intent in (first, second)]
+    assert versions == [1, 2]
+
+
+# Concurrency
+
+
+def test_fifteen_of_sixteen_concurrent_enqueues_of_one_key_find_the_first(targets):
+    results = race(
+        targets.database, 16, lambda caller, _: caller.enqueue_entries([entry("k")])[0], "ingest"
+    )
+    assert sorted(verdicts(results)) == ["accepted", *["duplicate"] * 15]
+    assert len({row["intent_id"] for row in results}) == 1
+    assert counts(targets) == (1, 1, 0)
+
+
+def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
+    """Both wait for the lowest key, in the order of keys and not of entries."""
+    first, second, third = (targets.database.session("ingest") for _ in range(3))
+    statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
+    first.run("BEGIN")
+    first.run(statement, [json.dumps([entry("a")])])
+    up = second.start(statement, [json.dumps([entry("a"), entry("b")])])
+    up.assert_blocked()
+    down = third.start(statement, [json.dumps([entry("b"), entry("a")])])
+    down.assert_blocked()
+    probe = targets.enqueue_entries([entry("b", payload=2)])
+    assert verdicts(probe) == ["accepted"]
+    first.run("ROLLBACK")
+    assert sorted(verdicts(up.result()) + verdicts(down.result())) == [
+        "accepted",
+        "conflict",
+        "conflict",
+        "duplicate",
+    ]
+
+
+def test_many_batches_in_random_order_do_not_deadlock(targets):
+    keys = [f"key-{number}" for number in range(40)]
+
+    def enqueue(caller, number):
+        mine = keys[number % 5 :] if number % 2 else keys[::-1]
+        return verdicts(caller.enqueue_entries([entry(key) for key in mine]))
+
+    found = [verdict for some in race(targets.database, 8, enqueue, "ingest") for verdict in some]
+    assert found.count("accepted") == 40
+    assert set(found) == {"accepted", "duplicate"}
+
+
+def test_rollback_of_the_callers_transaction_leaves_nothing_and_frees_the_key(targets):
+    connection = targets.database.connect("ingest", autocommit=False)
+    connection.execute(
+        "SELECT * FROM leasehold.enqueue_intents(%s)",
+        [json.dumps([entry("k", target="account", stream="s")])],
+    )
+    connection.rollback()
+    assert counts(targets) == (0, 0, 0)
+    rows = targets.enqueue_entries([entry("k", target="account", stream="s", payload="other")])
+    assert verdicts(rows) == ["accepted"]
+    assert intent_row(targets, rows[0]["intent_id"])["stream_seq"] == 1
+
+
+# Content
+
+
+def test_body_arrives_byte_by_byte_with_its_content_type(targets):
+    given = {"target": "sms", "body": BODY, "content_type": "application/octet-stream"}
+    [row] = targets.enqueue_entries([given | {"idempotency_key": "k"}])
+    [claim] = targets.claim()
+    assert (claim["body"], claim["content_type"]) == (
+        b"\x00signed\xff",
+        "application/octet-stream",
+    )
+    assert claim["payload"] is None
+    [again] = targets.enqueue_entries([given | {"idempotency_key": "k"}])
+    other = base64.b64encode(b"other").decode()
+    [conflict] = targets.enqueue_entries([given | {"idempotency_key": "k", "body": other}])
+    assert verdicts([row, again, conflict]) == ["accepted", "duplicate", "conflict"]
+
+
+def test_any_json_but_null_is_a_payload(targets):
+    payloads = [False, 0, "", [], {}, [None], {"a": None}, "ü\u2028", 1e15]
+    rows = targets.enqueue_entries([entry(payload=payload) for payload in payloads])
+    assert set(verdicts(rows)) == {"accepted"}
+    found = [intent_row(targets, row["intent_id"])["payload"] for row in rows]
+    assert found == payloads
+
+
+PROBLEMS = [
+    ({"target": None}, "target is missing"),
+    ({"payload": None}, "exactly one of payload and body"),
+    ({"body": BODY, "content_type": "a/b"}, "exactly one of payload and body"),
+    ({"content_type": "a/b"}, "content_type goes with body"),
+    ({"payload": None, "body": BODY}, "content_type goes with body"),
+    ({"payload": "x" * 1048576}, "over 1 MiB"),
+    ({"payload": None, "body": "A" * 1398104, "content_type": "a/b"}, "over 1 MiB"),
+    ({"payload": None, "body": BODY, "content_type": ""}, "content_type must be"),
+    ({"payload": None, "body": BODY, "content_type": "a\nb"}, "content_type must be"),
+    ({"idempotency_key": ""}, "idempotency_key must be"),
+    ({"idempotency_key": "k" * 256}, "idempotency_key must be"),
+    ({"idempotency_key": "k\nk"}, "idempotency_key must be"),
+    ({"target": "account"}, "stream is missing"),
+    ({"target": "account", "stream": ""}, "stream must be"),
+    ({"target": "account", "stream": "s" * 256}, "stream must be"),
+    ({"stream": "s\ts"}, "stream must be"),
+    ({"priority": -1}, "priority must be"),
+    ({"priority": 4}, "priority must be"),
+    ({"due_at": LONG_AGO, "delay_seconds": 1}, "not both"),
+    ({"delay_seconds": -1}, "delay_seconds must be"),
+    ({"delay_seconds": "NaN"}, "delay_seconds must be"),
+    ({"delay_seconds": "Infinity"}, "delay_seconds must be"),
+    ({"delay_seconds": 1e300}, "delay_seconds must be"),
+    ({"due_at": "infinity"}, "due_at must be"),
+    ({"due_at": "-infinity"}, "due_at must be"),
+    ({"due_at": "9999-01-01T00:00:00Z"}, "due_at must be"),
+    ({"deadline_at": "2999-01-01T00:00:00Z", "deadline_seconds": 1}, "not both"),
+    ({"deadline_seconds": -1}, "deadline_seconds must be"),
+    ({"deadline_seconds": "NaN"}, "deadline_seconds must be"),
+    ({"deadline_seconds": 1e300}, "deadline_seconds must be"),
+    ({"deadline_seconds": 0}, "the deadline must lie after"),
+    ({"deadline_at": LONG_AGO}, "the deadline must lie after"),
+    ({"deadline_at": "infinity"}, "the deadline must lie after"),
+    ({"deadline_seconds": 10, "delay_seconds": 20}, "the deadline must lie after"),
+    ({"metadata": {"m": "m" * 16384}}, "metadata is over"),
+    ({"trace_context": "t" * 513}, "trace_context must be"),
+    ({"trace_context": "t\nt"}, "trace_context must be"),
+]
+
+
+def test_each_problem_is_named_and_nothing_is_written_for_it(targets):
+    given = [{"target": "sms", "payload": 1} | fields for fields, _ in PROBLEMS]
+    rows = targets.enqueue_entries([*given, entry()])
+    wrong = [
+        (fields, row["verdict"], row["problem"])
+        for (fields, problem), row in zip(PROBLEMS, rows[:-1], strict=True)
+        if row["verdict"] != "invalid" or problem not in row["problem"]
+    ]
+    assert wrong == []
+    assert {row["intent_id"] for row in rows[:-1]} == {None}
+    assert rows[-1]["verdict"] == "accepted"
+    assert counts(targets) == (1, 1, 0)
+
+
+def test_refused_entry_leaves_no_stream_behind(targets):
+    refusals = [
+        entry(target="account", stream="a", payload=None),
+        entry(target="account", stream="b\n"),
+        entry(target="account", stream="c", priority=7),
+    ]
+    assert set(verdicts(targets.enqueue_entries(refusals))) == {"invalid"}
+    assert targets.database.execute("SELECT stream FROM leasehold.streams") == []
+
+
+NO_INTENTS = [
+    "null",
+    "{}",
+    "42",
+    '"text"',
+    "[]",
+    "[42]",
+    "[null]",
+    "[[]]",
+    '[{"target": "sms", "payload": 1}, 42]',
+    '[{"target": "sms", "payload": 1}, {"target": "sms", "body": "?", "content_type": "a/b"}]',
+    '[{"target": "sms", "payload": 1}, {"target": "sms", "payload": 1, "priority": 100000}]',
+    '[{"target": "sms", "payload": 1}, {"target": "sms", "payload": 1, "priority": "high"}]',
+    '[{"target": "sms", "payload": 1}, {"target": "sms", "payload": 1, "due_at": "soon"}]',
+    '[{"target": "sms", "payload": 1}, {"target": "sms", "payload": 1, "delay_seconds": 1e999}]',
+]
+
+
+def test_argument_that_is_no_list_of_intents_is_refused_as_bad_data(targets):
+    statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
+    ingest = targets.as_role("ingest")
+    states = {
+        given: sqlstate_of(lambda given=given: ingest.execute(statement, [given]))
+        for given in NO_INTENTS
+    }
+    assert {
+        given: state for given, state in states.items() if not str(state).startswith("22")
+    } == {}
+    assert {states[given] for given in NO_INTENTS[:9]} == {"22023"}
+    assert counts(targets) == (0, 0, 0)
+
+
+def test_ten_thousand_are_accepted_and_one_more_is_refused(targets):
+    given = [{"target": "sms", "payload": number} for number in range(10_001)]
+    with refused("22023"):
+        targets.enqueue_entries(given)
+    assert counts(targets) == (0, 0, 0)
+    rows = targets.enqueue_entries(given[:-1])
+    assert [row["ordinal"] for row in rows] == list(range(1, 10_001))
+    assert set(verdicts(rows)) == {"accepted"}
+    assert counts(targets) == (10_000, 10_000, 0)
+
+
+# Times and ids
+
+
+def test_times_and_deadline_are_those_asked_for(targets):
+    targets.publish("slow", deadline_seconds=60)
+    rows = targets.enqueue_entries(
+        [
+            entry(delay_seconds=90, deadline_seconds=100),
+            entry(due_at=LONG_AGO),
+            entry(target="slow"),
+            entry(target="slow", deadline_seconds=7),
+            entry(),
+        ]
+    )
+    assert set(verdicts(rows)) == {"accepted"}
+    created = intent_row(targets, rows[0]["intent_id"])["created_at"]
+    pending = [targets.pending(row["intent_id"]) for row in rows]
+    assert [row["due_at"] - created for row in (pending[0], pending[4])] == [
+        timedelta(seconds=90),
+        timedelta(0),
+    ]
+    assert pending[1]["due_at"] == datetime(2020, 1, 1, tzinfo=UTC)
+    assert [row["deadline_at"] and row["deadline_at"] - created for row in pending] == [
+        timedelta(seconds=100),
+        None,
+        timedelta(seconds=60),
+        timedelta(seconds=7),
+        None,
+    ]
+
+
+def test_ids_are_version_7_and_carry_the_time_of_acceptance(targets):
+    before = targets.database.execute("SELECT clock_timestamp() AS now")[0]["now"]
+    ids = targets.enqueue(50)
+    after = targets.database.execute("SELECT clock_timestamp() AS now")[0]["now"]
+    assert len(set(ids)) == 50
+    for intent in ids:
+        assert (intent.version, intent.variant) == (7, UUID(int=1 << 63).variant)
+        milliseconds = intent.int >> 80
+        assert before.timestamp() * 1000 - 1 <= milliseconds <= after.timestamp() * 1000
+    later = targets.enqueue()[0]
+    assert later.int >> 80 >= ids[0].int >> 80
+
+
+def test_gateway_sees_the_intents_own_id_as_key(targets):
+    [intent] = targets.enqueue()
+    [claim] = targets.claim()
+    assert claim["submission_key"] == intent
+
+
+# The single form
+
+
+def enqueue_one(outbox, *arguments):
+    [row] = outbox.call("ingest", "enqueue_intent", *arguments)
+    return row["enqueue_intent"]
+
+
+def test_single_form_returns_the_first_id_and_raises_on_a_conflict(targets):
+    first = enqueue_one(targets, "sms", {"a": 1}, "k")
+    assert enqueue_one(targets, "sms", {"a": 1}, "k") == first
+    with refused("P7005") as caught:
+        enqueue_one(targets, "sms", {"a": 2}, "k")
+    assert caught.value.diag.message_detail == str(first)
+    assert counts(targets) == (1, 1, 0)
+
+
+def test_single_form_takes_options_and_refuses_what_cannot_be(targets):
+    intent = enqueue_one(targets, "account", {"a": 1}, "k", {"stream": "s", "priority": 3})
+    row = targets.pending(intent)
+    assert (row["stream"], row["stream_seq"], row["priority"]) == ("s", 1, 3)
+    for arguments in (
+        ("nowhere", {"a": 1}, None),
+        (None, {"a": 1}, None),
+        ("sms", None, None),
+        ("sms", {"a": 1}, ""),
+        ("sms", {"a": 1}, None, {"priority": 17}),
+        ("sms", {"a": 1}, None, None),
+    ):
+        with refused("22023"):
+            enqueue_one(targets, *arguments)
+    assert counts(targets) == (1, 1, 0)
