@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION leasehold.acquire_lease(
   acquired boolean, holder_id text, lease_epoch bigint, acquired_at timestamptz, expires_at timestamptz,
   grace_expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_lease leasehold.leases;

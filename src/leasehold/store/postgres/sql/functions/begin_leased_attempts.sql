@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
   intent_id uuid, verdict text, attempt_no integer, begun_at timestamptz, submission_key uuid,
   payload jsonb, body bytea, content_type text, metadata jsonb, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

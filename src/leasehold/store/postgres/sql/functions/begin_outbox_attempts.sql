@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION leasehold.begin_outbox_attempts(
   p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[]
 ) RETURNS TABLE (intent_id uuid, verdict text, begun_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   deadline_at timestamptz, first_tried_at timestamptz, claimed_at timestamptz, lease_token uuid,
   lease_expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();

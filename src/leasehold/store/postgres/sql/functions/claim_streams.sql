@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   lease_name text, target text, stream text, lease_epoch bigint, expires_at timestamptz,
   grace_expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();

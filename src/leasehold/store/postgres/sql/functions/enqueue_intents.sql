@@ -10,10 +10,11 @@
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
 RETURNS TABLE (ordinal integer, verdict text, intent_id uuid, problem text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;
+  v_contracts leasehold.contracts[];
   v_scopes text[];
 BEGIN
   IF p_intents IS NULL OR jsonb_typeof(p_intents) <> 'array' THEN
@@ -22,10 +23,10 @@ BEGIN
   END IF;
   PERFORM leasehold.require_between('the number of intents', jsonb_array_length(p_intents), 1, 10000);
 
-  SELECT array_agg(DISTINCT contract.scope) INTO v_scopes
+  SELECT array_agg(current.contract), array_agg((current.contract).scope) INTO v_contracts, v_scopes
     FROM (SELECT DISTINCT entry ->> 'target' AS target FROM jsonb_array_elements(p_intents) AS entry) AS asked
-   CROSS JOIN LATERAL (SELECT scope FROM leasehold.contracts
-                        WHERE target = asked.target ORDER BY version DESC LIMIT 1) AS contract;
+   CROSS JOIN LATERAL (SELECT c AS contract FROM leasehold.contracts c
+                        WHERE c.target = asked.target ORDER BY c.version DESC LIMIT 1) AS current;
   IF 'stream' = ANY (v_scopes) THEN
     PERFORM leasehold.lock_streams(p_intents);
   END IF;
@@ -44,7 +45,7 @@ BEGIN
                WHERE s.target = entry.target AND s.stream = entry.stream)
              + row_number() OVER (PARTITION BY entry.lease_name, entry.problem IS NULL ORDER BY entry.ordinal)
            END AS stream_seq
-      FROM leasehold.read_intents(p_intents, v_now) AS entry
+      FROM leasehold.read_intents(p_intents, v_contracts, v_now) AS entry
   ), inserted AS (
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,

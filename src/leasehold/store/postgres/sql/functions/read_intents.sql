@@ -1,37 +1,15 @@
 -- Read the entries of an enqueue call: give each its id, contract, hash and times, and say what is
 -- wrong with it, if anything. Locks nothing. Raises what a value of the wrong type raises (22P02, 22007).
 -- Stable and without settings of its own, so that its text is planned as part of the caller's statement.
-CREATE OR REPLACE FUNCTION leasehold.read_intents(p_intents jsonb, p_now timestamptz)
+CREATE OR REPLACE FUNCTION leasehold.read_intents(
+  p_intents jsonb, p_contracts leasehold.contracts[], p_now timestamptz
+)
 RETURNS TABLE (
   ordinal integer, intent_id uuid, target text, contract_version integer, scope text, lease_name text,
   stream text, idempotency_key text, payload jsonb, body bytea, content_type text, payload_hash bytea,
   metadata jsonb, trace_context text, priority smallint, due_at timestamptz, deadline_at timestamptz,
   problem text)
 LANGUAGE sql STABLE AS $$
-  WITH raw AS MATERIALIZED (
-    SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
-           decode(entry.body, 'base64') AS raw_body,
-           convert_to(entry.payload::text, 'UTF8') AS normal_form
-      FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
-             target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
-             priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
-             deadline_seconds double precision, metadata jsonb, trace_context text)
-           ) WITH ORDINALITY AS entry
-  ), contract AS MATERIALIZED (
-    SELECT current.* FROM (SELECT DISTINCT target FROM raw) AS asked
-     CROSS JOIN LATERAL (SELECT * FROM leasehold.contracts c
-                          WHERE c.target = asked.target ORDER BY version DESC LIMIT 1) AS current
-  ), timed AS (
-    SELECT raw.*, c.version, c.scope, c.lease_name AS cluster_lease_name,
-           -- A number that no interval can hold is left for the checks below to name.
-           coalesce(raw.due_at, p_now + CASE WHEN raw.delay_seconds BETWEEN 0 AND 315360000
-                                             THEN make_interval(secs => raw.delay_seconds)
-                                             ELSE interval '0' END) AS first_due_at,
-           coalesce(raw.deadline_at, p_now + CASE
-             WHEN coalesce(raw.deadline_seconds, c.deadline_seconds) BETWEEN 0 AND 315360000
-             THEN make_interval(secs => coalesce(raw.deadline_seconds, c.deadline_seconds)) END) AS last_at
-      FROM raw LEFT JOIN contract c USING (target)
-  )
   SELECT ordinal, intent_id, target, version, scope,
          CASE scope WHEN 'cluster' THEN cluster_lease_name
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
@@ -65,6 +43,24 @@ LANGUAGE sql STABLE AS $$
            WHEN length(trace_context) > 512 OR trace_context ~ '[[:cntrl:]]'
              THEN 'trace_context must be up to 512 characters without control characters'
          END
-    FROM timed
+    FROM (
+      SELECT raw.*, c.version, c.scope, c.lease_name AS cluster_lease_name,
+             -- A number that no interval can hold is left for the checks above to name.
+             coalesce(raw.due_at, p_now + CASE WHEN raw.delay_seconds BETWEEN 0 AND 315360000
+                                               THEN make_interval(secs => raw.delay_seconds)
+                                               ELSE interval '0' END) AS first_due_at,
+             coalesce(raw.deadline_at, p_now + CASE
+               WHEN coalesce(raw.deadline_seconds, c.deadline_seconds) BETWEEN 0 AND 315360000
+               THEN make_interval(secs => coalesce(raw.deadline_seconds, c.deadline_seconds)) END) AS last_at
+        FROM (
+          SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
+                 decode(entry.body, 'base64') AS raw_body,
+                 convert_to(entry.payload::text, 'UTF8') AS normal_form
+            FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
+                   target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
+                   priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
+                   deadline_seconds double precision, metadata jsonb, trace_context text)
+                 ) WITH ORDINALITY AS entry) AS raw
+        LEFT JOIN unnest(p_contracts) AS c ON c.target = raw.target) AS timed
 $$;
-REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, leasehold.contracts[], timestamptz) FROM PUBLIC;

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION leasehold.record_attempts(
 ) RETURNS TABLE (
   intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_outcomes leasehold.outcome[];

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION leasehold.refresh_due_window(
   reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz,
   horizon timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_horizon timestamptz;

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION leasehold.release_outbox_claims(
   p_worker_id text, p_lease_tokens uuid[], p_delay_seconds double precision
 ) RETURNS TABLE (lease_token uuid, verdict text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION leasehold.renew_outbox_leases(
   p_worker_id text, p_lease_tokens uuid[], p_lease_seconds double precision
 ) RETURNS TABLE (lease_token uuid, verdict text, lease_expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
 RETURNS TABLE (intent_id uuid, attempt_no integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();

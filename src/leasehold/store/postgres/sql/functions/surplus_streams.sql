@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION leasehold.surplus_streams(p_holder_id text, p_targets text[])
 RETURNS TABLE (lease_name text, lease_epoch bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
