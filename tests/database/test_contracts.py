@@ -1,0 +1,166 @@
+"""Contracts: versions of a target's terms that never change, and never hold what cannot work."""
+
+from __future__ import annotations
+
+from tests.support.racing import race, refused, sqlstate_of
+
+# Each of these alone makes otherwise good terms impossible.
+REFUSED_TERMS = [
+    {"scope": None},
+    {"scope": "galaxy"},
+    {"scope": 5},
+    {"guarantee": None},
+    {"guarantee": "hopeful"},
+    {"lease_name": "an item has no lease"},
+    {"scope": "stream", "lease_name": "nor has a stream"},
+    {"scope": "cluster", "lease_name": None},
+    {"scope": "cluster", "lease_name": ""},
+    {"scope": "cluster", "lease_name": "x" * 65},
+    {"scope": "cluster", "lease_name": "stream/pay/a"},
+    {"scope": "cluster", "lease_name": "a\nb"},
+    {"retry_policy": None},
+    {"retry_policy": "forever"},
+    {"retry_policy": "one_shot", "attempts_max": 2},
+    {"retry_policy": "deadline"},
+    {"attempts_max": None},
+    {"attempts_max": 0},
+    {"attempts_max": -1},
+    {"attempts_max": 2.5},
+    {"attempts_max": "many"},
+    {"attempts_max": 99_999_999_999},
+    {"attempts_max": [1]},
+    {"deadline_seconds": 0},
+    {"deadline_seconds": -1},
+    {"deadline_seconds": 315_360_001},
+    {"deadline_seconds": "NaN"},
+    {"deadline_seconds": "soon"},
+    {"lease_seconds": None},
+    {"lease_seconds": 0},
+    {"lease_seconds": -30},
+    {"lease_seconds": 86_401},
+    {"lease_seconds": "NaN"},
+    {"lease_seconds": 1e300},
+    {"lease_seconds": "1e400"},
+    {"call_timeout_seconds": None},
+    {"call_timeout_seconds": 0},
+    {"call_timeout_seconds": True},
+    {"call_timeout_seconds": "Infinity"},
+    {"quarantine_seconds": None},
+    {"quarantine_seconds": 59},
+    {"quarantine_seconds": 99, "call_timeout_seconds": 100},
+    {"quarantine_seconds": "Infinity"},
+    {"quarantine_seconds": "NaN"},
+    {"key_window_seconds": 0},
+    {"key_window_seconds": -1},
+    {"key_window_seconds": 1e300},
+    {"key_window_seconds": "NaN"},
+]
+
+
+def publish_raw(outbox, target, terms, operator="ada"):
+    places = "leasehold.publish_contract(%s, %s::jsonb, %s)"
+    return outbox.as_role("operator").execute(f"SELECT {places}", [target, terms, operator])
+
+
+def test_each_change_of_terms_is_a_new_version_and_the_same_terms_are_none(outbox, database):
+    assert outbox.publish() == 1
+    assert outbox.publish() == 1
+    assert outbox.publish(lease_seconds=30.0) == 1, "the default written out is no change"
+    assert outbox.publish(lease_seconds=31) == 2
+    assert outbox.publish(gateway={"url": "https://sms.example"}) == 3
+    assert outbox.publish() == 4, "going back is a change too"
+    assert outbox.publish("other") == 1
+    rows = database.execute("SELECT target, version, published_by FROM leasehold.contracts")
+    assert len(rows) == 5
+    assert {row["published_by"] for row in rows} == {"test"}
+
+
+def test_published_contract_is_complete_on_its_own(outbox, database):
+    outbox.publish("item-target")
+    outbox.publish("cluster-target", scope="cluster", guarantee="lookup", call_timeout_seconds=90)
+    outbox.publish("stream-target", scope="stream", retry_policy="one_shot")
+    columns = "scope, retry_policy, attempts_max, lease_seconds, quarantine_seconds, lease_name"
+    rows = database.execute(f"SELECT target, {columns} FROM leasehold.contracts")
+    assert {row.pop("target"): list(row.values()) for row in rows} == {
+        "item-target": ["item", "max_attempts", 20, 30, 60, None],
+        "cluster-target": ["cluster", "max_attempts", 20, 30, 90, "submission-manager-executor"],
+        "stream-target": ["stream", "one_shot", 1, 30, 60, None],
+    }
+
+
+def test_publishers_of_the_same_moment_make_one_version_each_without_a_gap(outbox, database):
+    versions = race(
+        database, 8, lambda caller, number: caller.publish(note=number % 4), role="operator"
+    )
+    newest = database.execute("SELECT version FROM leasehold.contracts ORDER BY version")
+    assert [row["version"] for row in newest] == list(range(1, max(versions) + 1))
+    assert outbox.publish(note="another") == max(versions) + 1
+
+
+def test_terms_that_cannot_work_are_refused_one_by_one(outbox, database):
+    outcomes = [
+        (terms, sqlstate_of(lambda terms=terms: outbox.publish(**terms))) for terms in REFUSED_TERMS
+    ]
+    assert [case for case in outcomes if case[1] != "22023"] == []
+    assert database.execute("SELECT * FROM leasehold.contracts") == []
+
+
+def test_more_attempts_than_the_ceiling_are_refused_as_such(outbox):
+    with refused("P7004"):
+        outbox.publish(attempts_max=21)
+    assert outbox.publish(attempts_max=20) == 1
+
+
+def test_what_is_no_contract_at_all_is_refused(outbox):
+    good = '{"scope": "item", "guarantee": "keyed"}'
+    bad_targets = [None, "", "UPPER", "a/b", "-a", "a b", "x" * 65, "ä"]
+    bad_terms = [None, "[]", '"text"', "null", "{}", f'{{"note": "{"x" * 65536}"}}']
+    cases = [(target, good, "ada") for target in bad_targets]
+    cases += [("sms", terms, "ada") for terms in bad_terms]
+    cases += [("sms", good, operator) for operator in (None, "", "x" * 129)]
+    outcomes = [(case, sqlstate_of(lambda case=case: publish_raw(outbox, *case))) for case in cases]
+    assert [case for case in outcomes if case[1] != "22023"] == []
+
+
+def test_intent_keeps_the_version_that_it_was_accepted_under(outbox):
+    outbox.publish(retry_policy="one_shot")
+    [old] = outbox.enqueue()
+    outbox.publish(attempts_max=3)
+    [new] = outbox.enqueue()
+    claims = outbox.claim()
+    assert {row["intent_id"]: row["contract_version"] for row in claims} == {old: 1, new: 2}
+    outbox.complete(claims, "RETRYABLE")
+    # The old terms decide about the old intent.
+    assert (outbox.status(old), outbox.status(new)) == ("exhausted", "pending")
+
+
+def test_contracts_and_intents_cannot_be_rewritten_even_by_their_owner(outbox, database):
+    outbox.publish()
+    outbox.enqueue()
+    for statement in (
+        "UPDATE leasehold.contracts SET published_by = 'eve'",
+        "DELETE FROM leasehold.contracts",
+        "TRUNCATE leasehold.contracts",
+        "UPDATE leasehold.intents SET payload = '1'",
+        "UPDATE leasehold.intents SET intent_id = gen_random_uuid()",
+    ):
+        with refused("P0001"):
+            database.owner_execute(statement)
+
+
+def test_binding_of_a_nonce_cannot_be_changed_deleted_or_truncated(database):
+    database.owner_execute(
+        "INSERT INTO leasehold.pending_transactions (chain, account, nonce, intent_id,"
+        " transaction_hash, signed_bytes, state, creator_id)"
+        " VALUES ('c', 'a', 7, gen_random_uuid(), 'hash', 'bytes', 'signed', 'holder-1')"
+    )
+    for statement in (
+        "UPDATE leasehold.pending_transactions SET signed_bytes = 'others'",
+        "UPDATE leasehold.pending_transactions SET nonce = 8",
+        "UPDATE leasehold.pending_transactions SET intent_id = NULL",
+        "DELETE FROM leasehold.pending_transactions",
+        "TRUNCATE leasehold.pending_transactions",
+    ):
+        with refused("P0001"):
+            database.owner_execute(statement)
+    database.owner_execute("UPDATE leasehold.pending_transactions SET state = 'broadcast'")
