@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.database import FOREVER
 from tests.support.outbox import result_of
 from tests.support.racing import race, refused, sqlstate_of
 
@@ -311,10 +312,14 @@ def test_retry_that_would_be_due_after_the_deadline_ends_as_failed(outbox):
 def test_retry_past_the_ceiling_is_refused_and_the_row_stays_to_be_ended(outbox, state):
     [claim] = claimed(outbox, guarantee="lookup")
     outbox.begin([claim])
-    for _ in range(20):
+    for _ in range(19):
         outbox.complete([claim], state)
         outbox.make_due()
         [claim] = outbox.claim()
+    outbox.complete([claim], state)
+    assert outbox.pending(claim["intent_id"])["due_at"] == FOREVER, "held: it must not go on so"
+    outbox.database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = now()")
+    [claim] = outbox.claim()
     assert claim["attempt_no"] == 21
     assert outbox.begin([claim])[0]["verdict"] == "ceiling_reached"
     [row] = outbox.complete([claim], "RETRYABLE")
