@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format test-programs bench-sql lock clean
+.PHONY: help setup run test check format test-programs bench-sql reference lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ test-programs: ## Install the programs of the distribution that some tests need 
 
 bench-sql: setup ## Measure the database functions beside bare SQL
 	@$(BIN)/python -m benchmarks.sql
+
+reference: setup ## Write docs/reference/functions.md from the live schema
+	@$(BIN)/python -m tests.support.reference
 
 lock: setup ## Pin requirements/dev.txt anew
 	@$(BIN)/python -m pip install --quiet pip-tools

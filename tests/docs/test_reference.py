@@ -1,0 +1,22 @@
+"""The function reference says what the live schema has."""
+
+from __future__ import annotations
+
+from psycopg.rows import tuple_row
+
+from leasehold.store.postgres.migrate import Sources
+from tests.support import reference
+
+
+def rendered(database):
+    with database.connect().cursor(row_factory=tuple_row) as cursor:
+        return reference.render(cursor, Sources())
+
+
+def test_reference_equals_the_live_schema(database):
+    assert rendered(database) == reference.PATH.read_text(), "run `make reference`"
+
+
+def test_reference_that_lacks_a_function_would_be_noticed(database):
+    database.execute("REVOKE EXECUTE ON FUNCTION leasehold.renew_lease FROM leasehold_executor")
+    assert rendered(database) != reference.PATH.read_text()

@@ -1,0 +1,120 @@
+"""The function reference, made from the live schema and the comments that head the SQL files.
+
+`make reference` writes it; a test fails when the file and the schema differ.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.store.postgres.migrate import Sources, migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATH = Path(__file__).parents[2] / "docs" / "reference" / "functions.md"
+
+INTRODUCTION = """\
+# The functions
+
+The functions of the schema `leasehold` are the only legal ways to change anything: no role that an
+application runs as may write to a table. Each role may call the functions listed under it, and no others;
+functions that are not listed here are internal. This page is made from the live schema and from the comments
+in the SQL files by `make reference`; a test fails when they differ.
+
+A batch function gives a verdict per row and raises only when the whole call is refused. SQLSTATEs:
+
+| SQLSTATE | meaning |
+|---|---|
+| `P7002` | the lease or claim is lost; drop the result |
+| `P7003` | a completion state that no executor may report, or a call that was never begun |
+| `P7004` | the retry ceiling (20) is reached |
+| `P7005` | the idempotency key stands for another payload |
+| `P0001` | an append-only table was to be changed |
+| `22023` | an argument that no call may have: NULL, negative, absurd |
+| `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; anywhere else a defect |
+
+Channel `leasehold_due` is the only one notified on, by `notify_targets`; its payload is the target's name.
+"""
+
+_INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}
+
+GRANTED = """
+SELECT p.proname AS name, pg_get_function_arguments(p.oid) AS arguments,
+       pg_get_function_result(p.oid) AS result,
+       array_agg(r.rolname::text ORDER BY r.rolname) AS roles
+  FROM pg_proc p
+  JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'leasehold'
+ CROSS JOIN LATERAL aclexplode(p.proacl) AS acl
+  JOIN pg_roles r ON r.oid = acl.grantee
+ WHERE acl.privilege_type = 'EXECUTE' AND p.prosecdef AND r.rolname <> 'leasehold_owner'
+ GROUP BY p.oid
+UNION ALL
+SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
+       ARRAY['leasehold_owner']
+  FROM pg_proc p WHERE p.oid = 'leasehold.prune'::regproc
+ ORDER BY 4, 1
+"""
+
+
+def render(cursor: psycopg.Cursor[Any], sources: Sources) -> str:
+    """Give the whole page."""
+    parts = [INTRODUCTION]
+    heading = ""
+    for name, arguments, result, roles in cursor.execute(GRANTED).fetchall():
+        section = " and ".join(f"`{role}`" for role in roles)
+        if section != heading:
+            parts.append(f"\n## Called as {section}\n")
+            heading = section
+        comment = (sources.root / "functions" / f"{name}.sql").read_text()
+        parts.append(f"\n### {name}\n\n```sql\n{_signature(name, arguments, result)}\n```\n")
+        parts.append("\n".join(_prose(comment)) + "\n")
+    return "\n".join(parts)
+
+
+def _signature(name: str, arguments: str, result: str) -> str:
+    lines = ",\n  ".join(re.split(r", (?=p_)", arguments))
+    columns = re.fullmatch(r"TABLE\((.*)\)", result)
+    if columns:
+        result = (
+            "TABLE (\n"
+            + textwrap.fill(
+                columns[1].replace("timestamp with time zone", "timestamptz"), 96, **_INDENTED
+            )
+            + "\n)"
+        )
+    return f"{name}(\n  {lines}\n) RETURNS {result}".replace(
+        "timestamp with time zone", "timestamptz"
+    )
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Give the comment at the head of a file, each of its statements as a paragraph."""
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            return
+        said = line[2:].removeprefix(" ")
+        if re.match(r"(Locks|Raises|Verdicts|Returns):?", said) and ":" in said.split(" ")[0]:
+            yield ""
+        yield said
+
+
+def main() -> None:
+    """Write the page from a throwaway database."""
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-reference-"))
+    folder.chmod(0o711)
+    with EmbeddedPostgres(folder / "postgres") as postgres:
+        migrate(postgres.url)
+        with psycopg.connect(postgres.url) as connection:
+            PATH.write_text(render(connection.cursor(), Sources()))
+
+
+if __name__ == "__main__":
+    main()
