@@ -1,0 +1,401 @@
+"""Each method of the store, as the role that it is for, on the real functions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from leasehold.domain.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    LeaseLost,
+    RetryCeilingReached,
+)
+from leasehold.domain.intent import AttemptState, IntentId, NewIntent, Status
+from leasehold.domain.lease import Lease
+from leasehold.domain.outcome import Accepted, Rejected, Result, Retryable, Submitted, Unknown
+from leasehold.domain.verdict import (
+    BeginVerdict,
+    CancelVerdict,
+    EnqueueVerdict,
+    RecordVerdict,
+    RedriveVerdict,
+    ReleaseVerdict,
+    RenewVerdict,
+    ResolveVerdict,
+)
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def sms(stores):
+    """A target whose gateway knows keys."""
+    await stores.operator.publish_contract("sms", {"scope": "item", "guarantee": "keyed"}, "ann")
+    return "sms"
+
+
+@pytest.fixture
+async def payments(stores):
+    """A target whose gateway can be asked."""
+    terms = {"scope": "item", "guarantee": "lookup"}
+    await stores.operator.publish_contract("payments", terms, "ann")
+    return "payments"
+
+
+async def enqueue(stores, target, count=1, **fields):
+    """Intents that must be accepted; their ids."""
+    given = [NewIntent(target=target, payload={"number": n}, **fields) for n in range(count)]
+    answers = await stores.ingest.enqueue_intents(given)
+    assert {answer.verdict for answer in answers} == {EnqueueVerdict.ACCEPTED}
+    return [answer.intent_id for answer in answers]
+
+
+async def claim(stores, *targets, worker="w", seconds=30):
+    return await stores.executor.claim_outbox_batch(10, worker, seconds, targets)
+
+
+def results(claimed, outcome):
+    return [Result(intent_id=c.intent_id, claim=c.claim, outcome=outcome) for c in claimed]
+
+
+async def test_verdict_comes_per_intent_in_the_order_given(stores, sms):
+    first = NewIntent(target=sms, payload={"a": 1, "b": 2}, idempotency_key="k")
+    answers = await stores.ingest.enqueue_intents(
+        [
+            first,
+            NewIntent(target=sms, payload={"b": 2, "a": 1}, idempotency_key="k"),
+            NewIntent(target=sms, payload={"a": 2}, idempotency_key="k"),
+            NewIntent(target="nobody", payload=1),
+            NewIntent(target=sms, payload=1, priority=9),
+        ]
+    )
+    assert [answer.ordinal for answer in answers] == [1, 2, 3, 4, 5]
+    assert [answer.verdict for answer in answers] == list(EnqueueVerdict)
+    assert answers[0].intent_id == answers[1].intent_id == answers[2].intent_id
+    assert answers[4].intent_id is None
+    assert "priority" in answers[4].problem
+
+
+async def test_one_intent_alone_raises_instead(stores, sms):
+    one = NewIntent(target=sms, payload=[1], idempotency_key="k", metadata={"source": "test"})
+    intent_id = await stores.ingest.enqueue_intent(one)
+    assert await stores.ingest.enqueue_intent(one) == intent_id
+    with pytest.raises(IdempotencyConflict) as raised:
+        await stores.ingest.enqueue_intent(NewIntent(target=sms, payload=[2], idempotency_key="k"))
+    assert raised.value.intent_id == intent_id
+    with pytest.raises(InvalidArgument, match="exactly one of payload and body"):
+        await stores.ingest.enqueue_intent(NewIntent(target=sms))
+
+
+async def test_claim_hands_out_all_that_a_call_needs(stores, sms):
+    due = datetime(2020, 1, 1, tzinfo=UTC)
+    deadline = datetime.now(UTC) + timedelta(days=1)
+    intent_id = await stores.ingest.enqueue_intent(
+        NewIntent(
+            target=sms,
+            body=b"\x00signed",
+            content_type="application/octet-stream",
+            priority=0,
+            due_at=due,
+            deadline_at=deadline,
+            metadata={"source": "test"},
+            trace_context="00-trace",
+        )
+    )
+    [claimed] = await claim(stores, sms)
+    assert claimed.intent_id == claimed.claim.intent_id == claimed.submission_key == intent_id
+    assert (claimed.body, claimed.payload) == (b"\x00signed", None)
+    assert claimed.metadata.value() == {"source": "test"}
+    assert (claimed.due_at, claimed.deadline_at) == (due, deadline)
+    assert (claimed.attempt_no, claimed.last_state, claimed.priority) == (1, None, 0)
+    assert claimed.trace_context == "00-trace"
+    assert claimed.claim.worker_id == "w"
+    assert timedelta(seconds=29) < claimed.claim.expires_at - claimed.claimed_at
+
+
+async def test_payload_comes_unparsed_and_equal(stores, sms):
+    payload = {"text": "grüße \N{GRINNING FACE}", "list": [1, 2.5, None, True], "big": 10**30}
+    await stores.ingest.enqueue_intent(NewIntent(target=sms, payload=payload))
+    [claimed] = await claim(stores, sms)
+    assert isinstance(claimed.payload.raw, bytes)
+    assert claimed.payload.value() == payload
+
+
+async def test_claim_keeps_to_the_limits_of_its_targets(stores, sms, payments):
+    await enqueue(stores, sms, 3)
+    await enqueue(stores, payments, 3)
+    claimed = await stores.executor.claim_outbox_batch(10, "w", 30, [sms, payments], [1, 2])
+    assert sorted(one.target for one in claimed) == ["payments", "payments", "sms"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "status"),
+    [
+        (Accepted(reference="r", code="200"), AttemptState.DISPATCHED, Status.ACCEPTED),
+        (Rejected(reason="no", code="422"), AttemptState.FAILED, Status.REJECTED),
+        (Retryable(retry_after_seconds=5), AttemptState.RETRYABLE, Status.PENDING),
+        (Unknown(detail="lost"), AttemptState.IN_DOUBT, Status.IN_DOUBT),
+        (Submitted(reference="s", ask_after_seconds=5), AttemptState.SUBMITTED, Status.CONFIRMING),
+    ],
+)
+async def test_outcome_stands_on_the_ledger_under_its_state(stores, sms, outcome, state, status):
+    [intent_id] = await enqueue(stores, sms)
+    claimed = await claim(stores, sms)
+    [recorded] = await stores.executor.complete_outbox_attempts("w", results(claimed, outcome))
+    assert (recorded.verdict, recorded.state) == (RecordVerdict.APPLIED, state)
+    assert (recorded.due_at is None) is state.is_terminal
+    [attempt] = await stores.readonly.read_ledger([intent_id])
+    assert (attempt.attempt_no, attempt.state, attempt.holder) == (1, state, "w")
+    told = {"reason", "reference", "code", "detail"} & set(type(outcome).__slots__)
+    assert all(getattr(attempt, name) == getattr(outcome, name) for name in told)
+    [seen] = await stores.readonly.read_status([intent_id])
+    assert (seen.status, seen.status.is_final) == (status, state.is_terminal)
+
+
+async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stores):
+    await stores.operator.publish_contract("fax", {"scope": "item", "guarantee": "blind"}, "ann")
+    [intent_id] = await enqueue(stores, "fax")
+    claimed = await claim(stores, "fax")
+    [begun] = await stores.executor.begin_outbox_attempts("w", [c.claim for c in claimed])
+    assert begun.verdict is BeginVerdict.BEGUN
+    [recorded] = await stores.executor.complete_outbox_attempts("w", results(claimed, Unknown()))
+    assert (recorded.is_held, recorded.due_at) == (True, None)
+    [seen] = await stores.readonly.read_status([intent_id])
+    assert (seen.status, seen.due_at) == (Status.HELD, None)
+
+
+async def test_late_result_is_told_apart_stale_finished_and_unknown(stores, outbox, sms):
+    await enqueue(stores, sms, 2)
+    stale, finished = claimed = await claim(stores, sms)
+    await stores.executor.complete_outbox_attempt(finished.claim, Accepted())
+    outbox.expire_claims()
+    unknown = Result(intent_id=IntentId(uuid4()), claim=stale.claim, outcome=Accepted())
+    answers = await stores.executor.complete_outbox_attempts(
+        "w", [*results(claimed, Accepted()), unknown]
+    )
+    assert {answer.intent_id: answer.verdict for answer in answers} == {
+        stale.intent_id: RecordVerdict.LEASE_LOST,
+        finished.intent_id: RecordVerdict.ALREADY_TERMINAL,
+        unknown.intent_id: RecordVerdict.NOT_FOUND,
+    }
+    for claim_, verdict in ((stale.claim, "lease_lost"), (finished.claim, "already_terminal")):
+        with pytest.raises(LeaseLost) as raised:
+            await stores.executor.complete_outbox_attempt(claim_, Accepted())
+        assert (raised.value.verdict, raised.value.lease_name) == (verdict, None)
+
+
+async def test_heartbeat_says_which_claims_are_lost(stores, sms):
+    await enqueue(stores, sms, 2)
+    kept, given_back = await claim(stores, sms)
+    [released] = await stores.executor.release_outbox_claims("w", [given_back.claim], 0)
+    assert released.verdict is ReleaseVerdict.RELEASED
+    answers = await stores.executor.renew_outbox_leases("w", [kept.claim, given_back.claim], 60)
+    renewed = {answer.lease_token: answer for answer in answers}
+    assert renewed[kept.claim.lease_token].verdict is RenewVerdict.RENEWED
+    assert renewed[kept.claim.lease_token].lease_expires_at > kept.claim.expires_at
+    assert renewed[given_back.claim.lease_token].verdict is RenewVerdict.LEASE_LOST
+    assert renewed[given_back.claim.lease_token].lease_expires_at is None
+
+
+async def test_nothing_to_renew_begin_or_complete_is_no_error(stores):
+    assert await stores.executor.renew_outbox_leases("w", [], 60) == []
+    assert await stores.executor.begin_outbox_attempts("w", []) == []
+    assert await stores.executor.complete_outbox_attempts("w", []) == []
+    assert await stores.executor.release_outbox_claims("w", [], 0) == []
+
+
+async def test_repair_names_the_holder_that_fell_silent(stores, outbox, sms, payments):
+    await enqueue(stores, sms)
+    await enqueue(stores, payments)
+    claimed = await claim(stores, sms, payments)
+    begun = [one.claim for one in claimed if one.target == payments]
+    await stores.executor.begin_outbox_attempts("w", begun)
+    outbox.expire_claims(seconds_ago=7)
+    repaired = {one.target: one for one in await stores.executor.repair_expired_leases(10, "r")}
+    assert repaired[sms].state is AttemptState.ZOMBIE_REQUEUE
+    assert repaired[payments].state is AttemptState.IN_DOUBT
+    assert {one.replaced_holder for one in repaired.values()} == {"w"}
+    assert all(7 <= one.stale_seconds < 60 for one in repaired.values())
+
+
+async def test_missed_deadline_is_finished_by_repair(stores, database, sms):
+    [intent_id] = await enqueue(stores, sms, deadline_seconds=3600, delay_seconds=60)
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() - interval '1 second'"
+    )
+    [missed] = await stores.executor.repair_missed_deadlines(10, "r")
+    assert (missed.intent_id, missed.attempt_no) == (intent_id, 1)
+    [seen] = await stores.readonly.read_status([intent_id])
+    assert (seen.status, seen.reason) == (Status.EXHAUSTED, "deadline_exceeded")
+
+
+async def test_lease_is_taken_renewed_released_and_taken_again(stores):
+    store = stores.executor
+    first = await store.acquire_lease("leader", "a", 30, 60)
+    assert first.is_ours
+    assert (first.lease.name, first.lease.holder_id, first.lease.epoch) == ("leader", "a", 1)
+    assert first.lease.grace_expires_at - first.lease.expires_at >= timedelta(seconds=59)
+    second = await store.acquire_lease("leader", "b", 30)
+    assert (second.is_ours, second.lease.holder_id, second.lease.epoch) == (False, "a", 1)
+    assert await store.renew_lease(first.lease, 60, 60) > first.lease.expires_at
+    await store.record_leader_heartbeat(first.lease, {"slots": 3})
+    assert await store.release_lease(first.lease)
+    assert not await store.release_lease(first.lease)
+    third = await store.acquire_lease("leader", "b", 30)
+    assert (third.is_ours, third.lease.epoch) == (True, 2)
+
+
+async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores, outbox):
+    store = stores.executor
+    old = (await store.acquire_lease("leader", "a", 30)).lease
+    outbox.expire_lease("leader")
+    assert (await store.acquire_lease("leader", "b", 30)).is_ours
+    for call in (
+        store.renew_lease(old, 30),
+        store.record_leader_heartbeat(old, {}),
+        store.begin_leased_attempts(old, [IntentId(uuid4())]),
+        store.record_attempts(old, []),
+        store.refresh_due_window("a", [old], 10),
+        store.refresh_schedule("a", [old], None, 10),
+    ):
+        with pytest.raises(LeaseLost) as raised:
+            await call
+        assert raised.value.lease_name == "leader"
+
+
+async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": "lookup", "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    ids = await enqueue(stores, "bank", 3)
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    window = await store.refresh_due_window("a", [lease], 2)
+    assert [one.intent_id for one in window] == sorted(ids)[:2]
+    changed = await store.refresh_schedule("a", [lease], None, 10)
+    assert {one.intent_id for one in changed} == set(ids)
+    assert all(one.horizon >= LONG_AGO and one.last_state is None for one in changed)
+    cursor = (changed[-1].last_modified_at, changed[-1].intent_id)
+    assert await store.refresh_schedule("a", [lease], cursor, 10) == []
+    begun = {one.intent_id: one for one in await store.begin_leased_attempts(lease, ids[:2])}
+    assert {one.verdict for one in begun.values()} == {BeginVerdict.BEGUN}
+    assert begun[ids[0]].payload.value() == {"number": 0}
+    answers = await store.record_attempts(
+        lease,
+        [
+            Result(intent_id=ids[0], outcome=Accepted(), elapsed_seconds=0.1),
+            Result(intent_id=ids[1], outcome=Unknown()),
+        ],
+    )
+    assert {one.intent_id: one.state for one in answers} == {
+        ids[0]: AttemptState.DISPATCHED,
+        ids[1]: AttemptState.IN_DOUBT,
+    }
+    [attempt] = await stores.readonly.read_ledger([ids[0]])
+    assert (attempt.lease_name, attempt.lease_epoch) == ("leader", 1)
+
+
+async def test_held_row_has_no_due_time_in_a_schedule(stores):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": "blind", "lease_name": "leader"}
+    await stores.operator.publish_contract("fax", terms, "ann")
+    ids = await enqueue(stores, "fax")
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    await store.begin_leased_attempts(lease, ids)
+    [recorded] = await store.record_attempts(lease, [Result(intent_id=ids[0], outcome=Unknown())])
+    assert recorded.is_held
+    for rows in (
+        await store.refresh_due_window("a", [lease], 10),
+        await store.refresh_schedule("a", [lease], None, 10),
+    ):
+        assert [(row.due_at, row.last_state) for row in rows] == [(None, AttemptState.IN_DOUBT)]
+
+
+async def test_streams_are_claimed_renewed_shared_and_released(stores):
+    store = stores.executor
+    await stores.operator.publish_contract("acct", {"scope": "stream", "guarantee": "keyed"}, "ann")
+    for stream in ("a", "b"):
+        await enqueue(stores, "acct", 2, stream=stream)
+    await store.renew_instance("one", "worker", ["acct"], {"version": "1"}, 60)
+    claimed = await store.claim_streams("one", ["acct"], 30, 180, 10)
+    assert {(one.target, one.stream) for one in claimed} == {("acct", "a"), ("acct", "b")}
+    leases = [one.lease for one in claimed]
+    assert {(lease.holder_id, lease.epoch) for lease in leases} == {("one", 1)}
+    assert await store.surplus_streams("one", ["acct"]) == []
+    await store.renew_instance("two", "worker", ["acct"], {}, 60)
+    [surplus] = await store.surplus_streams("one", ["acct"])
+    given_back = [lease for lease in leases if lease.name == surplus.lease_name]
+    [released] = await store.release_streams("one", given_back)
+    assert released.verdict is ReleaseVerdict.RELEASED
+    answers = {
+        one.lease_name: one.verdict for one in await store.renew_streams("one", leases, 30, 180)
+    }
+    assert answers.pop(surplus.lease_name) is RenewVerdict.LEASE_LOST
+    assert list(answers.values()) == [RenewVerdict.RENEWED]
+    assert await store.release_instance("two")
+    assert not await store.release_instance("three")
+
+
+async def test_operator_cancels_resolves_and_redrives(stores, sms):
+    operator = stores.operator
+    waiting, doubtful = await enqueue(stores, sms, 2)
+    assert await operator.cancel_intent(waiting, "ann", "why") is CancelVerdict.CANCELLED
+    assert await operator.cancel_intent(waiting, "ann", "why") is CancelVerdict.ALREADY_TERMINAL
+    claimed = await claim(stores, sms)
+    assert await operator.cancel_intent(doubtful, "ann", "why") is CancelVerdict.IN_FLIGHT
+    await stores.executor.complete_outbox_attempts("w", results(claimed, Unknown()))
+    resolved = await operator.resolve_intent(doubtful, AttemptState.FAILED, "ann", "called them")
+    assert resolved is ResolveVerdict.RESOLVED
+    [redriven] = await operator.redrive_intents([doubtful], "ann", "again")
+    assert redriven.verdict is RedriveVerdict.REDRIVEN
+    [seen] = await stores.readonly.read_status([redriven.new_intent_id])
+    assert seen.redrive_of == doubtful
+    [again] = await operator.redrive_intents([doubtful], "ann", "again")
+    assert (again.verdict, again.new_intent_id) == (
+        RedriveVerdict.ALREADY_REDRIVEN,
+        redriven.new_intent_id,
+    )
+
+
+async def test_contract_gets_a_version_and_keeps_it_while_unchanged(stores):
+    terms = {"scope": "item", "guarantee": "keyed"}
+    assert await stores.operator.publish_contract("sms", terms, "ann") == 1
+    assert await stores.operator.publish_contract("sms", terms, "ben") == 1
+    assert await stores.operator.publish_contract("sms", terms | {"attempts_max": 3}, "ann") == 2
+    with pytest.raises(RetryCeilingReached):
+        await stores.operator.publish_contract("sms", terms | {"attempts_max": 21}, "ann")
+
+
+async def test_partitions_are_made_ahead_once(stores):
+    await stores.executor.create_ledger_partitions(3)
+    made = await stores.executor.create_ledger_partitions(5)
+    assert len(made) == 2
+    assert all(name.startswith("outbox_attempts_2") for name in made)
+    assert await stores.executor.create_ledger_partitions(5) == []
+
+
+@pytest.mark.parametrize("role", ["ingest", "executor"])
+async def test_notice_reaches_who_listens(stores, database, role):
+    listener = await psycopg.AsyncConnection.connect(database.url, autocommit=True)
+    async with listener:
+        await listener.execute("LISTEN leasehold_due")
+        await getattr(stores, role).notify_targets(["sms", "payments"])
+        heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=2)]
+    assert sorted(heard) == ["payments", "sms"]
+
+
+async def test_reader_gets_nothing_for_what_is_not_known(stores):
+    assert await stores.readonly.read_ledger([IntentId(uuid4())]) == []
+    assert await stores.readonly.read_status([]) == []
+
+
+async def test_lease_that_nobody_ever_had_is_lost_too(stores):
+    made_up = Lease(
+        name="x", holder_id="a", epoch=3, expires_at=LONG_AGO, grace_expires_at=LONG_AGO
+    )
+    with pytest.raises(LeaseLost):
+        await stores.executor.renew_lease(made_up, 30)
+    assert not await stores.executor.release_lease(made_up)
