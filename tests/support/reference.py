@@ -25,9 +25,9 @@ INTRODUCTION = """\
 # The functions
 
 The functions of the schema `leasehold` are the only legal ways to change anything: no role that an
-application runs as may write to a table. Each role may call the functions listed under it, and no others;
-functions that are not listed here are internal. This page is made from the live schema and from the comments
-in the SQL files by `make reference`; a test fails when they differ.
+application runs as may write to a table. Each role may call the functions listed under it, and no
+others; functions that are not listed here are internal. This page is made from the live schema and
+from the comments in the SQL files by `make reference`; a test fails when they differ.
 
 A batch function gives a verdict per row and raises only when the whole call is refused. SQLSTATEs:
 
@@ -39,9 +39,9 @@ A batch function gives a verdict per row and raises only when the whole call is 
 | `P7005` | the idempotency key stands for another payload |
 | `P0001` | an append-only table was to be changed |
 | `22023` | an argument that no call may have: NULL, negative, absurd |
-| `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; anywhere else a defect |
+| `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; else a defect |
 
-Channel `leasehold_due` is the only one notified on, by `notify_targets`; its payload is the target's name.
+The only channel notified on is `leasehold_due`, by `notify_targets`; its payload is the target.
 """
 
 _INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}

@@ -1,0 +1,43 @@
+"""What the documents show works as printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_sql_of_the_readme_runs_and_answers_as_a_reader_expects(database):
+    [example] = blocks(ROOT / "README.md", "sql")
+    connection = database.connect()
+    statements = [text for text in example.split(";") if text.strip()]
+    answers = [connection.execute(statement).fetchall() for statement in statements]
+    assert answers[-1] == [{"status": "pending", "attempts": 0}]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document):
+    for link in LINK.findall(document.read_text()):
+        assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_every_make_command_of_the_readme_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text()))
+    assert named - targets == set()
+    assert {"run", "test"} <= named
+
+
+def test_ci_runs_only_what_the_readme_explains():
+    commands = re.findall(r"make [a-z-]+", (ROOT / ".ci" / "run").read_text())
+    assert commands == ["make test-programs", "make check", "make test"]
+    assert all(command in (ROOT / "README.md").read_text() for command in commands)
