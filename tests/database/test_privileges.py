@@ -1,0 +1,317 @@
+"""Who may do what: one table of expectations, every cell tried as the login itself.
+
+A table, column or function without an entry here fails the tests: whoever adds one says who may
+use it. Everything that is tried is rolled back.
+"""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+ROLES = ("ingest", "executor", "operator", "readonly", "auditor")
+EVERYBODY = set(ROLES)
+READERS = EVERYBODY - {"ingest"}
+NOBODY: set[str] = set()
+
+# Relation: who may SELECT, and the columns hidden from whom.
+RELATIONS = {
+    "chain_accounts": (NOBODY, {}),
+    "contracts": (EVERYBODY, {}),
+    "instances": (READERS, {}),
+    "intent_status": (READERS, {}),
+    "intents": (
+        READERS,
+        {"payload": READERS - {"auditor"}, "body": READERS - {"auditor"}},
+    ),
+    "leader_heartbeat": (READERS, {}),
+    "leases": (READERS, {}),
+    "outbox_attempts": (READERS, {"lease_token": READERS}),
+    "outbox_attempts_YYYY_MM": (NOBODY, {}),
+    "outbox_attempts_default": (NOBODY, {}),
+    "outbox_pending": (READERS, {"lease_token": READERS}),
+    "pending_transactions": (READERS, {"signed_bytes": READERS}),
+    "schema_migrations": (EVERYBODY, {}),
+    "schema_sources": (EVERYBODY, {}),
+    "streams": (NOBODY, {}),
+    "supervisor": (READERS, {}),
+}
+VIEWS = {"intent_status", "supervisor"}
+
+INTAKE = ("enqueue_intent", "enqueue_intents")
+EXECUTION = (
+    "acquire_lease",
+    "begin_leased_attempts",
+    "begin_outbox_attempts",
+    "claim_outbox_batch",
+    "claim_streams",
+    "complete_outbox_attempt",
+    "complete_outbox_attempts",
+    "create_ledger_partitions",
+    "record_attempts",
+    "record_leader_heartbeat",
+    "refresh_due_window",
+    "refresh_schedule",
+    "release_instance",
+    "release_lease",
+    "release_outbox_claims",
+    "release_streams",
+    "renew_instance",
+    "renew_lease",
+    "renew_outbox_leases",
+    "renew_streams",
+    "repair_expired_leases",
+    "repair_missed_deadlines",
+    "surplus_streams",
+)
+INTERVENTION = ("cancel_intent", "publish_contract", "redrive_intents", "resolve_intent")
+# Retention, and the helpers of the functions above.
+OWNERS = (
+    "absence",
+    "active_streams",
+    "announce_change",
+    "append_attempts",
+    "change_horizon",
+    "doubt_begun_calls",
+    "end_expired_claims",
+    "first_intent_id",
+    "first_of_key",
+    "hold_leases",
+    "intent_accepted_at",
+    "is_unbegun_call",
+    "judged_streams",
+    "ledger_months",
+    "lock_streams",
+    "new_intent_id",
+    "prune",
+    "read_intents",
+    "read_results",
+    "redrive_intent",
+    "refuse_change",
+    "refuse_unbegun",
+    "release_leases",
+    "renew_leases",
+    "requeue_expired_claims",
+    "require_between",
+    "require_intervention",
+    "require_lease",
+    "require_leases",
+    "require_list",
+    "require_name",
+    "set_aside",
+    "stream_lease_name",
+    "stream_share",
+    "take_lease",
+    "zombie_outcome",
+)
+FUNCTIONS: dict[str, set[str]] = {
+    **{name: {"ingest"} for name in INTAKE},
+    **{name: {"executor"} for name in EXECUTION},
+    **{name: {"operator"} for name in INTERVENTION},
+    **dict.fromkeys(OWNERS, NOBODY),
+    "notify_targets": {"ingest", "executor"},
+    # A function inside a view runs as the view's reader.
+    "final_status": READERS,
+}
+
+COLUMNS = """
+SELECT c.relname AS relation, array_agg(a.attname::text ORDER BY a.attnum) AS columns
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+ WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+   AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY 1 ORDER BY 1"""
+ALL_FUNCTIONS = """
+SELECT p.proname AS name, p.prosecdef AS is_definer, pg_get_userbyid(p.proowner) AS owner,
+       p.prokind AS kind,
+       (SELECT substr(item, 13) FROM unnest(p.proconfig) AS item
+         WHERE item LIKE 'search\\_path=%') AS path,
+       array(SELECT format('%I.%I', t.typnamespace::regnamespace, t.typname)
+               FROM unnest(p.proargtypes) WITH ORDINALITY AS given (oid, place)
+               JOIN pg_type t USING (oid) ORDER BY place) AS types
+  FROM pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace ORDER BY 1"""
+
+
+@pytest.fixture
+def columns(outbox, database):
+    """The columns of every relation; the months of the ledger are all alike."""
+    outbox.call("executor", "create_ledger_partitions", 0)
+    return {row["relation"]: row["columns"] for row in database.execute(COLUMNS)}
+
+
+@pytest.fixture
+def functions(database):
+    rows = database.execute(ALL_FUNCTIONS)
+    names = [row["name"] for row in rows]
+    assert len(names) == len(set(names)), "an overloaded function needs an entry for each form"
+    return rows
+
+
+def kind_of(relation: str) -> str:
+    return re.sub(r"_\d{4}_\d{2}$", "_YYYY_MM", relation)
+
+
+def refusal(connection, statement: sql.Composable | str) -> type[psycopg.Error] | None:
+    """Try it and roll it back: the error's class, or None where it is allowed."""
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(statement)
+    except psycopg.Error as error:
+        return type(error)
+    return None
+
+
+def is_denied(connection, statement: sql.Composable | str) -> bool:
+    return refusal(connection, statement) is errors.InsufficientPrivilege
+
+
+def compose(text: str, *names: str) -> sql.Composed:
+    return sql.SQL(text).format(*[sql.Identifier(name) for name in names])
+
+
+def test_every_relation_and_function_has_an_entry(columns, functions):
+    assert {kind_of(relation) for relation in columns} == set(RELATIONS)
+    assert {row["name"] for row in functions} == set(FUNCTIONS)
+    for relation, (_, hidden) in RELATIONS.items():
+        found = next(names for name, names in columns.items() if kind_of(name) == relation)
+        assert set(hidden) <= set(found)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_reads_a_column_that_is_not_for_it(database, columns, role):
+    connection = database.connect(role)
+    expected, found = {}, {}
+    for relation, names in columns.items():
+        readers, hidden = RELATIONS[kind_of(relation)]
+        for name in names:
+            expected[relation, name] = role in readers - hidden.get(name, set())
+            statement = compose("SELECT {} FROM leasehold.{} LIMIT 0", name, relation)
+            found[relation, name] = not is_denied(connection, statement)
+        expected[relation, "*"] = all(expected[relation, name] for name in names)
+        statement = compose("SELECT * FROM leasehold.{} LIMIT 1", relation)
+        found[relation, "*"] = not is_denied(connection, statement)
+    assert found == expected
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_writes_to_any_relation_except_through_the_functions(database, columns, role):
+    connection = database.connect(role)
+    found = {}
+    for relation, names in columns.items():
+        # A view cannot be written to by anybody, whatever the privileges.
+        impossible = errors.ObjectNotInPrerequisiteState if relation in VIEWS else None
+        for verb, statement in {
+            "INSERT": compose("INSERT INTO leasehold.{} ({}) VALUES (NULL)", relation, names[0]),
+            "UPDATE": compose("UPDATE leasehold.{} SET {} = NULL", relation, names[0]),
+            "DELETE": compose("DELETE FROM leasehold.{}", relation),
+            "TRUNCATE": compose("TRUNCATE leasehold.{}", relation),
+            "LOCK": compose("LOCK leasehold.{} IN ACCESS EXCLUSIVE MODE", relation),
+            "TRIGGER": compose(
+                "CREATE TRIGGER t BEFORE INSERT ON leasehold.{} EXECUTE FUNCTION"
+                " pg_catalog.suppress_redundant_updates_trigger()",
+                relation,
+            ),
+            "DROP": compose("DROP TABLE leasehold.{}", relation),
+        }.items():
+            error = refusal(connection, statement)
+            if error not in (errors.InsufficientPrivilege, impossible, errors.WrongObjectType):
+                found[relation, verb] = error
+            if error is errors.WrongObjectType:
+                assert relation in VIEWS
+    assert found == {}
+
+
+@pytest.mark.parametrize("role", [*ROLES, "owner"])
+def test_no_role_executes_a_function_that_is_not_for_it(database, functions, role):
+    connection = database.connect(role)
+    expected, found = {}, {}
+    for row in functions:
+        name = row["name"]
+        expected[name] = role == "owner" or role in FUNCTIONS[name]
+        # A refusal of the arguments, which are all NULL, comes after that of the caller.
+        found[name] = not is_denied(connection, call_of(row))
+    assert found == expected
+
+
+def call_of(function) -> str:
+    types = [one.replace("anyarray", "_text") for one in function["types"]]
+    places = ", ".join(f"NULL::{one}" for one in types)
+    return f"SELECT leasehold.{function['name']}({places})"
+
+
+def test_no_login_becomes_another_role(database):
+    roles = (*ROLES, "owner")
+    superuser = database.execute("SELECT current_user AS name")[0]["name"]
+    found = {}
+    for login in roles:
+        connection = psycopg.connect(database.url_as(login), autocommit=True)
+        try:
+            for role in roles:
+                denied = is_denied(connection, compose("SET ROLE {}", f"leasehold_{role}"))
+                found[login, role] = not denied
+            assert is_denied(connection, compose("SET ROLE {}", superuser))
+            assert is_denied(connection, compose("SET SESSION AUTHORIZATION {}", superuser))
+        finally:
+            connection.close()
+    assert found == {(login, role): login == role for login in roles for role in roles}
+
+
+def test_no_runtime_role_makes_anything_in_the_schema(database):
+    found = {}
+    for role in ROLES:
+        connection = database.connect(role)
+        for statement in (
+            "CREATE TABLE leasehold.mine (id integer)",
+            "CREATE VIEW leasehold.mine AS SELECT 1 AS id",
+            "CREATE FUNCTION leasehold.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+            "CREATE OR REPLACE FUNCTION leasehold.absence(uuid) RETURNS text AS 'SELECT 1'",
+            "ALTER FUNCTION leasehold.absence(uuid) OWNER TO CURRENT_USER",
+            "ALTER SCHEMA leasehold OWNER TO CURRENT_USER",
+            "GRANT leasehold_owner TO CURRENT_USER",
+        ):
+            if not is_denied(connection, statement):
+                found[role, statement] = "allowed"
+    assert found == {}
+
+
+def test_stranger_has_nothing_at_all(database, columns, functions):
+    connection = database.connect()
+    with connection.transaction(force_rollback=True):
+        connection.execute("CREATE ROLE a_stranger")
+        connection.execute("SET LOCAL ROLE a_stranger")
+        for relation in columns:
+            assert is_denied(connection, compose("SELECT FROM leasehold.{} LIMIT 0", relation))
+        for row in functions:
+            assert is_denied(connection, call_of(row)), row["name"]
+    # Nor does anything but the missing USAGE on the schema stand between the two.
+    granted = database.execute("""
+        SELECT c.relname AS name, g.privilege_type
+          FROM pg_class c,
+               aclexplode(coalesce(c.relacl, acldefault(
+                 CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", c.relowner))) AS g
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND g.grantee = 0
+        UNION ALL
+        SELECT c.relname || '.' || a.attname, g.privilege_type
+          FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid, aclexplode(a.attacl) AS g
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND g.grantee = 0
+        UNION ALL
+        SELECT p.proname, g.privilege_type
+          FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS g
+         WHERE p.pronamespace = 'leasehold'::regnamespace AND g.grantee = 0
+        UNION ALL
+        SELECT n.nspname, g.privilege_type
+          FROM pg_namespace n, aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) AS g
+         WHERE n.nspname = 'leasehold' AND g.grantee = 0""")
+    assert granted == []
+
+
+def test_function_that_runs_as_its_owner_looks_into_the_callers_temporary_schema_last(functions):
+    definers = [row for row in functions if row["is_definer"]]
+    for row in definers:
+        assert row["path"] == "pg_catalog, leasehold, pg_temp", row["name"]
+    assert {row["owner"] for row in functions} == {"leasehold_owner"}
+    # What a role may call runs as the owner; what only the owner may call need not, but for prune.
+    callable_names = {name for name, roles in FUNCTIONS.items() if roles} - {"final_status"}
+    assert {row["name"] for row in definers} == callable_names | {"prune"}
