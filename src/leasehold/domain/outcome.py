@@ -33,9 +33,12 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retryable:
-    """It had no effect, and may be tried again after a while."""
+    """It had no effect, and may be tried again: after `retry_after_seconds` where the gateway named
+    a time, else by the contract's backoff. `is_saturated`: the gateway has no capacity for anybody.
+    """
 
-    retry_after_seconds: float
+    retry_after_seconds: float | None = None
+    is_saturated: bool = False
     reason: str | None = None
     code: str | None = None
     detail: str | None = None
@@ -47,7 +50,7 @@ class Unknown:
     `retry_after_seconds` counts only where the gateway may be called again.
     """
 
-    retry_after_seconds: float = 0.0
+    retry_after_seconds: float | None = None
     reason: str | None = None
     reference: str | None = None
     code: str | None = None
@@ -64,7 +67,16 @@ class Submitted:
     detail: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound:
+    """The gateway, when asked, does not know the key: it had no effect so far."""
+
+    detail: str | None = None
+
+
 Outcome: TypeAlias = Accepted | Rejected | Retryable | Unknown | Submitted
+# What a gateway may say when it is asked; Unknown: ask again later.
+LookupAnswer: TypeAlias = Accepted | Rejected | Submitted | NotFound | Unknown
 
 
 def attempt_state(outcome: Outcome) -> AttemptState:
@@ -87,7 +99,9 @@ def attempt_state(outcome: Outcome) -> AttemptState:
 
 
 def next_look_seconds(outcome: Outcome) -> float | None:
-    """Say after how long the intent is to be looked at again; None where it is finished."""
+    """Say after how long the intent is to be looked at again; None where it is finished, or where
+    nobody has decided yet.
+    """
     match outcome:
         case Accepted() | Rejected():
             return None

@@ -6,8 +6,8 @@
 --   terminal state              the pending row goes
 --   RETRYABLE, ZOMBIE_REQUEUE   due again after retry_after_seconds; FAILED instead when the contract's
 --                               attempts are spent (max_attempts, one_shot) or the deadline would pass
---   IN_DOUBT                    by guarantee: keyed, fenced: try again; lookup, and keyed past its window:
---                               ask after the quarantine; blind, and keyed or fenced with no attempt left: held
+--   IN_DOUBT                    by guarantee: keyed, fenced: try again; lookup, and keyed past its window
+--                               if it can be asked: ask after the quarantine; all others: held
 --   SUBMITTED                   asked about after retry_after_seconds
 -- What is still in doubt or unconfirmed at the ceiling of 20 is held: it must end, but nobody may guess how.
 -- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
@@ -54,7 +54,8 @@ BEGIN
        WHEN ledger.attempt_no >= 20 THEN 'infinity'
        WHEN o.state = 'SUBMITTED' THEN retry.at
        WHEN c.guarantee = 'blind' THEN 'infinity'
-       WHEN c.guarantee = 'lookup' OR c.guarantee = 'keyed' AND retry.is_key_outlived THEN retry.quarantine_ends_at
+       WHEN c.guarantee = 'lookup' OR c.guarantee = 'keyed' AND retry.is_key_outlived
+         THEN CASE WHEN c.can_look_up THEN retry.quarantine_ends_at ELSE 'infinity' END
        WHEN retry.is_last THEN 'infinity'
        ELSE retry.at END AS at) AS next_due
   ), appended AS (

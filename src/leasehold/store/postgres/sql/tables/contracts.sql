@@ -22,6 +22,8 @@ CREATE TABLE leasehold.contracts (
     GENERATED ALWAYS AS ((terms ->> 'quarantine_seconds')::double precision) STORED,
   key_window_seconds double precision
     GENERATED ALWAYS AS ((terms ->> 'key_window_seconds')::double precision) STORED,
+  can_look_up boolean NOT NULL GENERATED ALWAYS AS
+    (coalesce((terms ->> 'can_look_up')::boolean, terms ->> 'guarantee' = 'lookup')) STORED,
 
   CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
   CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
