@@ -10,6 +10,12 @@ import pytest
 from tests.support.database import FOREVER
 from tests.support.racing import race
 
+END_BY_HAND = (
+    "INSERT INTO leasehold.outbox_attempts"
+    " (intent_id, attempt_no, state, holder, started_at, finished_at)"
+    " VALUES (%s, 1, 'DISPATCHED', 'by hand', now(), now())"
+)
+
 
 def repair(outbox, batch_size=100, worker="reaper"):
     return outbox.call("executor", "repair_expired_leases", batch_size, worker)
@@ -121,14 +127,14 @@ def test_begun_call_of_a_dead_worker_is_in_doubt_and_due_as_its_gateway_allows(
         assert pending["due_at"] - row["finished_at"] == timedelta(seconds=delay_seconds)
 
 
-def test_doubt_past_the_gateways_key_window_waits_out_the_quarantine(outbox):
-    fresh, old = dead_claims(
-        outbox, 2, begun=True, guarantee="keyed", key_window_seconds=3600, quarantine_seconds=90
-    )
+def test_doubt_past_the_gateways_key_window_is_asked_about_or_held_but_not_sent_again(outbox):
+    terms = {"guarantee": "keyed", "key_window_seconds": 3600, "quarantine_seconds": 90}
+    fresh, old = dead_claims(outbox, 2, begun=True, can_look_up=True, **terms)
+    [silent] = dead_claims(outbox, 1, "silent", begun=True, **terms)
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET first_tried_at = clock_timestamp() - interval '61 min'"
-        " WHERE intent_id = %s",
-        [old["intent_id"]],
+        " WHERE intent_id <> %s",
+        [fresh["intent_id"]],
     )
     repair(outbox)
     delays = []
@@ -136,6 +142,7 @@ def test_doubt_past_the_gateways_key_window_waits_out_the_quarantine(outbox):
         [row] = outbox.ledger(claim["intent_id"])
         delays.append(outbox.pending(claim["intent_id"])["due_at"] - row["finished_at"])
     assert delays == [timedelta(seconds=1), timedelta(seconds=90)]
+    assert outbox.status(silent["intent_id"]) == "held"
 
 
 def test_keyed_doubt_with_no_attempt_left_is_held_for_a_person_not_called_failed(outbox):
@@ -252,12 +259,7 @@ def test_row_that_is_already_finished_does_not_keep_its_neighbours_from_repair(o
         " WHERE intent_id = %s",
         [bad["intent_id"]],
     )
-    outbox.database.owner_execute(
-        "INSERT INTO leasehold.outbox_attempts"
-        " (intent_id, attempt_no, state, holder, started_at, finished_at)"
-        " VALUES (%s, 1, 'DISPATCHED', 'by hand', now(), now())",
-        [bad["intent_id"]],
-    )
+    outbox.database.owner_execute(END_BY_HAND, [bad["intent_id"]])
     repaired = [row["intent_id"] for _ in range(5) for row in repair(outbox, batch_size)]
     assert Counter(repaired) == Counter(claim["intent_id"] for claim in good)
     assert outbox.states(bad["intent_id"]) == ["DISPATCHED"]
@@ -365,3 +367,18 @@ def test_eight_reapers_fail_each_missed_deadline_once(outbox):
 
     repaired = [intent for some in race(outbox.database, 8, repair_some) for intent in some]
     assert Counter(repaired) == Counter(ids)
+
+
+def test_row_that_is_already_finished_does_not_keep_other_deadlines_from_repair(outbox):
+    warnings = collect_warnings(outbox)
+    outbox.publish()
+    bad, *good = outbox.enqueue(4, deadline_seconds=600)
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp()"
+    )
+    outbox.database.owner_execute(END_BY_HAND, [bad])
+    rows = outbox.call("executor", "repair_missed_deadlines", 10, "reaper")
+    assert Counter(row["intent_id"] for row in rows) == Counter(good)
+    assert f"intent {bad} could not be repaired (23505)" in warnings[0]
+    assert outbox.pending(bad) is None
+    assert outbox.states(bad) == ["DISPATCHED"]

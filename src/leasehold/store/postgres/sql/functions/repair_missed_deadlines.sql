@@ -1,6 +1,7 @@
 -- Finish items that passed their deadline while nobody had them: FAILED, deadline_exceeded. Items in
 -- doubt or awaiting confirmation are not touched: a deadline does not undo a call. Scheduled items are
--- their lease holder's to finish.
+-- their lease holder's to finish. A row that cannot be repaired never blocks the others: the batch is then
+-- done row by row, with a warning for that row; a row that turns out to be finished is removed.
 -- Locks: the rows, SKIP LOCKED: never waits. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
 RETURNS TABLE (intent_id uuid, attempt_no integer)
@@ -24,7 +25,20 @@ BEGIN
   SELECT array_agg(ROW (m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', NULL, NULL, NULL, NULL, NULL,
                         format('the deadline was %s', m.deadline_at), NULL, NULL)::leasehold.outcome)
     INTO v_outcomes FROM missed m;
-  RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
+  BEGIN
+    RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
+  EXCEPTION WHEN others THEN
+    FOR v_place IN 1..cardinality(v_outcomes) LOOP
+      BEGIN
+        RETURN QUERY SELECT a.intent_id, a.attempt_no
+          FROM leasehold.append_attempts(v_outcomes[v_place:v_place], v_now, 'none') AS a;
+      EXCEPTION WHEN others THEN
+        RAISE WARNING 'intent % could not be repaired (%): %', v_outcomes[v_place].intent_id, SQLSTATE, SQLERRM;
+        DELETE FROM leasehold.outbox_pending p WHERE p.intent_id = v_outcomes[v_place].intent_id
+           AND leasehold.absence(p.intent_id) = 'already_terminal';
+      END;
+    END LOOP;
+  END;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.repair_missed_deadlines(integer, text) FROM PUBLIC;
