@@ -17,7 +17,8 @@ BEGIN
   WITH missed AS MATERIALIZED (
     SELECT p.* FROM leasehold.outbox_pending p
      WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.deadline_at IS NOT NULL AND p.deadline_at <= v_now
-       AND coalesce(p.last_state NOT IN ('IN_DOUBT', 'SUBMITTED'), true)
+       -- In the words of the index: what is held past its deadline must not be read again each time.
+       AND (p.last_state IS NULL OR p.last_state NOT IN ('IN_DOUBT', 'SUBMITTED'))
      ORDER BY p.deadline_at
      LIMIT p_batch_size
        FOR UPDATE SKIP LOCKED

@@ -203,7 +203,8 @@ CREATE INDEX outbox_pending_begun
 
 CREATE INDEX outbox_pending_deadlines
   ON leasehold.outbox_pending (deadline_at)
-  WHERE scope = 'item' AND claimed_by IS NULL AND deadline_at IS NOT NULL;
+  WHERE scope = 'item' AND claimed_by IS NULL AND deadline_at IS NOT NULL
+    AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
   'Unfinished intents: a row is here if and only if the ledger has no terminal row for its intent.';
