@@ -1,0 +1,369 @@
+"""With 200,000 pending and 1,000,000 ledger rows, each call reads what it needs and no more.
+
+Every call runs on tables that were never analyzed and again with statistics, first in a young
+session and then in one that has settled on its generic plans. A page is 8 KiB: the pending table
+has about 4,400 of them, intents and the ledger over 11,000 each.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.backlog import CLUSTER_LEASE, large_tables, load_backlog
+from tests.support.database import Database
+from tests.support.plans import Explainer, Plans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from psycopg.rows import DictRow
+
+    from tests.support.servers import Server
+
+COUNT = 10
+CLAIM = "SELECT * FROM leasehold.claim_outbox_batch(%s, 'worker', 30, %s)"
+TARGETS_OF_THE_BACKLOG = {
+    "of targets not asked for": ["quiet"],
+    "not due yet": ["later"],
+    "of a lower priority": ["ranked"],
+    "leased": ["leased"],
+    "held for a person": ["doubtful"],
+    "of each kind": ["quiet", "later", "ranked", "leased", "doubtful"],
+}
+
+
+class Backlog:
+    """The loaded database, and the names of what is in it."""
+
+    def __init__(self, database: Database):
+        self.database = database
+        load_backlog(database)
+        database.execute("SELECT leasehold.acquire_lease(%s, 'holder', 3600)", [CLUSTER_LEASE])
+        self.streams = database.execute(
+            "SELECT * FROM leasehold.claim_streams('holder', '{stream}', 3600, 0, 10)"
+        )
+        self.claims = self.pending("target = 'leased' AND claimed_by = 'worker-7'")
+        self.scheduled = self.ids("target = 'cluster'")
+        [row] = database.execute(
+            "SELECT intent_id FROM leasehold.intents WHERE target = 'done' OFFSET 200000 LIMIT 1"
+        )
+        self.done: UUID = row["intent_id"]
+
+    def pending(self, condition: str) -> list[DictRow]:
+        return self.database.execute(
+            f"SELECT * FROM leasehold.outbox_pending WHERE {condition} LIMIT {COUNT}"
+        )
+
+    def ids(self, condition: str) -> list[UUID]:
+        return [row["intent_id"] for row in self.pending(condition)]
+
+    @property
+    def has_statistics(self) -> bool:
+        [row] = self.database.execute(
+            "SELECT count(*) > 0 AS found FROM pg_stats WHERE tablename = 'outbox_pending'"
+        )
+        return row["found"]
+
+    def analyze(self) -> None:
+        for table in large_tables(self.database):
+            self.database.owner_execute(f"ANALYZE leasehold.{table}")
+
+
+@pytest.fixture(scope="module")
+def loaded(server: Server) -> Iterator[Backlog]:
+    database = Database(server, server.create_database())
+    yield Backlog(database)
+    database.close()
+
+
+@pytest.fixture(scope="module", params=["never analyzed", "analyzed"])
+def backlog(request: pytest.FixtureRequest, loaded: Backlog) -> Backlog:
+    if request.param == "analyzed" and not loaded.has_statistics:
+        loaded.analyze()
+    assert loaded.has_statistics == (request.param == "analyzed"), "tests ran out of order"
+    return loaded
+
+
+def explained(
+    backlog: Backlog, statement: str, params: Sequence[Any] = (), *, before: Sequence[str] = ()
+) -> Iterator[Plans]:
+    """The plans of the second time, and those of the seventh, when generic plans are settled."""
+    explainer = Explainer(backlog.database)
+    yield explainer.run(statement, params, times=2, before=before)
+    yield explainer.run(statement, params, times=5, before=before)
+    explainer.connection.close()
+
+
+def check(
+    backlog: Backlog,
+    statement: str,
+    params: Sequence[Any] = (),
+    *,
+    returned: int = COUNT,
+    by: set[str],
+    before: Sequence[str] = (),
+    rows_max: int = 100,
+    buffers_max: int = 1000,
+) -> None:
+    """The call finds what it should, by exactly these indexes, touching only so much."""
+    for plans in explained(backlog, statement, params, before=before):
+        assert len(plans.rows) == returned
+        plans.assert_bounded(rows_max=rows_max, buffers_max=buffers_max)
+        used = {name for table in ("outbox_", "intents_") for name in plans.indexes(table)}
+        assert used == by
+
+
+def results(ids: Sequence[UUID], state: str, tokens: Sequence[UUID] | None = None) -> str:
+    entries = [{"intent_id": str(i), "state": state, "retry_after_seconds": 5} for i in ids]
+    for entry, token in zip(entries, tokens or [], strict=False):
+        entry["lease_token"] = str(token)
+    return json.dumps(entries)
+
+
+PENDING = "outbox_pending_pkey"
+LEDGER = "outbox_attempts_pkey"
+TERMINAL = "outbox_attempts_one_terminal_per_intent"
+INTENTS = "intents_pkey"
+CLAIMING = {"outbox_pending_claimable", "outbox_pending_expired_leases", PENDING, INTENTS}
+
+
+@pytest.mark.parametrize("most_of_it_is", TARGETS_OF_THE_BACKLOG)
+def test_claim_does_not_read_what_it_cannot_take(backlog: Backlog, most_of_it_is: str) -> None:
+    targets = TARGETS_OF_THE_BACKLOG[most_of_it_is]
+    check(backlog, CLAIM, [COUNT, targets], by=CLAIMING, buffers_max=400)
+
+
+def test_claim_for_an_idle_target_costs_next_to_nothing(backlog: Backlog) -> None:
+    by = {"outbox_pending_claimable", "outbox_pending_expired_leases"}
+    check(backlog, CLAIM, [COUNT, ["idle"]], returned=0, by=by, rows_max=5, buffers_max=30)
+
+
+def test_claim_that_replaces_expired_ones_reads_only_those(backlog: Backlog) -> None:
+    check(backlog, CLAIM, [COUNT, ["expired"]], by=CLAIMING | {LEDGER})
+
+
+def test_repair_reads_only_expired_claims(backlog: Backlog) -> None:
+    check(
+        backlog,
+        "SELECT * FROM leasehold.repair_expired_leases(%s, 'reaper')",
+        [COUNT],
+        by={"outbox_pending_expired_leases", PENDING, LEDGER},
+    )
+
+
+def test_repair_of_missed_deadlines_does_not_read_what_is_in_doubt(backlog: Backlog) -> None:
+    check(
+        backlog,
+        "SELECT * FROM leasehold.repair_missed_deadlines(%s, 'reaper')",
+        [COUNT],
+        by={"outbox_pending_deadlines", PENDING, LEDGER},
+    )
+
+
+@pytest.mark.parametrize("state", ["DISPATCHED", "RETRYABLE"])
+def test_complete_finds_its_rows_by_id(backlog: Backlog, state: str) -> None:
+    ids = [row["intent_id"] for row in backlog.claims]
+    tokens = [row["lease_token"] for row in backlog.claims]
+    check(
+        backlog,
+        "SELECT * FROM leasehold.complete_outbox_attempts('worker-7', %s)",
+        [results(ids, state, tokens)],
+        by={PENDING, LEDGER},
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "by"),
+    [
+        ("renew_outbox_leases('worker-7', %(tokens)s, 30)", {"outbox_pending_claimed_by"}),
+        (
+            "release_outbox_claims('worker-7', %(tokens)s, 0)",
+            {"outbox_pending_claimed_by", PENDING},
+        ),
+        ("begin_outbox_attempts('worker-7', %(ids)s, %(tokens)s)", {PENDING}),
+    ],
+)
+def test_worker_reads_only_its_own_claims(backlog: Backlog, call: str, by: set[str]) -> None:
+    values = {
+        "ids": [row["intent_id"] for row in backlog.claims],
+        "tokens": [row["lease_token"] for row in backlog.claims],
+    }
+    check(backlog, f"SELECT * FROM leasehold.{call}", values, by=by)
+
+
+@pytest.mark.parametrize("state", ["DISPATCHED", "RETRYABLE"])
+def test_record_finds_its_rows_by_id(backlog: Backlog, state: str) -> None:
+    check(
+        backlog,
+        "SELECT * FROM leasehold.record_attempts(%s, 'holder', 1, %s)",
+        [CLUSTER_LEASE, results(backlog.scheduled, state)],
+        by={PENDING, LEDGER},
+    )
+
+
+def test_begin_under_a_lease_finds_its_rows_by_id(backlog: Backlog) -> None:
+    check(
+        backlog,
+        "SELECT * FROM leasehold.begin_leased_attempts(%s, 'holder', 1, %s)",
+        [CLUSTER_LEASE, backlog.scheduled],
+        by={PENDING, INTENTS},
+    )
+
+
+def test_begin_in_a_stream_looks_no_further_than_its_head(backlog: Backlog) -> None:
+    lease = backlog.streams[0]
+    head = backlog.database.execute(
+        "SELECT intent_id FROM leasehold.outbox_pending"
+        " WHERE lease_name = %s ORDER BY stream_seq LIMIT %s",
+        [lease["lease_name"], COUNT],
+    )
+    check(
+        backlog,
+        "SELECT * FROM leasehold.begin_leased_attempts(%s, 'holder', %s, %s)",
+        [lease["lease_name"], lease["lease_epoch"], [row["intent_id"] for row in head]],
+        by={PENDING, INTENTS, "outbox_pending_stream_order"},
+    )
+
+
+@pytest.mark.parametrize("names", [[CLUSTER_LEASE], "streams"])
+def test_refresh_reads_on_from_its_cursor(backlog: Backlog, names: list[str] | str) -> None:
+    leases, epochs = leases_of(backlog, names)
+    [middle] = backlog.database.execute(
+        "SELECT last_modified_at, intent_id FROM leasehold.outbox_pending"
+        " WHERE lease_name = ANY (%s) ORDER BY 1, 2 OFFSET 1000 LIMIT 1",
+        [leases],
+    )
+    check(
+        backlog,
+        "SELECT * FROM leasehold.refresh_schedule('holder', %s, %s, %s, %s, %s)",
+        [leases, epochs, middle["last_modified_at"], middle["intent_id"], COUNT],
+        by={"outbox_pending_changes"},
+        rows_max=COUNT * len(leases),
+        buffers_max=400,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "index"),
+    [([CLUSTER_LEASE], "cluster_due"), ("streams", "stream_order")],
+)
+def test_due_window_reads_only_what_comes_next(
+    backlog: Backlog, names: list[str] | str, index: str
+) -> None:
+    leases, epochs = leases_of(backlog, names)
+    for plans in explained(
+        backlog,
+        "SELECT * FROM leasehold.refresh_due_window('holder', %s, %s, %s)",
+        [leases, epochs, COUNT],
+    ):
+        assert len(plans.rows) == COUNT * len(leases)
+        assert f"outbox_pending_{index}" in plans.indexes("outbox_pending")
+        plans.assert_bounded(rows_max=COUNT * len(leases), buffers_max=400)
+
+
+def leases_of(backlog: Backlog, names: list[str] | str) -> tuple[list[str], list[int]]:
+    if isinstance(names, list):
+        return names, [1] * len(names)
+    return (
+        [row["lease_name"] for row in backlog.streams],
+        [row["lease_epoch"] for row in backlog.streams],
+    )
+
+
+def test_streams_are_claimed_by_stream_not_by_row(backlog: Backlog) -> None:
+    check(
+        backlog,
+        "SELECT * FROM leasehold.claim_streams('another', '{stream}', 30, 0, %s)",
+        [COUNT],
+        by={"outbox_pending_stream_order", "outbox_pending_begun"},
+    )
+
+
+def test_takeover_reads_only_the_calls_in_flight(backlog: Backlog) -> None:
+    ids = ", ".join(f"'{intent_id}'" for intent_id in backlog.scheduled)
+    begun = "UPDATE leasehold.outbox_pending SET begun_at = now(), begun_epoch = 1"
+    expired = "UPDATE leasehold.leases SET expires_at = now(), grace_expires_at = now()"
+    check(
+        backlog,
+        "SELECT * FROM leasehold.acquire_lease(%s, 'another', 30)",
+        [CLUSTER_LEASE],
+        before=[expired, f"{begun} WHERE intent_id IN ({ids})"],
+        returned=1,
+        by={"outbox_pending_begun", PENDING, LEDGER},
+    )
+
+
+def test_enqueue_reads_only_the_keys_it_is_given(backlog: Backlog) -> None:
+    keys = [f"new-{n}" if n % 2 else f"key-{n + 1:08}" for n in range(COUNT)]
+    entries = [{"target": "done", "payload": {"n": 1}, "idempotency_key": key} for key in keys]
+    check(
+        backlog,
+        "SELECT * FROM leasehold.enqueue_intents(%s)",
+        [json.dumps(entries)],
+        by={"intents_one_per_key"},
+    )
+
+
+def test_enqueue_into_streams_reads_no_backlog(backlog: Backlog) -> None:
+    entries = [{"target": "stream", "stream": f"stream-{n}", "payload": n} for n in range(COUNT)]
+    statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
+    check(backlog, statement, [json.dumps(entries)], by=set())
+
+
+@pytest.mark.parametrize("condition", ["intent_id = %s", "intent_id = ANY (ARRAY[%s])"])
+def test_status_is_found_by_id(backlog: Backlog, condition: str) -> None:
+    statement = f"SELECT * FROM leasehold.intent_status WHERE {condition}"
+    finding = {INTENTS, PENDING}
+    check(backlog, statement, [backlog.done], returned=1, by=finding | {TERMINAL}, buffers_max=30)
+    for plans in explained(backlog, statement, [backlog.scheduled[0]]):
+        plans.assert_bounded(rows_max=3, buffers_max=30)
+
+
+def test_status_is_found_by_key(backlog: Backlog) -> None:
+    statement = "SELECT * FROM leasehold.intent_status WHERE target = %s AND idempotency_key = %s"
+    by = {"intents_one_per_key", PENDING, TERMINAL}
+    check(backlog, statement, ["done", "key-00001234"], returned=1, by=by, buffers_max=50)
+
+
+def test_newest_intents_are_listed_without_a_sort(backlog: Backlog) -> None:
+    statement = "SELECT * FROM leasehold.intent_status ORDER BY intent_id DESC LIMIT 10"
+    for plans in explained(backlog, statement):
+        plans.assert_bounded(rows_max=20, buffers_max=300)
+
+
+# The same assertions, on what they are there to catch.
+
+NAIVE_CLAIM = """
+SELECT intent_id FROM leasehold.outbox_pending
+ WHERE scope = 'item' AND claimed_by IS NULL AND target = ANY (%s) AND due_at <= now()
+ ORDER BY priority, due_at LIMIT 10 FOR UPDATE SKIP LOCKED
+"""
+
+
+def test_claim_by_one_filtered_walk_is_caught(backlog: Backlog) -> None:
+    for plans in explained(backlog, NAIVE_CLAIM, [["quiet", "ranked"]]):
+        with pytest.raises(AssertionError):
+            plans.assert_bounded(rows_max=100, buffers_max=400)
+
+
+@pytest.mark.parametrize(
+    ("index", "call"),
+    [
+        ("claimable", "claim_outbox_batch(10, 'worker', 30, '{quiet}')"),
+        ("expired_leases", "repair_expired_leases(10, 'reaper')"),
+        ("deadlines", "repair_missed_deadlines(10, 'reaper')"),
+        (
+            "changes",
+            "refresh_schedule('holder', '{executor}', '{1}', '-infinity', gen_random_uuid(), 10)",
+        ),
+    ],
+)
+def test_loss_of_an_index_is_caught(backlog: Backlog, index: str, call: str) -> None:
+    lost = f"DROP INDEX leasehold.outbox_pending_{index}"
+    for plans in explained(backlog, f"SELECT * FROM leasehold.{call}", before=[lost]):
+        with pytest.raises(AssertionError):
+            plans.assert_bounded(rows_max=100, buffers_max=1000)

@@ -1,0 +1,135 @@
+"""What the planner really did for a call, down to the statements inside the functions.
+
+auto_explain sends the plan of every nested statement as a notice to the session that ran it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import psycopg
+    from psycopg.rows import DictRow
+
+    from tests.support.database import Database
+
+    Node = dict[str, Any]
+
+LARGE = ("outbox_pending", "intents", "outbox_attempts")
+_SETTINGS = {
+    "log_min_duration": "0",
+    "log_nested_statements": "on",
+    "log_analyze": "on",
+    "log_timing": "off",
+    "log_buffers": "on",
+    "log_format": "json",
+    "log_level": "notice",
+}
+_BY_INDEX = ("Index Scan", "Index Only Scan", "Bitmap Heap Scan")
+# An index of a partition is named after it, not after the index that it is a part of.
+_PARTITION = re.compile(r"^outbox_attempts_(\d{4}_\d\d|default)")
+_INDEX_OF_LEDGER = {
+    "_pkey": "outbox_attempts_pkey",
+    "_intent_id_idx": "outbox_attempts_one_terminal_per_intent",
+    "_finished_at_idx": "outbox_attempts_finished",
+}
+
+
+class Explainer:
+    """A superuser's session that tells the plans of what it runs; nothing it writes stays."""
+
+    def __init__(self, database: Database):
+        self.connection: psycopg.Connection[DictRow] = database.connect()
+        self._notices: list[str] = []
+        self.connection.execute("LOAD 'auto_explain'")
+        for name, value in _SETTINGS.items():
+            self.connection.execute(f"SET auto_explain.{name} = {value}")
+        self.connection.add_notice_handler(self._hear)
+
+    def run(
+        self,
+        statement: str,
+        params: Sequence[Any] = (),
+        *,
+        times: int = 1,
+        before: Sequence[str] = (),
+    ) -> Plans:
+        """Run a call in a transaction that is rolled back; the plans of the last time."""
+        for _ in range(times):
+            with self.connection.transaction(force_rollback=True):
+                for preparation in before:
+                    self.connection.execute(preparation)
+                self._notices.clear()
+                rows = self.connection.execute(statement, params).fetchall()
+        plans = [json.loads(notice[notice.index("{") :]) for notice in self._notices]
+        return Plans(rows, plans)
+
+    def _hear(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        message = diagnostic.message_primary or ""
+        if message.startswith("duration:"):
+            self._notices.append(message)
+
+
+class Plans:
+    """The plans of one call, innermost first, with what it returned."""
+
+    def __init__(self, rows: list[DictRow], plans: list[Node]):
+        self.rows = rows
+        self.plans = plans
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        for plan in self.plans:
+            yield from _walk(plan["Plan"])
+
+    @property
+    def buffers(self) -> int:
+        """All pages that the call touched: the outermost statement counts those of the inner."""
+        outermost = self.plans[-1]["Plan"]
+        return outermost["Shared Hit Blocks"] + outermost["Shared Read Blocks"]
+
+    def indexes(self, table: str) -> set[str]:
+        """The indexes by which rows of a table were found."""
+        names = {
+            _index_name(node["Index Name"])
+            for node in self.nodes
+            if "Index Name" in node and node["Actual Loops"] > 0
+        }
+        return {name for name in names if name.startswith(table)}
+
+    def assert_bounded(self, *, rows_max: int, buffers_max: int) -> None:
+        """No large table was read but by index, and neither rows nor pages were many."""
+        for node in self.nodes:
+            assert_is_bounded(node, rows_max)
+        assert self.buffers <= buffers_max, f"{self.buffers} pages, at most {buffers_max} expected"
+
+
+def assert_is_bounded(node: Node, rows_max: int) -> None:
+    """A node that was never run, such as one for another month of the ledger, may be anything."""
+    relation = node.get("Relation Name", "") if node["Actual Loops"] else ""
+    if relation.startswith(LARGE) and node["Node Type"] not in ("ModifyTable", "LockRows"):
+        assert node["Node Type"] in _BY_INDEX, f"{node['Node Type']} of {relation}"
+    removed = sum(
+        node.get(name, 0) for name in ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+    )
+    touched = (node["Actual Rows"] + removed) * node["Actual Loops"]
+    if relation.startswith(LARGE) or "Sort" in node["Node Type"]:
+        where = f"{node['Node Type']} {node.get('Index Name', relation)}"
+        assert touched <= rows_max, f"{where}: {touched} rows, {removed} of them for nothing"
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from _walk(child)
+
+
+def _index_name(name: str) -> str:
+    partition = _PARTITION.match(name)
+    if partition is None:
+        return name
+    return _INDEX_OF_LEDGER.get(name[partition.end() :], name)
