@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
 from tests.database.invariants import Snapshot
 from tests.database.machine import (
@@ -192,13 +192,13 @@ class Machine(ItemMachine):
             newest = list(range(len(self.claims) - known))
             self.complete(newest, state, retry_after, as_stranger=False)
 
-    @precondition(lambda self: self.replaced_claims())
     @rule(which=which_one, state=reports)
     def complete_under_an_old_token(self, which: int, state: str) -> None:
         """A paused worker wakes up and reports, even in the name of whoever holds the work now."""
-        replaced = self.replaced_claims()
+        replaced = self.replaced_claims() or self.claims
         claim = replaced[which % len(replaced)]
-        holder = self.model.items[claim.intent_id].claim
+        item = self.model.items.get(claim.intent_id)
+        holder = item.claim if item else None
         late = Claim(claim.intent_id, holder.worker if holder else claim.worker, claim.token)
         self.claims.append(late)
         self.complete([0], state, 1, as_stranger=False)
@@ -206,6 +206,17 @@ class Machine(ItemMachine):
     def replaced_claims(self) -> list[Claim]:
         claimed = {item.intent_id: item.claim for item in self.model.items.values() if item.claim}
         return [c for c in self.claims if claimed.get(c.intent_id, c).token != c.token]
+
+    @rule(worker=workers, begin=st.booleans(), repaired=st.booleans())
+    def lose_a_worker(self, worker: str, begin: bool, repaired: bool) -> None:
+        """It claims, perhaps begins, and falls silent; the reaper or the next claim finds it."""
+        self.claim_all(worker, begin)
+        self.the_database_is_as_predicted()
+        self.let_leases_expire()
+        if repaired:
+            self.repair()
+        else:
+            self.claim("worker-3", 10)
 
     @rule()
     def let_leases_expire(self) -> None:
@@ -245,11 +256,10 @@ class Machine(ItemMachine):
         if verdict == "cancelled":
             self.model.append(item, "CANCELLED")
 
-    @precondition(lambda self: self.in_doubt())
     @rule(which=which_one, state=resolutions)
     def resolve(self, which: int, state: str) -> None:
-        doubted = self.in_doubt()
-        item = doubted[which % len(doubted)]
+        doubted = [item for item in self.model.items.values() if item.last_state in UNCERTAIN]
+        item = doubted[which % len(doubted)] if doubted else self.picked_item(which)
         expected = self.resolve_verdict(item, state)
         rows = self.call(
             "operator", "resolve_intent", item.intent_id, state, "operator", "asked the gateway"
@@ -258,12 +268,13 @@ class Machine(ItemMachine):
         if expected == "resolved":
             self.model.append(item, state)
 
-    def in_doubt(self) -> list[Item]:
-        return [item for item in self.model.items.values() if item.last_state in UNCERTAIN]
-
     def resolve_verdict(self, item: Item, state: str) -> str:
+        if not item.is_pending:
+            return "already_terminal"
         if item.begun or item.claim is not None:
             return "in_flight"
+        if item.last_state not in UNCERTAIN:
+            return "not_in_doubt"
         is_spent = len(item.states) + 1 >= item.terms.attempts_max
         is_late = item.deadline is not None and item.deadline <= self.model.now
         return "P7004" if state == "RETRYABLE" and (is_spent or is_late) else "resolved"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = os.environ.get("LEASEHOLD_HYPOTHESIS_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 60),
+    max_examples=int(EXAMPLES or 100),
     stateful_step_count=40,
     deadline=None,
     derandomize=EXAMPLES is None,
