@@ -1,0 +1,113 @@
+"""Traces: the W3C trace context of an intent, from whoever enqueued it to the gateway's request.
+
+An intent carries the `traceparent` of its enqueuer. Each try is a span of that trace; its id is in
+the logs and goes out with the call. Where OpenTelemetry is installed (the extra `otel`) and set up
+by the program, spans are recorded there; else only the ids are made, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+_TRACEPARENT = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace_id>[0-9a-f]{32})-(?P<span_id>[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
+)
+_SAMPLED = 0x01
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """One span of one trace, as it travels between processes."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool = True
+
+    @property
+    def traceparent(self) -> str:
+        """Write it as the header `traceparent`."""
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+
+    def child(self) -> TraceContext:
+        """Begin a span of the same trace."""
+        return TraceContext(self.trace_id, _new_id(8), self.is_sampled)
+
+
+def new_trace() -> TraceContext:
+    """Begin a trace."""
+    return TraceContext(_new_id(16), _new_id(8))
+
+
+def parse_traceparent(text: str | None) -> TraceContext | None:
+    """Read the header; None where it is missing or not one, for then a new trace begins."""
+    found = _TRACEPARENT.fullmatch(text.strip()) if text else None
+    if found is None:
+        return None
+    version, trace_id, span_id = found["version"], found["trace_id"], found["span_id"]
+    # Version 00 has exactly four fields; a later one may have more, and ff is never one.
+    if version == "ff" or (version == "00" and found["more"]):
+        return None
+    if not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return TraceContext(trace_id, span_id, bool(int(found["flags"], 16) & _SAMPLED))
+
+
+def trace_of(text: str | None) -> TraceContext:
+    """Continue the trace of a header, or begin one."""
+    return parse_traceparent(text) or new_trace()
+
+
+@contextmanager
+def span(
+    name: str,
+    parent: TraceContext,
+    attributes: Mapping[str, str | int | float | bool] | None = None,
+) -> Generator[TraceContext]:
+    """Do something as a span of the parent's trace; gives the context to send along."""
+    if _OPENTELEMETRY is None:
+        yield parent.child()
+        return
+    trace = _OPENTELEMETRY
+    remote = trace.SpanContext(
+        trace_id=int(parent.trace_id, 16),
+        span_id=int(parent.span_id, 16),
+        is_remote=True,
+        trace_flags=trace.TraceFlags(_SAMPLED if parent.is_sampled else 0),
+    )
+    context = trace.set_span_in_context(trace.NonRecordingSpan(remote))
+    tracer = trace.get_tracer("leasehold")
+    with tracer.start_as_current_span(name, context=context, attributes=attributes) as current:
+        made = current.get_span_context()
+        # Without a configured SDK the span is the parent itself, and no id is new.
+        is_new = made.is_valid and made.span_id != remote.span_id
+        yield (
+            TraceContext(f"{made.trace_id:032x}", f"{made.span_id:016x}", made.trace_flags.sampled)
+            if is_new
+            else parent.child()
+        )
+
+
+def _find_opentelemetry() -> Any:  # noqa: ANN401 (a module that may not be there)
+    try:
+        return import_module("opentelemetry.trace")
+    except ImportError:
+        return None
+
+
+def _new_id(size: int) -> str:
+    """Make an id of that many random bytes; all zeros would mean that there is none."""
+    while not any(made := secrets.token_bytes(size)):
+        pass
+    return made.hex()
+
+
+_OPENTELEMETRY = _find_opentelemetry()
