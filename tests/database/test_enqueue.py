@@ -137,7 +137,7 @@ def test_fifteen_of_sixteen_concurrent_enqueues_of_one_key_find_the_first(target
 
 def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
     """Both wait for the lowest key, in the order of keys and not of entries."""
-    first, second, third = (targets.database.session("ingest") for _ in range(3))
+    first, second, third, probe = (targets.database.session("ingest") for _ in range(4))
     statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
     first.run("BEGIN")
     first.run(statement, [json.dumps([entry("a")])])
@@ -145,8 +145,7 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
     up.assert_blocked()
     down = third.start(statement, [json.dumps([entry("b"), entry("a")])])
     down.assert_blocked()
-    probe = targets.enqueue_entries([entry("b", payload=2)])
-    assert verdicts(probe) == ["accepted"]
+    assert verdicts(probe.run(statement, [json.dumps([entry("b", payload=2)])])) == ["accepted"]
     first.run("ROLLBACK")
     assert sorted(verdicts(up.result()) + verdicts(down.result())) == [
         "accepted",
