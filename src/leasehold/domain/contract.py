@@ -1,0 +1,220 @@
+"""Contract: one immutable version of a target's terms. It refuses what cannot work.
+
+The database decides by a few of the terms (its generated columns read them by name) and keeps the
+rest for whoever executes. Both sides read one document, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import Field, ValidationError, model_validator
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.gateway_terms import (
+    GatewayTerms,
+    HttpTerms,
+    PythonTerms,
+    Terms,
+    matching,
+    refuse_all,
+)
+from leasehold.domain.problems import problems_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = [
+    "DEFAULT_LEASE_NAME",
+    "Contract",
+    "GatewayTerms",
+    "Guarantee",
+    "HttpTerms",
+    "PythonTerms",
+    "RetryTerms",
+    "Scope",
+]
+
+Scope: TypeAlias = Literal["item", "stream", "cluster"]
+Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
+RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
+LeaseName: TypeAlias = Annotated[
+    str,
+    matching(
+        r"[^/\x00-\x1f\x7f]{1,64}", "must be 1 to 64 characters without / or control characters"
+    ),
+]
+
+ATTEMPTS_CEILING = 20
+DEFAULT_LEASE_NAME = "submission-manager-executor"
+_DAY_SECONDS = 86_400
+_TEN_YEARS_SECONDS = 315_360_000
+# What the database calls the terms of a retry that it decides by itself.
+_FLAT_RETRY_TERMS = {"policy": "retry_policy", "attempts_max": "attempts_max"}
+
+
+class RetryTerms(Terms):
+    """How often, and after how long, a call that had no effect is made again."""
+
+    policy: RetryPolicy = "max_attempts"
+    attempts_max: Annotated[int, Field(ge=1, le=ATTEMPTS_CEILING)] = Field(
+        default_factory=lambda data: 1 if data.get("policy") == "one_shot" else ATTEMPTS_CEILING
+    )
+    first_seconds: Annotated[float, Field(ge=0, le=_DAY_SECONDS)] = 5.0
+    factor: Annotated[float, Field(ge=1, le=10)] = 2.0
+    longest_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = 3600.0
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+
+    @model_validator(mode="after")
+    def _refuse_what_cannot_work(self) -> Self:
+        refuse_all(list(self._contradictions()))
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        if self.policy == "one_shot" and self.attempts_max != 1:
+            yield (
+                f"attempts_max ({self.attempts_max}) must be 1 where policy is one_shot: "
+                "one shot is one attempt"
+            )
+        if self.first_seconds > self.longest_seconds:
+            yield (
+                f"first_seconds ({self.first_seconds:g}) must not be over longest_seconds "
+                f"({self.longest_seconds:g}): waits only grow"
+            )
+
+
+class Contract(Terms):
+    """The terms under which intents of a target are submitted.
+
+    Without a `gateway` it was published in plain SQL: it can be read, but no executor can serve it.
+    `version` is None until it is published.
+    """
+
+    target: Annotated[
+        str,
+        matching(
+            r"[a-z0-9][a-z0-9._-]{0,63}",
+            "must be 1 to 64 of a-z 0-9 . _ - and begin with a letter or digit",
+        ),
+    ]
+    version: Annotated[int, Field(ge=1)] | None = None
+    scope: Scope
+    guarantee: Guarantee
+    gateway: GatewayTerms | None = None
+    lease_name: LeaseName | None = Field(
+        default_factory=lambda data: DEFAULT_LEASE_NAME if data.get("scope") == "cluster" else None
+    )
+    retry: RetryTerms = RetryTerms()
+    deadline_seconds: Annotated[float, Field(gt=0, le=_TEN_YEARS_SECONDS)] | None = None
+    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    call_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 25.0
+    connect_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    quarantine_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = Field(
+        default_factory=lambda data: _quarantine_least(
+            data.get("lease_seconds", 30.0), data.get("call_timeout_seconds", 25.0)
+        )
+    )
+    key_window_seconds: Annotated[float, Field(gt=0, le=_TEN_YEARS_SECONDS)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 10
+    rate_per_second: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    priority: Annotated[int, Field(ge=0, le=3)] = 1
+
+    @property
+    def can_look_up(self) -> bool:
+        """Whether the gateway can be asked what became of a key."""
+        return self.guarantee == "lookup" if self.gateway is None else self.gateway.can_look_up
+
+    @property
+    def must_begin(self) -> bool:
+        """Whether "about to call" must be durable before the call."""
+        return self.scope == "stream" or self.guarantee in {"lookup", "blind"}
+
+    def terms(self) -> dict[str, Any]:
+        """Give the terms as they are published: what the database decides by stands at the top."""
+        terms = self.model_dump(mode="json", exclude={"target", "version"}, exclude_none=True)
+        retry: dict[str, Any] = terms["retry"]
+        flat = {name: retry.pop(field) for field, name in _FLAT_RETRY_TERMS.items()}
+        return terms | flat | {"can_look_up": self.can_look_up}
+
+    @classmethod
+    def from_terms(cls, target: str, version: int, terms: Mapping[str, Any]) -> Contract:
+        """Read published terms; what they leave out has its default.
+
+        Raises InvalidArgument for a term that this release does not know: to act without it could
+        break the promise that somebody published it for.
+        """
+        given = dict(terms)
+        can_look_up = given.pop("can_look_up", None)
+        retry = dict(given.pop("retry", {}))
+        for field, name in _FLAT_RETRY_TERMS.items():
+            if name in given:
+                retry[field] = given.pop(name)
+        try:
+            contract = cls.model_validate(
+                {**given, "retry": retry, "target": target, "version": version}
+            )
+        except ValidationError as error:
+            why = "; ".join(str(problem) for problem in problems_of(error))
+            raise InvalidArgument(_not_served(target, version, why)) from None
+        if can_look_up not in {None, contract.can_look_up}:
+            why = f"can_look_up is {can_look_up}, but the gateway says {contract.can_look_up}"
+            raise InvalidArgument(_not_served(target, version, why))
+        return contract
+
+    @model_validator(mode="after")
+    def _refuse_what_cannot_work(self) -> Self:
+        refuse_all([*self._impossible_timings(), *self._contradictions()])
+        return self
+
+    def _impossible_timings(self) -> Iterator[str]:
+        lease, call = self.lease_seconds, self.call_timeout_seconds
+        if call >= lease:
+            yield (
+                f"call_timeout_seconds ({call:g}) must be less than lease_seconds ({lease:g}): "
+                "a call must end while its lease stands, even if no renewal gets through"
+            )
+        if self.connect_timeout_seconds >= call:
+            yield (
+                f"connect_timeout_seconds ({self.connect_timeout_seconds:g}) must be less than "
+                f"call_timeout_seconds ({call:g}): connecting is a part of the call"
+            )
+        if self.quarantine_seconds < _quarantine_least(lease, call):
+            yield (
+                f"quarantine_seconds ({self.quarantine_seconds:g}) must be at least 2 * "
+                f"lease_seconds ({2 * lease:g}) and call_timeout_seconds ({call:g}): until then "
+                'a paused executor may still send, and "not found" means nothing'
+            )
+        if self.key_window_seconds is not None and self.key_window_seconds <= 2 * lease:
+            yield (
+                f"key_window_seconds ({self.key_window_seconds:g}) must be over 2 * lease_seconds "
+                f"({2 * lease:g}): the call of an instance that died is made again only when its "
+                "lease is over, under a new one, and the gateway must know the key until then"
+            )
+
+    def _contradictions(self) -> Iterator[str]:
+        if self.retry.policy == "deadline" and self.deadline_seconds is None:
+            yield "deadline_seconds is needed where retry.policy is deadline"
+        if self.key_window_seconds is not None and self.guarantee != "keyed":
+            yield f"key_window_seconds is for guarantee keyed, but this one is {self.guarantee}"
+        if (self.scope == "cluster") != (self.lease_name is not None):
+            yield "lease_name is for scope cluster alone: items and streams have their own leases"
+        if self.guarantee == "lookup" and not self.can_look_up:
+            yield (
+                "guarantee lookup needs a gateway that can be asked: give lookup_url (kind http) "
+                "or lookup (kind python)"
+            )
+        if self.guarantee == "blind" and self.can_look_up:
+            yield (
+                "guarantee blind is for a gateway that cannot be asked, but this one can: "
+                "say lookup, or leave its lookup out"
+            )
+
+
+def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> float:
+    return max(2 * lease_seconds, call_timeout_seconds)
+
+
+def _not_served(target: str, version: int, why: str) -> str:
+    return (
+        f"the contract of {target}, version {version}, is not one that this release serves: {why}"
+    )

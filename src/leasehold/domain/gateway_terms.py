@@ -1,0 +1,270 @@
+"""The part of a contract that says which gateway performs the calls, and how to read its answers.
+
+A contract is published for every reader to see, so no secret is ever part of it: it names the
+environment variables that hold them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+KEY_PLACE = "{key}"
+
+_NAMES = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HOST = re.compile(r"(\*\.)?[a-z0-9.:_-]{1,253}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# What the gateway sets itself: a contract that set them too could break a promise.
+_OWN_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "fencing-token",
+        "host",
+        "idempotency-key",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+        "webhook-id",
+        "webhook-signature",
+        "webhook-timestamp",
+    }
+)
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
+
+
+class Terms(BaseModel):
+    """What all parts of a contract share: they never change, and hold nothing unknown.
+
+    Strict, so that "30" is no number and true is no 1; an error never shows what was given.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+
+def refuse_all(problems: Sequence[str]) -> None:
+    """Refuse terms that contradict each other, all of them at once; for validators of models."""
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def matching(pattern: str, allowed: str) -> AfterValidator:
+    """Let only text pass that matches as a whole, and else say what is allowed."""
+    expression = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not expression.fullmatch(text):
+            raise ValueError(allowed)
+        return text
+
+    return AfterValidator(check)
+
+
+def _status_pattern(given: Any) -> Any:  # noqa: ANN401 (pydantic judges what is no number)
+    """Let a file say 429 as well as "429"."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+StatusPattern: TypeAlias = Annotated[
+    str,
+    BeforeValidator(_status_pattern),
+    matching(r"[1-5](xx|[0-9][0-9])", "must be a status such as 429, or a hundred such as 4xx"),
+]
+StatusPatterns: TypeAlias = Annotated[
+    tuple[StatusPattern, ...], Field(strict=False, max_length=100)
+]
+EnvironmentName: TypeAlias = Annotated[
+    str,
+    matching(
+        r"[A-Za-z_][A-Za-z0-9_]{0,127}",
+        "must be the name of an environment variable, such as SMS_TOKEN, never the secret itself",
+    ),
+]
+FunctionPath: TypeAlias = Annotated[
+    str,
+    matching(rf"{_NAMES}:{_NAMES}", "must be an import path such as package.module:function"),
+    Field(max_length=255),
+]
+
+ResponseClass: TypeAlias = Literal[
+    "accepted", "rejected", "retryable", "saturated", "submitted", "unknown"
+]
+_CLASSES: tuple[ResponseClass, ...] = (
+    "accepted",
+    "rejected",
+    "retryable",
+    "saturated",
+    "submitted",
+    "unknown",
+)
+
+
+class HttpTerms(Terms):
+    """A gateway that is called by HTTP POST, and asked by GET where it has a `lookup_url`."""
+
+    kind: Literal["http"] = "http"
+    url: Annotated[str, Field(max_length=2000)]
+    lookup_url: Annotated[str, Field(max_length=2000)] | None = None
+    headers: Annotated[dict[str, str], Field(max_length=50)] = {}
+    secret_headers: Annotated[dict[str, EnvironmentName], Field(max_length=50)] = {}
+    signing_secret_env: EnvironmentName | None = None
+    allow_hosts: Annotated[tuple[str, ...], Field(strict=False, max_length=50)] = ()
+    allow_private: bool = False
+    response_bytes_max: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
+    accepted_statuses: StatusPatterns = ("2xx",)
+    rejected_statuses: StatusPatterns = ("4xx",)
+    # None of these lets a request through to its effect, and all of them pass.
+    retryable_statuses: StatusPatterns = ("401", "407", "408", "425")
+    saturated_statuses: StatusPatterns = ("429", "503")
+    # 202 promises an answer later. Where nobody can be asked for it, it is a yes like any other.
+    submitted_statuses: StatusPatterns = Field(
+        default_factory=lambda data: ("202",) if data.get("lookup_url") else ()
+    )
+    # "The same key is being worked on" and "it exists already" both come as 409.
+    unknown_statuses: StatusPatterns = ("409",)
+
+    def classify(self, status: int) -> ResponseClass:
+        """Say what a response's status means: an exact status goes before its hundred."""
+        for pattern in (str(status), f"{status // 100}xx"):
+            for response_class in _CLASSES:
+                if pattern in self.patterns_of(response_class):
+                    return response_class
+        return "unknown"
+
+    def patterns_of(self, response_class: ResponseClass) -> tuple[str, ...]:
+        """Give the statuses that mean this."""
+        patterns: tuple[str, ...] = getattr(self, f"{response_class}_statuses")
+        return patterns
+
+    @property
+    def can_look_up(self) -> bool:
+        """Whether the gateway can be asked what became of a key."""
+        return self.lookup_url is not None
+
+    @field_validator("url", "lookup_url")
+    @classmethod
+    def _refuse_what_is_no_address(cls, url: str | None) -> str | None:
+        if url is not None:
+            _require_address(url)
+        return url
+
+    @field_validator("headers", "secret_headers")
+    @classmethod
+    def _refuse_headers_that_are_not_yours(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name in headers:
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError("a header's name must be letters, digits and hyphens")
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"{name} is set by the gateway itself; leave it out")
+        return headers
+
+    @field_validator("headers")
+    @classmethod
+    def _refuse_secrets_in_the_open(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if name.lower() in _SECRET_HEADERS:
+                raise ValueError(
+                    f"{name} is a secret, and a contract is for all to read: name the environment "
+                    "variable that holds it, in secret_headers"
+                )
+            if _CONTROL.search(value):
+                raise ValueError(f"the value of {name} must not hold control characters")
+        return headers
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _compare_hosts_in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        lowered = tuple(host.lower() for host in hosts)
+        if not all(_HOST.fullmatch(host) for host in lowered):
+            raise ValueError("each must be a host's name or address alone, or such as *.internal")
+        return lowered
+
+    @model_validator(mode="after")
+    def _refuse_what_cannot_work(self) -> Self:
+        refuse_all([*self._broken_addresses(), *self._broken_headers(), *self._broken_statuses()])
+        return self
+
+    def _broken_addresses(self) -> Iterator[str]:
+        if KEY_PLACE in self.url:
+            yield f"url must not hold {KEY_PLACE}: the key goes in a header"
+        if self.lookup_url is not None and KEY_PLACE not in self.lookup_url:
+            yield f"lookup_url must hold {KEY_PLACE}, the place of the submission key"
+
+    def _broken_headers(self) -> Iterator[str]:
+        names = [name.lower() for name in (*self.headers, *self.secret_headers)]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield f"the header {name} is given twice (headers, secret_headers)"
+        is_clear = any((url or "").startswith("http:") for url in (self.url, self.lookup_url))
+        is_inside = self.allow_private or self.allow_hosts
+        if self.secret_headers and is_clear and not is_inside:
+            yield (
+                "secret_headers need https: plain http would show them to everybody on the way "
+                "(allow_private or allow_hosts permit it, for a network of your own)"
+            )
+
+    def _broken_statuses(self) -> Iterator[str]:
+        meanings: dict[str, str] = {}
+        for response_class in _CLASSES:
+            for pattern in self.patterns_of(response_class):
+                other = meanings.setdefault(pattern, response_class)
+                if other != response_class:
+                    yield (
+                        f"{pattern} is in {other}_statuses and in {response_class}_statuses: "
+                        "it can mean only one"
+                    )
+        if self.submitted_statuses and self.lookup_url is None:
+            yield "submitted_statuses need a lookup_url: nobody could ask what became of them"
+
+
+class PythonTerms(Terms):
+    """A gateway that is an async function of yours, by import path."""
+
+    kind: Literal["python"] = "python"
+    function: FunctionPath
+    lookup: FunctionPath | None = None
+
+    @property
+    def can_look_up(self) -> bool:
+        """Whether the gateway can be asked what became of a key."""
+        return self.lookup is not None
+
+
+GatewayTerms: TypeAlias = Annotated[HttpTerms | PythonTerms, Field(discriminator="kind")]
+
+
+def _require_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("must be an address such as https://api.example.com/send") from None
+    if not url.startswith(("http://", "https://")) or not parts.hostname or port == 0:
+        raise ValueError("must be an address such as https://api.example.com/send")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user or password: use secret_headers")
+    if parts.fragment or _CONTROL.search(url) or " " in url:
+        raise ValueError("must not hold spaces, control characters or a #fragment")
+    if re.search(r"[{}]", url.replace(KEY_PLACE, "")) or KEY_PLACE in parts.netloc:
+        raise ValueError(f"the only place that can be filled in is {KEY_PLACE}, after the host")
