@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from psycopg import AsyncClientCursor
+
 from leasehold.store.postgres.errors import translated
 
 if TYPE_CHECKING:
@@ -40,11 +42,10 @@ class Calls:
         """Run a statement in a transaction of its own, and return its rows once it is committed."""
         with translated(lease_name):
             async with self._pool.connection() as connection:
-                cursor = connection.cursor(row_factory=row)
                 if self._pool.settings.through_pooler:
-                    await self._execute_with_limits(connection, cursor, statement, arguments)
-                else:
-                    await cursor.execute(statement, arguments)
+                    return await self._rows_with_limits(connection, row, statement, arguments)
+                cursor = connection.cursor(row_factory=row)
+                await cursor.execute(statement, arguments)
                 return await cursor.fetchall()
 
     async def value(
@@ -54,17 +55,22 @@ class Calls:
         [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
         return only
 
-    async def _execute_with_limits(
+    async def _rows_with_limits(
         self,
         connection: Connection,
-        cursor: AsyncCursor[Any],
+        row: AsyncRowFactory[Row],
         statement: LiteralString,
         arguments: Sequence[object],
-    ) -> None:
-        """Send the limits ahead. What is sent between two syncs is one transaction."""
-        async with connection.pipeline():
-            await connection.execute(_SET_LIMITS, self._limits)
-            await cursor.execute(statement, arguments)
+    ) -> list[Row]:
+        """Send the limits and the statement as one query string: it is one transaction.
+
+        Any pooler understands that. A pipeline would do the same, but of fifty at once through two
+        sessions of pgbouncer 1.18, some were seen to stay without an answer.
+        """
+        cursor = AsyncClientCursor(connection, row_factory=row)
+        await cursor.execute(f"{_SET_LIMITS}; {statement}", [*self._limits, *arguments])
+        cursor.nextset()
+        return await cursor.fetchall()
 
 
 def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncRowFactory[Row]:

@@ -7,7 +7,7 @@ reach the server in one of two ways:
 - direct: as start-up options of each connection;
 - through a transaction pooler (`through_pooler`): with each call, in its own transaction, because
   the next call may go to another session, and because pgbouncer refuses start-up options. Both
-  travel in one pipeline, so a call is one round trip either way. Nothing is prepared.
+  travel in one query string, so a call is one round trip either way. Nothing is prepared.
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ class Pool:
             connection = await psycopg.AsyncConnection.connect(**self._parameters)
         except psycopg.OperationalError as error:
             said = without_password(str(error), self._parameters)
+            if "unsupported startup parameter" in said:
+                said += ": a pooler stands before the database; set LEASEHOLD_THROUGH_POOLER=true"
             raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
         await connection.close()
 

@@ -1,0 +1,237 @@
+"""Connections are bounded in number, in waiting and in time; limits are kept by the server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
+from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.store.postgres.calls import Calls, first_column
+from leasehold.store.postgres.migrate import migrate
+from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.servers import available_binaries
+
+BOTH_WAYS = pytest.mark.parametrize("through_pooler", [False, True], ids=["direct", "pooled"])
+
+
+@asynccontextmanager
+async def calls_on(url, **settings):
+    pool = Pool(url, PoolSettings(**settings))
+    await pool.open()
+    try:
+        yield Calls(pool)
+    finally:
+        await pool.close()
+
+
+@BOTH_WAYS
+async def test_limits_are_the_servers_own(database, through_pooler):
+    names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+    async with calls_on(
+        database.url_as("executor"),
+        through_pooler=through_pooler,
+        statement_seconds=4.5,
+        lock_seconds=2,
+        idle_in_transaction_seconds=3,
+        application_name="leasehold test",
+    ) as calls:
+        seen = await calls.rows(
+            lambda _cursor: tuple,
+            "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)",
+            names,
+        )
+        activity = await calls.value(
+            "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        )
+    assert dict(seen) == dict(zip(names, ["4500", "2000", "3000"], strict=True))
+    assert activity == "leasehold test"
+
+
+async def test_direct_limits_leave_the_options_of_the_address_alone(database):
+    url = make_conninfo(database.url, options="-c search_path=leasehold")
+    async with calls_on(url) as calls:
+        assert await calls.value("SELECT current_setting('search_path')") == "leasehold"
+        assert await calls.value("SELECT current_setting('statement_timeout')") == "5s"
+
+
+@BOTH_WAYS
+async def test_long_statement_is_ended_by_the_server(database, through_pooler):
+    async with calls_on(
+        database.url, through_pooler=through_pooler, statement_seconds=0.3, lock_seconds=0.2
+    ) as calls:
+        with pytest.raises(DatabaseUnavailable) as raised:
+            await calls.value("SELECT pg_sleep(10)")
+        assert raised.value.sqlstate == "57014"
+        assert await calls.value("SELECT 1") == 1
+
+
+@BOTH_WAYS
+async def test_call_is_one_transaction_that_is_committed_when_it_returns(database, through_pooler):
+    async with calls_on(database.url, through_pooler=through_pooler) as calls:
+        first = await calls.value("SELECT pg_current_xact_id()::text")
+        status = "SELECT pg_xact_status(%s::xid8) AS status"
+        assert database.execute(status, [first]) == [{"status": "committed"}]
+        idle = "SELECT state FROM pg_stat_activity WHERE application_name = 'leasehold'"
+        assert {row["state"] for row in database.execute(idle)} == {"idle"}
+
+
+async def test_pooled_call_leaves_nothing_in_the_session(database):
+    async with calls_on(database.url, through_pooler=True, size_max=1) as calls:
+        for _ in range(10):  # beyond what psycopg would prepare after
+            await calls.value("SELECT 1")
+        async with calls._pool.connection() as connection:
+            found = await connection.execute(
+                "SELECT current_setting('statement_timeout'),"
+                " (SELECT count(*) FROM pg_prepared_statements)"
+            )
+            assert await found.fetchone() == ("0", 0)
+
+
+async def test_pool_never_has_more_connections_than_its_bound(database):
+    async with calls_on(database.url, size_max=2, application_name="bounded") as calls:
+        await asyncio.gather(*[calls.value("SELECT pg_sleep(0.02)") for _ in range(20)])
+        count = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'bounded'"
+        assert database.execute(count) == [{"n": 2}]
+
+
+async def test_wait_for_a_connection_is_bounded_in_time_and_in_number(database):
+    async with calls_on(database.url, size_max=1, wait_seconds=0.3, waiting_max=1) as calls:
+        busy = asyncio.create_task(calls.value("SELECT pg_sleep(1)"))
+        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(calls.value("SELECT 1"))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        with pytest.raises(DatabaseUnavailable, match="the database did not answer"):
+            await calls.value("SELECT 1")
+        assert time.monotonic() - began < 0.2
+        with pytest.raises(DatabaseUnavailable, match=r"0\.30 sec"):
+            await waiting
+        await busy
+
+
+@BOTH_WAYS
+async def test_cancelled_call_gives_its_connection_back(database, through_pooler):
+    async with calls_on(database.url, size_max=1, through_pooler=through_pooler) as calls:
+        task = asyncio.create_task(calls.value("SELECT pg_sleep(4)"))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await calls.value("SELECT 1") == 1
+
+
+async def test_error_in_a_pooled_call_is_that_of_the_call(database):
+    async with calls_on(database.url, through_pooler=True) as calls:
+        with pytest.raises(InvalidArgument, match="division by zero"):
+            await calls.rows(first_column, "SELECT 1 / 0")
+        assert await calls.value("SELECT 1") == 1
+
+
+async def test_unreachable_database_tells_the_reason_and_not_the_password(database):
+    parts = conninfo_to_dict(database.url)
+    wrong = make_conninfo(database.url, password="hunter1")
+    gone = make_conninfo(database.url, port=1, password="hunter1")
+    for url, reason in ((wrong, str(parts["user"])), (gone, "refused")):
+        with pytest.raises(DatabaseUnavailable, match=reason) as raised:
+            async with PostgresStore(url):
+                pass
+        assert "hunter1" not in str(raised.value)
+
+
+@pytest.fixture
+def mortal(postgres):
+    """A server of its own, for a test that stops it."""
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-mortal-"))
+    folder.chmod(0o711)  # as root the server runs as another user
+    server = EmbeddedPostgres(
+        folder / "data", binaries=available_binaries()[postgres], settings={"fsync": "off"}
+    )
+    with server:
+        migrate(server.url)
+        yield server
+    shutil.rmtree(folder)
+
+
+@BOTH_WAYS
+async def test_database_that_went_away_is_unavailable_and_found_again(mortal, through_pooler):
+    settings = PoolSettings(wait_seconds=1, through_pooler=through_pooler)
+    async with PostgresStore(mortal.url, settings) as store:
+        assert (await store.acquire_lease("leader", "a", 30)).is_ours
+        await asyncio.to_thread(mortal.stop)
+        began = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                await store.acquire_lease("leader", "a", 30)
+        assert time.monotonic() - began < 2 * settings.call_seconds
+        await asyncio.to_thread(mortal.start)
+        deadline = time.monotonic() + 15
+        while True:
+            try:
+                answer = await store.acquire_lease("leader", "a", 30)
+            except DatabaseUnavailable:
+                assert time.monotonic() < deadline
+            else:
+                break
+        assert (answer.is_ours, answer.lease.holder_id) == (False, "a")
+
+
+@BOTH_WAYS
+async def test_network_that_swallows_everything_ends_the_call_in_time(database, through_pooler):
+    parts = conninfo_to_dict(database.url)
+    async with swallowing_network(parts["host"], parts["port"]) as (port, swallow):
+        url = make_conninfo(database.url, port=port)
+        async with calls_on(
+            url,
+            through_pooler=through_pooler,
+            size_max=1,
+            wait_seconds=0.5,
+            statement_seconds=0.5,
+            lock_seconds=0.2,
+        ) as calls:
+            assert await calls.value("SELECT 1") == 1
+            swallow()
+            began = time.monotonic()
+            with pytest.raises(DatabaseUnavailable):
+                await calls.value("SELECT 1")
+            assert time.monotonic() - began < 5
+
+
+@asynccontextmanager
+async def swallowing_network(host, port):
+    """A way to the server that at some moment passes nothing on, and closes nothing."""
+    is_open = asyncio.Event()
+    is_open.set()
+    tasks, writers = [], []
+
+    async def pass_on(reader, writer):
+        while data := await reader.read(65536):
+            if is_open.is_set():
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def join(reader, writer):
+        there = await asyncio.open_connection(host, port)
+        writers.extend([writer, there[1]])
+        tasks.append(asyncio.create_task(pass_on(reader, there[1])))
+        tasks.append(asyncio.create_task(pass_on(there[0], writer)))
+
+    server = await asyncio.start_server(join, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], is_open.clear
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.close()
