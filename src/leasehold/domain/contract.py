@@ -155,10 +155,10 @@ class Contract(Terms):
             )
         except ValidationError as error:
             why = "; ".join(str(problem) for problem in problems_of(error))
-            raise InvalidArgument(_not_served(target, version, why)) from None
+            raise InvalidArgument(_unreadable(target, version, why)) from None
         if can_look_up not in {None, contract.can_look_up}:
             why = f"can_look_up is {can_look_up}, but the gateway says {contract.can_look_up}"
-            raise InvalidArgument(_not_served(target, version, why))
+            raise InvalidArgument(_unreadable(target, version, why))
         return contract
 
     @model_validator(mode="after")
@@ -214,7 +214,7 @@ def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> floa
     return max(2 * lease_seconds, call_timeout_seconds)
 
 
-def _not_served(target: str, version: int, why: str) -> str:
+def _unreadable(target: str, version: int, why: str) -> str:
     return (
-        f"the contract of {target}, version {version}, is not one that this release serves: {why}"
+        f"the contract of {target}, version {version}, is not one that this release can read: {why}"
     )

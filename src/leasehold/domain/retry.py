@@ -240,10 +240,8 @@ def _not_found(answer: NotFound, claimed: Claimed, contract: Contract) -> Outcom
 
 
 def _ask_again_seconds(answer: Unknown, claimed: Claimed, contract: Contract) -> float:
-    asked = _bounded(answer.retry_after_seconds)
-    if asked is not None:
-        return asked
-    wait = backoff_seconds(contract, claimed.attempt_no, 0)
+    asked = _bounded(answer.retry_after_seconds) or 0.0
+    wait = max(asked, backoff_seconds(contract, claimed.attempt_no, 0))
     if claimed.last_state is AttemptState.SUBMITTED:
         return wait
     return max(wait, contract.quarantine_seconds)

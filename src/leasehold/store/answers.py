@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasehold.domain.contract import Contract
+
 if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
@@ -216,3 +218,18 @@ class IntentStatus:
     deadline_at: datetime | None
     finished_at: datetime | None
     redrive_of: IntentId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedContract:
+    """One version of a target's terms, as it was published."""
+
+    target: str
+    version: int
+    terms: JsonDocument
+    published_at: datetime
+    published_by: str
+
+    def contract(self) -> Contract:
+        """Read the terms, or raise InvalidArgument where this release cannot."""
+        return Contract.from_terms(self.target, self.version, self.terms.value())

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.domain import intent, lease, outcome, verdict
+    from leasehold.domain.contract import Contract
     from leasehold.domain.intent import AttemptState, IntentId, NewIntent
     from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Result
@@ -38,7 +39,23 @@ class IngestStore(Protocol):
         ...
 
 
-class ExecutorStore(Protocol):
+class ContractStore(Protocol):
+    """For whoever acts by contracts."""
+
+    async def read_contracts(
+        self, refused: Callable[[str, str], None] | None = None
+    ) -> list[Contract]:
+        """Read the current contract of every target, by name. What this release cannot read is left
+        out and told to `refused` (target, why): one target's bad terms do not stop the others.
+        """
+        ...
+
+    async def read_contract(self, target: str, version: int) -> Contract | None:
+        """Read one version; raises InvalidArgument where this release cannot read it."""
+        ...
+
+
+class ExecutorStore(ContractStore, Protocol):
     """For whoever submits intents. Fenced methods raise LeaseLost, or say so per row."""
 
     async def claim_outbox_batch(
@@ -224,7 +241,7 @@ class OperatorStore(Protocol):
         ...
 
 
-class ReaderStore(Protocol):
+class ReaderStore(ContractStore, Protocol):
     """For whoever looks. Intents that are not known are left out."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[answers.Attempt]:
@@ -233,6 +250,16 @@ class ReaderStore(Protocol):
 
     async def read_status(self, intent_ids: Sequence[IntentId]) -> list[answers.IntentStatus]:
         """Read where these intents stand."""
+        ...
+
+    async def read_published_contracts(self) -> list[answers.PublishedContract]:
+        """Read the current terms of every target as they were published, by name."""
+        ...
+
+    async def read_published_contract(
+        self, target: str, version: int | None = None
+    ) -> answers.PublishedContract | None:
+        """Read one version of a target's terms, or the current one; None where there is none."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.store.postgres.calls import first_column
+from leasehold.store.postgres.contracts import PostgresContracts
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.leases import PostgresLeases
 from leasehold.store.postgres.schedule import PostgresSchedule
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class PostgresExecutor(PostgresItems, PostgresLeases, PostgresSchedule):
+class PostgresExecutor(PostgresItems, PostgresLeases, PostgresSchedule, PostgresContracts):
     """ExecutorStore on PostgreSQL."""
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:

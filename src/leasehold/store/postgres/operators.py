@@ -9,6 +9,7 @@ from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdi
 from leasehold.store.answers import Attempt, IntentStatus, Redriven
 from leasehold.store.postgres.arguments import json_argument
 from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.contracts import PostgresContracts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,11 +77,8 @@ class PostgresOperators:
         )
 
 
-class PostgresReaders:
+class PostgresReaders(PostgresContracts):
     """ReaderStore on PostgreSQL."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
         """Read the attempts of these intents, in order."""

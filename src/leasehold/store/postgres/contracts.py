@@ -1,0 +1,64 @@
+"""Reading contracts, which executors need and readers may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.store.answers import PublishedContract
+from leasehold.store.postgres.calls import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.domain.contract import Contract
+    from leasehold.store.postgres.calls import Calls
+
+_PUBLISHED = rows_of(PublishedContract)
+
+
+class PostgresContracts:
+    """The part of ExecutorStore and ReaderStore that is about contracts."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def read_contracts(
+        self, refused: Callable[[str, str], None] | None = None
+    ) -> list[Contract]:
+        """Read the current contract of every target that this release can read, by name."""
+        contracts: list[Contract] = []
+        for published in await self.read_published_contracts():
+            try:
+                contracts.append(published.contract())
+            except InvalidArgument as error:
+                if refused is not None:
+                    refused(published.target, str(error))
+        return contracts
+
+    async def read_contract(self, target: str, version: int) -> Contract | None:
+        """Read one version; raises InvalidArgument where this release cannot read it."""
+        published = await self.read_published_contract(target, version)
+        return published.contract() if published else None
+
+    async def read_published_contracts(self) -> list[PublishedContract]:
+        """Read the current terms of every target as they were published, by name."""
+        return await self._calls.rows(
+            _PUBLISHED,
+            "SELECT DISTINCT ON (target) target, version, terms, published_at, published_by"
+            "  FROM leasehold.contracts ORDER BY target, version DESC LIMIT 10000",
+        )
+
+    async def read_published_contract(
+        self, target: str, version: int | None = None
+    ) -> PublishedContract | None:
+        """Read one version of a target's terms, or the current one; None where there is none."""
+        found = await self._calls.rows(
+            _PUBLISHED,
+            "SELECT target, version, terms, published_at, published_by FROM leasehold.contracts"
+            " WHERE target = %s AND version = coalesce(%s::integer, version)"
+            " ORDER BY version DESC LIMIT 1",
+            target,
+            version,
+        )
+        return found[0] if found else None
