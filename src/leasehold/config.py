@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None
     # True where a pooler in transaction mode (pgbouncer) stands before the database.
     through_pooler: bool = False
+    # One round trip more per call, for a network that drops idle connections without a word.
+    check_on_checkout: bool = False
     application_name: str = Field(default="leasehold", min_length=1, max_length=63)
     pool_size_min: int = Field(default=1, ge=0, le=1000)
     pool_size_max: int = Field(default=10, ge=1, le=1000)
@@ -63,6 +65,7 @@ class Settings(BaseSettings):
                 lock_seconds=self.lock_seconds,
                 idle_in_transaction_seconds=self.idle_in_transaction_seconds,
                 through_pooler=self.through_pooler,
+                check_on_checkout=self.check_on_checkout,
             )
         except InvalidArgument as error:
             raise ValueError(str(error)) from None

@@ -1,0 +1,84 @@
+"""`leasehold prune` as people and scripts see it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from leasehold.cli.main import app
+from tests.database.test_partitions_and_prune import add_old_intents, month_name
+
+VARIABLE = "LEASEHOLD_DATABASE_URL"
+
+
+@pytest.fixture(autouse=True)
+def no_address_in_the_environment(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def run(*arguments, **environment):
+    return CliRunner().invoke(app, ["prune", *arguments], env=environment)
+
+
+def test_old_months_go_in_small_steps_and_young_ones_stay(outbox, database):
+    outbox.publish()
+    add_old_intents(outbox, months=5, count=5)
+    add_old_intents(outbox, months=4, count=3, unfinished=1)
+    kept = add_old_intents(outbox, months=1, count=2)
+    result = run(
+        "--keep-days", "62", "--batch-size", "2", "--database-url", database.url_as("owner")
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        f"dropped {month_name(database, -5)} (5 intents so far)",
+        "Forgot 5 intents in 1 months.",
+        f"Left because of unfinished intents: {month_name(database, -4)}",
+    ]
+    [left] = database.execute("SELECT count(*) AS n FROM leasehold.intents")
+    assert left["n"] == 3 + len(kept)
+
+
+def test_day_before_which_to_forget_may_be_named(outbox, database):
+    outbox.publish()
+    add_old_intents(outbox, months=5, count=2)
+    nothing = run("--before", "2001-01-01", "--database-url", database.url)
+    assert nothing.stdout == "Forgot 0 intents in 0 months.\n"
+    [day] = database.execute("SELECT to_char(now() - interval '2 days', 'YYYY-MM-DD') AS day")
+    result = run("--before", day["day"], **{VARIABLE: database.url})
+    assert result.stdout.splitlines()[-1] == "Forgot 2 intents in 1 months."
+
+
+def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database):
+    outbox.publish()
+    add_old_intents(outbox, months=5, count=1)
+    reader = database.session()
+    reader.run("BEGIN")
+    reader.run("SELECT count(*) FROM leasehold.outbox_attempts")
+    reader.run("SET LOCAL idle_in_transaction_session_timeout = '3s'")
+    result = run("--keep-days", "31", "--database-url", database.url)
+    assert result.exit_code == 0, result.output
+    assert "Forgot 1 intents in 1 months." in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["--keep-days", "3", "--before", "2020-01-01"]])
+def test_command_wants_one_word_on_how_much_to_keep(arguments):
+    result = run(*arguments, "--database-url", "postgresql://127.0.0.1:1/x")
+    assert result.exit_code == 1
+    assert "either --before or --keep-days" in result.stderr
+
+
+def test_less_than_a_day_is_refused(database):
+    result = run("--before", "2999-01-01", "--database-url", database.url)
+    assert (result.exit_code, "at least a day back" in result.stderr) == (1, True)
+
+
+def test_login_that_is_not_the_owner_is_refused(database):
+    result = run("--keep-days", "31", "--database-url", database.url_as("operator"))
+    assert result.exit_code == 1
+    assert "have a DBA grant" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_missing_database_says_how_to_give_one():
+    result = run("--keep-days", "31")
+    assert (result.exit_code, VARIABLE in result.stderr) == (1, True)
