@@ -17,9 +17,8 @@ from leasehold.domain.gateway_terms import (
     PythonTerms,
     Terms,
     matching,
-    refuse_all,
 )
-from leasehold.domain.problems import problems_of
+from leasehold.domain.problems import Problem, problems_of, refuse_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,6 +32,7 @@ __all__ = [
     "PythonTerms",
     "RetryTerms",
     "Scope",
+    "contract_problems",
 ]
 
 Scope: TypeAlias = Literal["item", "stream", "cluster"]
@@ -154,7 +154,7 @@ class Contract(Terms):
                 {**given, "retry": retry, "target": target, "version": version}
             )
         except ValidationError as error:
-            why = "; ".join(str(problem) for problem in problems_of(error))
+            why = "; ".join(str(problem) for problem in contract_problems(error))
             raise InvalidArgument(_unreadable(target, version, why)) from None
         if can_look_up not in {None, contract.can_look_up}:
             why = f"can_look_up is {can_look_up}, but the gateway says {contract.can_look_up}"
@@ -208,6 +208,20 @@ class Contract(Terms):
                 "guarantee blind is for a gateway that cannot be asked, but this one can: "
                 "say lookup, or leave its lookup out"
             )
+
+
+# Where a setting can stand, and which are known there.
+SETTINGS = {
+    (): [name for name in Contract.model_fields if name not in {"target", "version"}],
+    ("retry",): list(RetryTerms.model_fields),
+    ("gateway", "http"): list(HttpTerms.model_fields),
+    ("gateway", "python"): list(PythonTerms.model_fields),
+}
+
+
+def contract_problems(error: ValidationError) -> list[Problem]:
+    """Tell what is wrong with the terms of a contract that was refused."""
+    return problems_of(error, SETTINGS)
 
 
 def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> float:

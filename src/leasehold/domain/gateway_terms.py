@@ -20,8 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from leasehold.domain.problems import refuse_all
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 KEY_PLACE = "{key}"
 
@@ -62,12 +64,6 @@ class Terms(BaseModel):
         hide_input_in_errors=True,
         validate_default=True,
     )
-
-
-def refuse_all(problems: Sequence[str]) -> None:
-    """Refuse terms that contradict each other, all of them at once; for validators of models."""
-    if problems:
-        raise ValueError("; ".join(problems))
 
 
 def matching(pattern: str, allowed: str) -> AfterValidator:

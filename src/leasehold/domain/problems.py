@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+    # The settings that are allowed in each table, by the table's place.
+    Settings = Mapping[tuple[str, ...], Sequence[str]]
 
 # Follows from another problem, which is told already.
 _CONSEQUENCE = "default_factory_not_called"
-# What pydantic adds to the place of a value in a union of models.
-_TAGS = frozenset({"http", "python"})
+_WITHOUT_KIND = frozenset({"union_tag_invalid", "union_tag_not_found"})
+# What pydantic says, and what a writer of a file reads.
+_PHRASES = (
+    (r"^Value error, ", ""),
+    (r"a valid dictionary.*|an object$", "a table"),
+    (r"a valid tuple", "a list"),
+    (r"a valid (\w+)", r"a \1"),
+    (r"\ba integer", "an integer"),
+    (r"a string$", "text"),
+    (r"^(Input|String|Tuple|List|Dictionary) should (be|have)", r"must \2"),
+    (r"^Field required$", "is needed"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +43,48 @@ class Problem:
         return f"{'.'.join(self.place)}: {self.message}" if self.place else self.message
 
 
-def problems_of(error: ValidationError) -> list[Problem]:
+def problems_of(error: ValidationError, settings: Settings) -> list[Problem]:
     """Tell all problems at once, and never the value itself: it may be a secret."""
     return [
-        Problem(_place(one["loc"]), one["msg"].removeprefix("Value error, "))
+        problem
         for one in error.errors(include_input=False, include_url=False)
         if one["type"] != _CONSEQUENCE
+        for problem in _told(one, settings)
     ]
 
 
-def _place(location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Write it as its author did; who writes kind = "http" does not write gateway.http.url."""
-    return tuple(
-        str(part)
-        for before, part in zip((None, *location), location, strict=False)
-        if not (before == "gateway" and part in _TAGS)
-    )
+def refuse_all(problems: Sequence[str]) -> None:
+    """Refuse terms that contradict each other, all of them at once; for validators of models."""
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _told(error: ErrorDetails, settings: Settings) -> Iterator[Problem]:
+    place = tuple(str(part) for part in error["loc"])
+    shown = _as_written(place)
+    if error["type"] in _WITHOUT_KIND:
+        expected = error.get("ctx", {}).get("expected_tags", "'http', 'python'")
+        yield Problem((*shown, "kind"), f"is needed: one of {expected}")
+    elif error["type"] == "extra_forbidden":
+        yield Problem(shown, _unknown(place, settings))
+    else:
+        yield from (Problem(shown, _plainly(line)) for line in error["msg"].splitlines())
+
+
+def _unknown(place: tuple[str, ...], settings: Settings) -> str:
+    allowed = settings.get(place[:-1], ())
+    meant = get_close_matches(place[-1], allowed, n=1)
+    if meant:
+        return f"is not a setting; did you mean {meant[0]}?"
+    return f"is not a setting; allowed here: {', '.join(sorted(allowed))}"
+
+
+def _plainly(message: str) -> str:
+    for phrase, ours in _PHRASES:
+        message = re.sub(phrase, ours, message)
+    return message
+
+
+def _as_written(place: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out what pydantic adds to the place of a value in a union: the kind of the gateway."""
+    return (*place[:1], *place[2:]) if place[:1] == ("gateway",) else place
