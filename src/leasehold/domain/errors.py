@@ -2,6 +2,7 @@
 
 LeaseholdError
 ├── InvalidArgument            a value that no call may have (SQLSTATE 22023)
+│   └── UnknownTarget          no contract is published for the target
 ├── LeaseLost                  someone newer owns the work; drop the result (P7002)
 ├── InvalidCompletionState     a result that no attempt may have (P7003)
 ├── RetryCeilingReached        no try is left to schedule (P7004)
@@ -28,6 +29,14 @@ class LeaseholdError(Exception):
 
 class InvalidArgument(LeaseholdError):
     """A value was refused before anything was written."""
+
+
+class UnknownTarget(InvalidArgument):
+    """Nothing can be enqueued for `target` before a contract for it is published."""
+
+    def __init__(self, message: str, *, target: str) -> None:
+        super().__init__(message)
+        self.target = target
 
 
 class LeaseLost(LeaseholdError):
