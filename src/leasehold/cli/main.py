@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from leasehold.cli.demo import demo
 from leasehold.cli.migrate import migrate
 from leasehold.cli.retention import prune
+from leasehold.cli.targets import app as targets_app
 from leasehold.domain.errors import LeaseholdError
 
 
@@ -53,3 +54,4 @@ def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
 app.command()(demo)
 app.command()(migrate)
 app.command()(prune)
+app.add_typer(targets_app, name="targets")
