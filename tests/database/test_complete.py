@@ -337,3 +337,14 @@ def test_contract_beyond_the_ceiling_is_refused(outbox):
         with refused("P7004"):
             outbox.publish(attempts_max=attempts)
     assert outbox.database.execute("SELECT FROM leasehold.contracts") == []
+
+
+def test_reference_of_a_submission_outlives_a_confirmation_without_one(outbox):
+    outbox.publish()
+    [intent] = outbox.enqueue()
+    outbox.complete(outbox.claim(), "SUBMITTED", reference="rail-17")
+    outbox.make_due()
+    outbox.complete(outbox.claim(), "DISPATCHED")
+    assert [row["reference"] for row in outbox.ledger(intent)] == ["rail-17", "rail-17"]
+    [status] = outbox.database.execute("SELECT reference FROM leasehold.intent_status")
+    assert status["reference"] == "rail-17"

@@ -32,7 +32,9 @@ def require_programs(item: pytest.Item) -> None:
 def report_missing(terminal: pytest.TerminalReporter) -> None:
     """Name each missing program once, at the end of the run."""
     reports = [*terminal.getreports("skipped"), *terminal.getreports("error")]
-    names = [value for one in reports for key, value in one.user_properties if key == _PROPERTY]
+    # A file that cannot even be collected has a report without properties.
+    noted = [pair for one in reports for pair in getattr(one, "user_properties", ())]
+    names = [value for key, value in noted if key == _PROPERTY]
     for name in sorted(set(names)):
         terminal.write_line(
             f"{names.count(name)} tests need the program {name}, which is not installed here: "

@@ -16,6 +16,7 @@ DECLARE
   v_lease leasehold.leases;
   v_taken leasehold.leases;
 BEGIN
+  PERFORM leasehold.require_read_committed();
   PERFORM leasehold.require_name('p_lease_name', p_lease_name, 400);
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);

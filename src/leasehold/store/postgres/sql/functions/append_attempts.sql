@@ -21,7 +21,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
   RETURN QUERY
   WITH decided AS MATERIALIZED (
-    SELECT o.*, p.begun_at, judged.verdict, ledger.attempt_no, next_due.at AS next_due_at,
+    SELECT o.*, p.begun_at, coalesce(o.reference, p.reference) AS known_reference, judged.verdict,
+           ledger.attempt_no, next_due.at AS next_due_at,
            coalesce(exhausted.by, o.reason) AS final_reason,
            CASE WHEN exhausted.by IS NULL THEN o.state ELSE 'FAILED' END AS final_state,
            exhausted.by IS NOT NULL OR o.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') AS is_final
@@ -64,7 +65,7 @@ BEGIN
       finished_at, reference, code, detail)
     SELECT intent_id, attempt_no, final_state, final_reason, holder, lease_token, lease_name, lease_epoch,
            least(coalesce(begun_at, p_now - make_interval(secs => elapsed_seconds), p_now), p_now), p_now,
-           reference, code, left(detail, 2000)
+           known_reference, code, left(detail, 2000)
       FROM decided WHERE verdict = 'applied'
   ), finished AS (
     DELETE FROM leasehold.outbox_pending p USING decided d
@@ -72,7 +73,7 @@ BEGIN
   ), moved AS (
     UPDATE leasehold.outbox_pending p
        SET attempt_count = d.attempt_no, last_state = d.state, due_at = d.next_due_at,
-           reference = coalesce(d.reference, p.reference),
+           reference = d.known_reference,
            first_tried_at = coalesce(p.first_tried_at, p.begun_at, p_now),
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')

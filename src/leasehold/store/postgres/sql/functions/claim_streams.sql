@@ -21,6 +21,7 @@ DECLARE
   v_taken leasehold.leases;
   v_count integer := 0;
 BEGIN
+  PERFORM leasehold.require_read_committed();
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
   PERFORM leasehold.require_list('p_targets', p_targets, 1000);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);

@@ -28,7 +28,9 @@ BEGIN
    CROSS JOIN LATERAL (SELECT c AS contract FROM leasehold.contracts c
                         WHERE c.target = asked.target ORDER BY c.version DESC LIMIT 1) AS current;
   IF 'stream' = ANY (v_scopes) THEN
-    PERFORM leasehold.lock_streams(p_intents);
+    PERFORM leasehold.lock_streams(array_agg(entry.target), array_agg(entry.stream))
+       FROM leasehold.read_intents(p_intents, v_contracts, clock_timestamp()) AS entry
+      WHERE entry.scope = 'stream' AND entry.problem IS NULL;
   END IF;
   IF v_scopes && '{stream,cluster}' THEN
     v_now := leasehold.announce_change();

@@ -1,4 +1,4 @@
--- Hold all of these leases still for the rest of this transaction, or say which one is lost (P7002).
+-- Hold all of these leases still for reading their schedule, or say which one is lost (P7002).
 -- Locks: the lease rows FOR KEY SHARE, by name; then the clock. Raises: P7002, 22023.
 CREATE OR REPLACE FUNCTION leasehold.hold_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
 RETURNS void
@@ -7,6 +7,7 @@ DECLARE
   v_lost text;
 BEGIN
   PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM leasehold.require_read_committed();
   PERFORM FROM leasehold.leases WHERE lease_name = ANY (p_lease_names) ORDER BY lease_name FOR KEY SHARE;
   SELECT asked.lease_name INTO v_lost
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)

@@ -1,16 +1,13 @@
--- Take the row lock of every stream that this batch writes to, in sorted order, making the rows that
--- are missing. Locks: streams by (target, stream), until commit: order inside a stream is commit order.
-CREATE OR REPLACE FUNCTION leasehold.lock_streams(p_intents jsonb) RETURNS void
+-- Take the row locks of these streams, given as two lists of the same length, in sorted order, and make
+-- the rows that are missing. Locks: streams by (target, stream), until commit: order inside a stream is
+-- commit order, and only those who write to the same stream wait for one another. Raises: nothing.
+CREATE OR REPLACE FUNCTION leasehold.lock_streams(p_targets text[], p_streams text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_stream record;
 BEGIN
   FOR v_stream IN
-    SELECT DISTINCT entry ->> 'target' AS target, entry ->> 'stream' AS stream
-      FROM jsonb_array_elements(p_intents) AS entry
-     WHERE length(entry ->> 'stream') BETWEEN 1 AND 255
-       AND (SELECT scope FROM leasehold.contracts
-             WHERE target = entry ->> 'target' ORDER BY version DESC LIMIT 1) = 'stream'
+    SELECT DISTINCT asked.target, asked.stream FROM unnest(p_targets, p_streams) AS asked (target, stream)
      ORDER BY 1, 2
   LOOP
     PERFORM 1 FROM leasehold.streams
@@ -23,4 +20,4 @@ BEGIN
   END LOOP;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.lock_streams(jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.lock_streams(text[], text[]) FROM PUBLIC;

@@ -14,7 +14,9 @@ LANGUAGE sql STABLE AS $$
          CASE scope WHEN 'cluster' THEN cluster_lease_name
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
          stream, coalesce(idempotency_key, intent_id::text), payload, raw_body, content_type,
-         sha256(coalesce(normal_form, raw_body)), metadata, trace_context,
+         -- No JSON text has a zero byte, so a body never stands for a payload.
+         sha256(coalesce(normal_form, convert_to(content_type, 'UTF8') || '\x00'::bytea || raw_body)),
+         metadata, trace_context,
          coalesce(priority, 1::smallint), first_due_at, last_at,
          CASE
            WHEN target IS NULL THEN 'target is missing'

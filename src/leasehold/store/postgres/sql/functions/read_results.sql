@@ -27,8 +27,8 @@ BEGIN
             WHEN entry.state IS NULL
                  OR entry.state NOT IN ('DISPATCHED', 'FAILED', 'RETRYABLE', 'IN_DOUBT', 'SUBMITTED')
               THEN format('%L is not a state that an executor may report', entry.state)
-            WHEN entry.state NOT IN ('DISPATCHED', 'FAILED')
-                 AND coalesce(entry.retry_after_seconds NOT BETWEEN 0 AND 2592000, true)
+            WHEN coalesce(entry.retry_after_seconds NOT BETWEEN 0 AND 2592000,
+                          entry.state NOT IN ('DISPATCHED', 'FAILED'))
               THEN 'retry_after_seconds must be from 0 to 2592000 (30 days)'
             WHEN entry.elapsed_seconds NOT BETWEEN 0 AND 604800
               THEN 'elapsed_seconds must be from 0 to 604800 (7 days)'

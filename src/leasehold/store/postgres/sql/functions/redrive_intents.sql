@@ -15,9 +15,11 @@ BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 1000);
   PERFORM leasehold.require_intervention('00000000-0000-0000-0000-000000000000', p_operator, p_note);
 
-  PERFORM leasehold.lock_streams((
-    SELECT coalesce(jsonb_agg(jsonb_build_object('target', i.target, 'stream', i.stream)), '[]')
-      FROM leasehold.intents i WHERE i.intent_id = ANY (p_intent_ids)));
+  PERFORM leasehold.lock_streams(array_agg(i.target), array_agg(i.stream))
+     FROM leasehold.intents i
+    WHERE i.intent_id = ANY (p_intent_ids) AND i.stream IS NOT NULL
+      AND (SELECT scope FROM leasehold.contracts c
+            WHERE c.target = i.target ORDER BY c.version DESC LIMIT 1) = 'stream';
   FOR v_old IN
     SELECT asked.intent_id, i.intent_id IS NOT NULL AS is_known, final.state, final.reason
       FROM unnest(p_intent_ids) AS asked (intent_id)

@@ -1,7 +1,7 @@
 -- What changed under these leases after a cursor, in the order of (last_modified_at, intent_id), with
--- the horizon: after reading a page, the cursor may advance to its last row only as far as the horizon,
--- because an open writer can still commit rows behind it. Rows seen twice are the price. Content is not
--- loaded: begin hands it out.
+-- the horizon: after all pages are read, the cursor may advance to the last row, but not past the first
+-- page's horizon, because an open writer can still commit rows behind it. Rows seen twice are the price.
+-- Content is not loaded: begin hands it out.
 -- Locks: the lease rows FOR KEY SHARE. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_schedule(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_after_modified_at timestamptz,

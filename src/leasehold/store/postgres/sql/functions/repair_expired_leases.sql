@@ -22,7 +22,8 @@ BEGIN
 
   WITH expired AS MATERIALIZED (
     SELECT stale.*
-      FROM (SELECT DISTINCT target FROM leasehold.contracts) AS known
+      -- In any order, so that a flood for one target does not keep the reaper from the others.
+      FROM (SELECT target FROM leasehold.contracts GROUP BY target ORDER BY random()) AS known
      CROSS JOIN LATERAL (
        SELECT p.* FROM leasehold.outbox_pending p
         WHERE p.target = known.target AND p.claimed_by IS NOT NULL AND p.lease_expires_at <= v_now

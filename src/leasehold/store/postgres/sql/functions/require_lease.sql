@@ -9,6 +9,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_held leasehold.leases;
 BEGIN
+  PERFORM leasehold.require_read_committed();
   PERFORM leasehold.require_name('p_lease_name', p_lease_name, 400);
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
   PERFORM leasehold.require_between('p_lease_epoch', p_lease_epoch, 1, 9e15);
