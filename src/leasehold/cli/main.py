@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from leasehold.cli.demo import demo
 from leasehold.cli.migrate import migrate
 from leasehold.cli.retention import prune
-from leasehold.cli.targets import app as targets_app
+from leasehold.cli.sandbox import sandbox
 from leasehold.domain.errors import LeaseholdError
 
 
@@ -54,4 +54,4 @@ def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
 app.command()(demo)
 app.command()(migrate)
 app.command()(prune)
-app.add_typer(targets_app, name="targets")
+app.command()(sandbox)
