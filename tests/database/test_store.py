@@ -138,7 +138,7 @@ async def test_claim_keeps_to_the_limits_of_its_targets(stores, sms, payments):
         (Accepted(reference="r", code="200"), AttemptState.DISPATCHED, Status.ACCEPTED),
         (Rejected(reason="no", code="422"), AttemptState.FAILED, Status.REJECTED),
         (Retryable(retry_after_seconds=5), AttemptState.RETRYABLE, Status.PENDING),
-        (Unknown(detail="lost"), AttemptState.IN_DOUBT, Status.IN_DOUBT),
+        (Unknown(retry_after_seconds=0, detail="lost"), AttemptState.IN_DOUBT, Status.IN_DOUBT),
         (Submitted(reference="s", ask_after_seconds=5), AttemptState.SUBMITTED, Status.CONFIRMING),
     ],
 )
@@ -162,7 +162,9 @@ async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stor
     claimed = await claim(stores, "fax")
     [begun] = await stores.executor.begin_outbox_attempts("w", [c.claim for c in claimed])
     assert begun.verdict is BeginVerdict.BEGUN
-    [recorded] = await stores.executor.complete_outbox_attempts("w", results(claimed, Unknown()))
+    [recorded] = await stores.executor.complete_outbox_attempts(
+        "w", results(claimed, Unknown(retry_after_seconds=0))
+    )
     assert (recorded.is_held, recorded.due_at) == (True, None)
     [seen] = await stores.readonly.read_status([intent_id])
     assert (seen.status, seen.due_at) == (Status.HELD, None)
@@ -287,7 +289,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
         lease,
         [
             Result(intent_id=ids[0], outcome=Accepted(), elapsed_seconds=0.1),
-            Result(intent_id=ids[1], outcome=Unknown()),
+            Result(intent_id=ids[1], outcome=Unknown(retry_after_seconds=0)),
         ],
     )
     assert {one.intent_id: one.state for one in answers} == {
@@ -305,7 +307,9 @@ async def test_held_row_has_no_due_time_in_a_schedule(stores):
     ids = await enqueue(stores, "fax")
     lease = (await store.acquire_lease("leader", "a", 30)).lease
     await store.begin_leased_attempts(lease, ids)
-    [recorded] = await store.record_attempts(lease, [Result(intent_id=ids[0], outcome=Unknown())])
+    [recorded] = await store.record_attempts(
+        lease, [Result(intent_id=ids[0], outcome=Unknown(retry_after_seconds=0))]
+    )
     assert recorded.is_held
     for rows in (
         await store.refresh_due_window("a", [lease], 10),
@@ -346,7 +350,9 @@ async def test_operator_cancels_resolves_and_redrives(stores, sms):
     assert await operator.cancel_intent(waiting, "ann", "why") is CancelVerdict.ALREADY_TERMINAL
     claimed = await claim(stores, sms)
     assert await operator.cancel_intent(doubtful, "ann", "why") is CancelVerdict.IN_FLIGHT
-    await stores.executor.complete_outbox_attempts("w", results(claimed, Unknown()))
+    await stores.executor.complete_outbox_attempts(
+        "w", results(claimed, Unknown(retry_after_seconds=0))
+    )
     resolved = await operator.resolve_intent(doubtful, AttemptState.FAILED, "ann", "called them")
     assert resolved is ResolveVerdict.RESOLVED
     [redriven] = await operator.redrive_intents([doubtful], "ann", "again")
