@@ -6,7 +6,7 @@ rest for whoever executes. Both sides read one document, so they cannot disagree
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -217,11 +217,16 @@ SETTINGS = {
     ("gateway", "http"): list(HttpTerms.model_fields),
     ("gateway", "python"): list(PythonTerms.model_fields),
 }
+# What to choose from where a setting has no default.
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "scope": get_args(Scope),
+    "guarantee": get_args(Guarantee),
+}
 
 
 def contract_problems(error: ValidationError) -> list[Problem]:
     """Tell what is wrong with the terms of a contract that was refused."""
-    return problems_of(error, SETTINGS)
+    return problems_of(error, SETTINGS, _CHOICES)
 
 
 def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> float:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     # The settings that are allowed in each table, by the table's place.
     Settings = Mapping[tuple[str, ...], Sequence[str]]
+    # What may be given for a setting that is needed.
+    Choices = Mapping[str, Sequence[str]]
 
 # Follows from another problem, which is told already.
 _CONSEQUENCE = "default_factory_not_called"
@@ -28,7 +30,6 @@ _PHRASES = (
     (r"\ba integer", "an integer"),
     (r"a string$", "text"),
     (r"^(Input|String|Tuple|List|Dictionary) should (be|have)", r"must \2"),
-    (r"^Field required$", "is needed"),
 )
 
 
@@ -43,13 +44,13 @@ class Problem:
         return f"{'.'.join(self.place)}: {self.message}" if self.place else self.message
 
 
-def problems_of(error: ValidationError, settings: Settings) -> list[Problem]:
+def problems_of(error: ValidationError, settings: Settings, choices: Choices) -> list[Problem]:
     """Tell all problems at once, and never the value itself: it may be a secret."""
     return [
         problem
         for one in error.errors(include_input=False, include_url=False)
         if one["type"] != _CONSEQUENCE
-        for problem in _told(one, settings)
+        for problem in _told(one, settings, choices)
     ]
 
 
@@ -59,7 +60,7 @@ def refuse_all(problems: Sequence[str]) -> None:
         raise ValueError("\n".join(problems))
 
 
-def _told(error: ErrorDetails, settings: Settings) -> Iterator[Problem]:
+def _told(error: ErrorDetails, settings: Settings, choices: Choices) -> Iterator[Problem]:
     place = tuple(str(part) for part in error["loc"])
     shown = _as_written(place)
     if error["type"] in _WITHOUT_KIND:
@@ -67,8 +68,17 @@ def _told(error: ErrorDetails, settings: Settings) -> Iterator[Problem]:
         yield Problem((*shown, "kind"), f"is needed: one of {expected}")
     elif error["type"] == "extra_forbidden":
         yield Problem(shown, _unknown(place, settings))
+    elif error["type"] == "missing":
+        yield Problem(shown, _needed(choices.get(place[-1], ())))
     else:
         yield from (Problem(shown, _plainly(line)) for line in error["msg"].splitlines())
+
+
+def _needed(choices: Sequence[str]) -> str:
+    if not choices:
+        return "is needed"
+    *others, last = [repr(choice) for choice in choices]
+    return f"is needed: {', '.join(others)} or {last}"
 
 
 def _unknown(place: tuple[str, ...], settings: Settings) -> str:
