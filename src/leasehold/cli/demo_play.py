@@ -163,7 +163,11 @@ def _answer(claimed: Claimed) -> Outcome:
         case "confirming":
             return Submitted(reference=f"pay-{claimed.intent_id.hex[-6:]}", ask_after_seconds=60)
         case "held":
-            return Unknown(retry_after_seconds=0.0, reason="timeout", detail="the line went dead after the call")
+            return Unknown(
+                retry_after_seconds=0.0,
+                reason="timeout",
+                detail="the line went dead after the call",
+            )
         case _:
             return Accepted(reference=f"ok-{claimed.intent_id.hex[-6:]}", code="200")
 
