@@ -8,7 +8,6 @@ bounded in number: past `names_max` they are counted together as "other".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -24,7 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from leasehold.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from leasehold.domain.intent import AttemptState
 
@@ -160,13 +159,12 @@ class Metrics:
         """Say by how much the last heartbeat came late."""
         self._heartbeat_lag.set(seconds)
 
-    def reaper_run(self, recovered: int, stale_seconds: float | Iterable[float] = ()) -> None:
+    def reaper_run(self, recovered: int, stale_seconds: Iterable[float]) -> None:
         """Count a run of the reaper, and how long each item that it recovered had been stuck."""
         self._reaper_runs.inc()
         self._reaper_recovered_count.set(recovered)
         self._reaper_recovered.inc(recovered)
-        each = stale_seconds if isinstance(stale_seconds, Iterable) else [stale_seconds]
-        for seconds in each:
+        for seconds in stale_seconds:
             self._reaper_stale.observe(seconds)
 
     def supervisor(self, row: Mapping[str, Any]) -> None:

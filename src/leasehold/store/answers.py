@@ -233,3 +233,14 @@ class PublishedContract:
     def contract(self) -> Contract:
         """Read the terms, or raise InvalidArgument where this release cannot."""
         return Contract.from_terms(self.target, self.version, self.terms.value())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Intents that were looked for, newest first.
+
+    `searched_to`: there may be older ones than this intent that were not looked at; go on from it.
+    """
+
+    intents: list[IntentStatus]
+    searched_to: IntentId | None

@@ -252,6 +252,17 @@ class ReaderStore(ContractStore, Protocol):
         """Read where these intents stand."""
         ...
 
+    async def list_intents(
+        self,
+        *,
+        status: intent.Status | None = None,
+        target: str | None = None,
+        before: IntentId | None = None,
+        limit: int = 50,
+    ) -> answers.Listing:
+        """Find the newest intents that were accepted before one; see Listing for how far."""
+        ...
+
     async def read_published_contracts(self) -> list[answers.PublishedContract]:
         """Read the current terms of every target as they were published, by name."""
         ...

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.intent import AttemptState, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.store.answers import Attempt, IntentStatus, Redriven
+from leasehold.store.answers import Attempt, IntentStatus, Listing, Redriven
 from leasehold.store.postgres.arguments import json_argument
 from leasehold.store.postgres.calls import Calls, rows_of
 from leasehold.store.postgres.contracts import PostgresContracts
+from leasehold.store.postgres.listing import find_intents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,3 +104,16 @@ class PostgresReaders(PostgresContracts):
             " ORDER BY intent_id",
             list(intent_ids),
         )
+
+    async def list_intents(
+        self,
+        *,
+        status: Status | None = None,
+        target: str | None = None,
+        before: IntentId | None = None,
+        limit: int = 50,
+    ) -> Listing:
+        """Find the newest intents that were accepted before one; see Listing for how far."""
+        found, searched_to = await find_intents(self._calls, status, target, before, limit)
+        intents = await self.read_status(found) if found else []
+        return Listing(intents[::-1], searched_to)
