@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 KINDS = {
     "keyed": Terms("item", "keyed", deadline=12, key_window=8),
-    "lookup": Terms("item", "lookup"),
+    "lookup": Terms("item", "lookup", can_look_up=True),
     "blind": Terms("item", "blind", attempts_max=2),
     "cluster": Terms("cluster", "keyed"),
-    "stream": Terms("stream", "lookup"),
+    "stream": Terms("stream", "lookup", can_look_up=True),
 }
 ITEM_KINDS = ("keyed", "lookup", "blind")
 REPORTS = ("DISPATCHED", "FAILED", "RETRYABLE", "IN_DOUBT", "SUBMITTED")
@@ -126,10 +126,13 @@ class ItemMachine(RuleBasedStateMachine):
         plain = {"payload": 0, "delay": 0, "priority": 1, "stream": "a"}
         self.enqueue([plain | {"kind": kind, "key": key} for key, kind in enumerate(kinds)])
 
-    @rule(kind=kinds, attempts_max=st.integers(1, 4))
-    def publish(self, kind: str, attempts_max: int) -> None:
+    @rule(kind=kinds, attempts_max=st.integers(1, 4), can_look_up=st.booleans())
+    def publish(self, kind: str, attempts_max: int, can_look_up: bool = False) -> None:
         policy = "one_shot" if attempts_max == 1 else "max_attempts"
-        terms = replace(KINDS[kind], attempts_max=attempts_max, policy=policy)
+        can_look_up = can_look_up or KINDS[kind].can_look_up
+        terms = replace(
+            KINDS[kind], attempts_max=attempts_max, policy=policy, can_look_up=can_look_up
+        )
         self.versions[kind] += terms != self.current[kind] or self.versions[kind] == 0
         self.current[kind] = terms
         contract = terms.as_contract(self.cluster_lease)

@@ -33,6 +33,7 @@ class Terms:
     deadline: int | None = None
     quarantine: int = 4
     key_window: int | None = None
+    can_look_up: bool = False
 
     def as_contract(self, lease_name: str) -> dict[str, object]:
         terms: dict[str, object] = {
@@ -42,6 +43,7 @@ class Terms:
             "attempts_max": self.attempts_max,
             "lease_seconds": LEASE_UNITS * UNIT_SECONDS,
             "quarantine_seconds": self.quarantine * UNIT_SECONDS,
+            "can_look_up": self.can_look_up,
         }
         if self.deadline is not None:
             terms["deadline_seconds"] = self.deadline * UNIT_SECONDS
@@ -308,7 +310,7 @@ class Model:
             and self.now >= item.first_tried + terms.key_window
         )
         if terms.guarantee == "lookup" or past_window:
-            return self.now + terms.quarantine
+            return self.now + terms.quarantine if terms.can_look_up else NEVER
         return NEVER if spent else again
 
 

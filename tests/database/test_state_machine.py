@@ -29,6 +29,7 @@ SETTINGS = settings(
     derandomize=EXAMPLES is None,
     database=None,
     print_blob=True,
+    phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
 # What each mutant does wrong: a function whose text is changed, or a trigger that spoils a write.
@@ -93,7 +94,7 @@ def expect_a_disagreement(outbox: Outbox) -> None:
         run(outbox, settings(SETTINGS, max_examples=300, derandomize=True, phases=[Phase.generate]))
 
 
-@pytest.mark.timeout(120 + 2 * int(EXAMPLES or 0))
+@pytest.mark.timeout(600 + 2 * int(EXAMPLES or 0))  # a failure is made small first
 def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox: Outbox) -> None:
     run(outbox, SETTINGS)
 
