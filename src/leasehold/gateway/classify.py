@@ -35,7 +35,7 @@ ASK_AFTER_SECONDS = 10.0
 # A gateway that asks for more than a day has a fault, not a maintenance window.
 RETRY_AFTER_SECONDS_MAX = 86_400.0
 
-_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,6})?\Z")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,8 @@ class Guard:
         url = _parsed(text)
         if url.scheme not in {"http", "https"}:
             _refuse(text, "must start with http:// or https://")
+        if "#" in text:
+            _refuse(text, "has a fragment, which is never sent: leave it out")
         if url.port == 0:
             _refuse(text, "names port 0")
         host = url.raw_host or ""
@@ -152,8 +154,8 @@ def _authority(text: str) -> str:
 def _parsed(text: str) -> URL:
     try:
         url = URL(text)
-        if url.raw_host is not None and ":" in url.raw_host:
-            IPv6Address(url.raw_host)
+        if _authority(text).startswith("["):
+            IPv6Address(url.raw_host or "")
     except ValueError:
         _refuse(text, "cannot be read")
     return url

@@ -1,0 +1,226 @@
+"""A whole answer means what the contract says, and what no list names is unknown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from multidict import CIMultiDict
+
+from leasehold.domain.gateway_terms import HttpTerms
+from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.gateway.classify import (
+    ASK_AFTER_SECONDS,
+    RETRY_AFTER_SECONDS_MAX,
+    Answer,
+    StatusTable,
+    lookup_answer_of,
+    outcome_of,
+    retry_after_seconds,
+)
+
+KEY = UUID("01890000-0000-7000-8000-000000000001")
+NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
+PLAIN = HttpTerms(url="https://api.example.com/")
+ASKABLE = HttpTerms(url="https://api.example.com/", lookup_url="https://api.example.com/{key}")
+
+
+def answer(status, body=b"", **headers):
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status=status, headers=CIMultiDict(named), body=body)
+
+
+def outcome(status, body=b"", terms=PLAIN, **headers):
+    return outcome_of(answer(status, body, **headers), StatusTable(terms), KEY, NOW)
+
+
+def lookup(status, body=b"", **headers):
+    return lookup_answer_of(answer(status, body, **headers), KEY, NOW)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (200, Accepted),
+        (201, Accepted),
+        (202, Accepted),
+        (204, Accepted),
+        (301, Unknown),
+        (302, Unknown),
+        (307, Unknown),
+        (400, Rejected),
+        (401, Retryable),
+        (404, Rejected),
+        (408, Retryable),
+        (409, Unknown),
+        (422, Rejected),
+        (425, Retryable),
+        (429, Retryable),
+        (500, Unknown),
+        (502, Unknown),
+        (503, Retryable),
+        (504, Unknown),
+        (599, Unknown),
+        (600, Unknown),
+        (999, Unknown),
+    ],
+)
+def test_status_means_by_default_only_what_is_certain(status, kind):
+    found = outcome(status)
+    assert isinstance(found, kind)
+    assert found.code == str(status)
+
+
+def test_only_a_saturated_gateway_is_given_a_rest():
+    assert outcome(429).is_saturated
+    assert outcome(503).is_saturated
+    assert not outcome(408).is_saturated
+
+
+def test_contract_says_otherwise_and_an_exact_status_is_stronger_than_its_hundred():
+    terms = HttpTerms(
+        url="https://api.example.com/",
+        accepted_statuses=("2xx", "409"),
+        rejected_statuses=("3xx",),
+        retryable_statuses=("5xx",),
+        saturated_statuses=("503",),
+        unknown_statuses=("204", "4xx"),
+    )
+    assert isinstance(outcome(409, terms=terms), Accepted)
+    assert isinstance(outcome(302, terms=terms), Rejected)
+    assert isinstance(outcome(204, terms=terms), Unknown)
+    assert isinstance(outcome(404, terms=terms), Unknown)
+    assert outcome(500, terms=terms) == Retryable(reason="retryable", code="500")
+    assert outcome(503, terms=terms).is_saturated
+
+
+def test_redirect_is_told_apart_from_other_unknown_statuses():
+    assert outcome(302, Location="http://169.254.169.254/").reason == "redirect"
+    assert outcome(500).reason == "status"
+
+
+@pytest.mark.parametrize(
+    ("body", "reference"),
+    [
+        (b'{"reference": "pay-1"}', "pay-1"),
+        (b' \n{"reference": 4711}', "4711"),
+        (b'{"reference": ""}', None),
+        (b'{"reference": null}', None),
+        (b'{"reference": true}', None),
+        (b'{"reference": ["pay-1"]}', None),
+        (b'{"reference": "a\\u0000b\\n"}', "a b"),
+        (b'{"reference": "\\ud800"}', None),
+        (b'{"reference": "' + b"x" * 256 + b'"}', None),
+        (b'{"reference": "pay-1"', None),
+        (b'["pay-1"]', None),
+        (b"OK", None),
+        (b"\xff\xfe", None),
+        (b"", None),
+        (b'{"a":' * 100_000, None),
+    ],
+)
+def test_reference_is_read_from_the_body_and_nothing_in_a_body_can_break_that(body, reference):
+    assert outcome(200, body) == Accepted(reference=reference, code="200")
+
+
+def test_reference_may_be_in_the_location_instead():
+    assert outcome(201, b"made", Location="/payments/7").reference == "/payments/7"
+    assert outcome(201, b'{"reference": "b"}', Location="/a").reference == "b"
+
+
+def test_submitted_without_a_reference_is_asked_for_by_its_key():
+    assert outcome(202, terms=ASKABLE) == Submitted(
+        reference=str(KEY), ask_after_seconds=ASK_AFTER_SECONDS, code="202"
+    )
+    assert outcome(202, b'{"reference": "r"}', terms=ASKABLE, Retry_After="3") == Submitted(
+        reference="r", ask_after_seconds=3, code="202"
+    )
+
+
+def test_rejection_carries_the_reason_and_a_bounded_printable_detail():
+    found = outcome(422, b'{"reason": "no such number"}')
+    assert found.reason == "no such number"
+    long = outcome(400, b"\x1b[31m" + b"\xff" * 5000)
+    assert len(long.detail) <= 500
+    assert long.detail.isprintable()
+    assert len(outcome(422, b'{"reason": "' + b"x" * 500 + b'"}').reason) == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 7 ", 7),
+        ("1.5", 1.5),
+        ("86401", RETRY_AFTER_SECONDS_MAX),
+        ("999999999", RETRY_AFTER_SECONDS_MAX),
+        ("9" * 400, None),
+        ("-1", None),
+        ("1e3", None),
+        ("inf", None),
+        ("nan", None),
+        ("٣", None),
+        ("soon", None),
+        ("", None),
+        ("Mon, 04 May 2026 12:00:30 GMT", 30),
+        ("Monday, 04-May-26 12:00:30 GMT", 30),
+        ("Mon May  4 12:00:30 2026", 30),
+        ("Mon, 04 May 2026 11:00:00 GMT", 0),
+        ("Mon, 04 May 2126 12:00:00 GMT", RETRY_AFTER_SECONDS_MAX),
+        ("Mon, 99 May 2026 12:00:00 GMT", None),
+        ("Mon, 04 May 99999999999 12:00:00 GMT", None),
+    ],
+)
+def test_retry_after_is_read_as_seconds_or_as_a_date_and_never_trusted_blindly(text, seconds):
+    assert retry_after_seconds(CIMultiDict({"retry-after": text}), NOW) == seconds
+
+
+def test_date_is_counted_from_the_gateways_own_clock():
+    headers = CIMultiDict(
+        {"Retry-After": "Mon, 04 May 2026 15:00:10 GMT", "Date": "Mon, 04 May 2026 15:00:00 GMT"}
+    )
+    assert retry_after_seconds(headers, NOW) == 10
+
+
+def test_outcomes_that_wait_carry_the_named_time():
+    assert outcome(429, Retry_After="9").retry_after_seconds == 9
+    assert outcome(500, Retry_After="9").retry_after_seconds == 9
+    assert outcome(429).retry_after_seconds is None
+
+
+def test_lookup_answers():
+    assert lookup(404, b"nothing") == NotFound(detail="nothing")
+    assert lookup(200, b'{"status": "accepted", "reference": "r"}') == Accepted(
+        reference="r", code="200"
+    )
+    assert lookup(200, b'{"status": "rejected", "reason": "closed"}') == Rejected(
+        reason="closed", code="200"
+    )
+    assert lookup(200, b'{"status": "pending"}', Retry_After="4") == Submitted(
+        reference=str(KEY), ask_after_seconds=4, code="200"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b""),
+        (200, b"{}"),
+        (200, b'{"status": "no idea"}'),
+        (200, b'{"status": ["accepted"]}'),
+        (200, b'{"status": "accepted"'),
+        (201, b'{"status": "accepted"}'),
+        (204, b""),
+        (302, b""),
+        (400, b""),
+        (401, b""),
+        (410, b""),
+        (429, b""),
+        (500, b'{"status": "accepted"}'),
+        (503, b""),
+    ],
+)
+def test_any_other_answer_to_a_lookup_tells_nothing(status, body):
+    assert isinstance(lookup(status, body), Unknown)
