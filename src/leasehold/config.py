@@ -6,13 +6,17 @@ it holds a password, so neither this object nor its errors show it.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.timing import LEASE_SECONDS, Timings
 from leasehold.store.postgres.pool import PoolSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PREFIX = "LEASEHOLD_"
 
@@ -38,18 +42,50 @@ class Settings(BaseSettings):
     statement_seconds: float = Field(default=5.0, ge=0.1, le=3600)
     lock_seconds: float = Field(default=3.0, ge=0.1, le=3600)
     idle_in_transaction_seconds: float = Field(default=5.0, ge=0.1, le=3600)
-    lease_seconds: float = Field(default=30.0, ge=1, le=3600)
+    # None: each contract's own. A number can only make leases shorter than their contracts say.
+    lease_seconds: float | None = Field(default=None, ge=1, le=3600)
+    heartbeat_seconds: float = Field(default=5.0, ge=0.05, le=1200)
+    reaper_seconds: float = Field(default=10.0, ge=0.1, le=3600)
+    shutdown_seconds: float = Field(default=20.0, ge=0, le=3600)
+    poll_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    contracts_seconds: float = Field(default=5.0, ge=0.1, le=3600)
+    # Items in flight in this process; each target's contract bounds its own share.
+    concurrency: int = Field(default=10, ge=1, le=5000)
+    # None: all that have a contract. In the environment: a JSON list of names.
+    targets: tuple[str, ...] | None = None
+    listen: bool = True
+    reaper: bool = True
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    metrics_host: str = "127.0.0.1"
+    log_format: Literal["json", "console"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> Self:
         pool = self.pool()
+        lease_seconds = LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
         # A call that answers after the lease is gone has renewed nothing, and its holder stood
         # still for as long.
-        _require_below("the longest call", pool.call_seconds, self.lease_seconds)
+        _require_below("the longest call", pool.call_seconds, lease_seconds)
         _require_below(
-            "idle_in_transaction_seconds", self.idle_in_transaction_seconds, self.lease_seconds
+            "idle_in_transaction_seconds", self.idle_in_transaction_seconds, lease_seconds
         )
+        self.timings()
         return self
+
+    def timings(self) -> Timings:
+        """Give the part that says how long things may take."""
+        try:
+            return Timings(
+                lease_seconds=self.lease_seconds,
+                heartbeat_seconds=self.heartbeat_seconds,
+                reaper_seconds=self.reaper_seconds,
+                shutdown_seconds=self.shutdown_seconds,
+                poll_seconds=self.poll_seconds,
+                contracts_seconds=self.contracts_seconds,
+            )
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from None
 
     def pool(self) -> PoolSettings:
         """Give the part that the store is built with."""
@@ -77,10 +113,19 @@ class Settings(BaseSettings):
         return self.database_url.get_secret_value()
 
 
-def read_settings(**given: Any) -> Settings:  # noqa: ANN401 (pydantic checks each)
-    """Read the environment; what is `given` and not None goes before it."""
+def read_settings(settings_file: Path | None = None, **given: Any) -> Settings:  # noqa: ANN401 (pydantic checks each)
+    """Read the environment; what is `given` and not None goes before it.
+
+    A `settings_file` has lines such as LEASEHOLD_REAPER_SECONDS=5 and comes last: it is for what
+    may change while the process runs, and the environment cannot.
+    """
+    if settings_file is not None and not settings_file.is_file():
+        raise InvalidArgument(f"there is no settings file {settings_file}")
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(
+            _env_file=settings_file,  # pyright: ignore[reportCallIssue]  (pydantic-settings takes it)
+            **{name: value for name, value in given.items() if value is not None},
+        )
     except ValidationError as error:
         problems = [_problem(one["loc"], one["msg"]) for one in error.errors(include_input=False)]
         # Not chained: pydantic's own message would show what was given.

@@ -1,0 +1,109 @@
+"""`leasehold worker`: claim what is due and submit it, beside any number of others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
+from leasehold.config import Settings, read_settings
+from leasehold.domain.errors import LeaseholdError
+from leasehold.observe.logs import configure_logs, get_logger
+from leasehold.runtime.instance import Instance
+from leasehold.runtime.shutdown import on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOG = get_logger(__name__)
+
+
+def _option(told: str, **more: Any) -> Any:  # noqa: ANN401 (Typer's own type is not public)
+    return typer.Option(help=told, show_default=False, **more)
+
+
+def worker(
+    database_url: DatabaseUrl = None,
+    *,
+    targets: Annotated[
+        str | None, _option("Serve only these targets, separated by commas (all).")
+    ] = None,
+    concurrency: Annotated[int | None, _option("Items in flight at a time (10).")] = None,
+    lease_seconds: Annotated[
+        float | None, _option("Lease items for at most this long (each contract's own).")
+    ] = None,
+    heartbeat_seconds: Annotated[
+        float | None, _option("Renew leases this often; less than a third of the lease (5).")
+    ] = None,
+    reaper_seconds: Annotated[
+        float | None, _option("Repair this often; less than the lease (10).")
+    ] = None,
+    shutdown_seconds: Annotated[
+        float | None, _option("Let calls end for this long; at most the lease (20).")
+    ] = None,
+    poll_seconds: Annotated[
+        float | None, _option("Look for work at least this often when idle (1).")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, _option("Serve Prometheus metrics on this port (none).")
+    ] = None,
+    metrics_host: Annotated[str | None, _option("Serve them on this address (127.0.0.1).")] = None,
+    log_format: Annotated[str | None, _option("json or console (console).")] = None,
+    log_level: Annotated[str | None, _option("debug, info, warning or error (info).")] = None,
+    reaper: Annotated[
+        bool | None,
+        _option("Repair what dead workers left; --no-reaper needs another instance that does."),
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        _option("Lines such as LEASEHOLD_REAPER_SECONDS=5; read again on SIGHUP."),
+    ] = None,
+) -> None:
+    """Claim due items and submit them, until SIGTERM or Ctrl-C; a second one is immediate."""
+
+    def read() -> Settings:
+        return read_settings(
+            settings_file,
+            database_url=database_url,
+            targets=tuple(targets.split(",")) if targets else None,
+            concurrency=concurrency,
+            lease_seconds=lease_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+            reaper_seconds=reaper_seconds,
+            shutdown_seconds=shutdown_seconds,
+            poll_seconds=poll_seconds,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
+            log_format=log_format,
+            log_level=log_level,
+            reaper=reaper,
+        )
+
+    asyncio.run(run_worker(read))
+
+
+async def run_worker(read: Callable[[], Settings]) -> None:
+    """Run an instance until a signal; read its settings again on SIGHUP."""
+    settings = read()
+    configure_logs(settings.log_format, settings.log_level)
+    instance = Instance(settings)
+
+    def reload() -> None:
+        try:
+            instance.apply(read())
+        except LeaseholdError as error:
+            _LOG.error("settings_refused", error=str(error), advice="the former ones stay")
+
+    server = None
+    if settings.metrics_port is not None:
+        server = instance.metrics.serve(settings.metrics_port, settings.metrics_host)
+    try:
+        with on_signals(instance.request_stop, reload):
+            async with instance:
+                await instance.run()
+    finally:
+        if server is not None:
+            server.close()

@@ -1,0 +1,156 @@
+"""What we hold: every claim from the answer that granted it to the verdict that ended it.
+
+A claim takes a slot for all of that time, so there is never more in memory than slots. Nothing is
+removed from here behind the back of whoever works on it: losing a claim marks it and cancels its
+call, and the next one who looks at it lets go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from leasehold.domain.timing import ABORT_LEASES
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.lease import TrustWindow
+
+    Clock = Callable[[], float]
+
+
+class Stage(Enum):
+    """How far work on a claim has come."""
+
+    CLAIMED = "claimed"  # nothing was called: it may be given back
+    CALLING = "calling"  # only an outcome ends it
+    RECORDING = "recording"  # its result is on the way to the ledger
+
+
+class Held:
+    """A claim in our hands, and for how long we may believe so."""
+
+    __slots__ = (
+        "abort_at",
+        "call",
+        "claimed",
+        "is_lost",
+        "lease_seconds",
+        "stage",
+        "taken_at",
+        "trust",
+    )
+
+    def __init__(
+        self, claimed: Claimed, trust: TrustWindow, lease_seconds: float, taken_at: float
+    ) -> None:
+        self.claimed = claimed
+        self.trust = trust
+        self.lease_seconds = lease_seconds
+        self.taken_at = taken_at
+        self.abort_at = taken_at + ABORT_LEASES * lease_seconds
+        self.stage = Stage.CLAIMED
+        self.is_lost = False
+        self.call: asyncio.Task[None] | None = None
+
+    def is_trusted(self, now: float) -> bool:
+        """Whether we may act under it."""
+        return not self.is_lost and not self.trust.is_over(now)
+
+
+class Claims:
+    """The claims of one worker, at most `slots` at a time."""
+
+    def __init__(self, worker_id: str, slots: int, clock: Clock = time.monotonic) -> None:
+        self.worker_id = worker_id
+        self.slots = slots
+        self.clock = clock
+        self._held: dict[IntentId, Held] = {}
+        self._by_target: Counter[str] = Counter()
+        self._on_free: list[Callable[[], None]] = []
+        self._stuck: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def free_slots(self) -> int:
+        """How many more claims there is room for."""
+        return max(0, self.slots - len(self._held) - len(self._stuck))
+
+    def in_flight(self, target: str) -> int:
+        """How many of a target's items we hold."""
+        return self._by_target[target]
+
+    def on_free(self, told: Callable[[], None]) -> None:
+        """Have somebody told whenever a slot becomes free."""
+        self._on_free.append(told)
+
+    def take(
+        self,
+        claimed: Iterable[Claimed],
+        trust: TrustWindow,
+        lease_seconds: float,
+        taken_at: float,
+    ) -> list[Held]:
+        """Hold what was granted."""
+        taken = [Held(one, trust, lease_seconds, taken_at) for one in claimed]
+        for held in taken:
+            self._held[held.claimed.intent_id] = held
+            self._by_target[held.claimed.target] += 1
+        return taken
+
+    def let_go(self, gone: Iterable[Held]) -> None:
+        """Give slots back: these were recorded, given back, or dropped."""
+        for held in gone:
+            # The same intent may be ours again under a newer claim.
+            if self._held.get(held.claimed.intent_id) is held:
+                del self._held[held.claimed.intent_id]
+                self._by_target[held.claimed.target] -= 1
+        for told in self._on_free:
+            told()
+
+    def all(self) -> list[Held]:
+        """Give all that is held now, lost or not."""
+        return list(self._held.values())
+
+    def renewable(self) -> list[Held]:
+        """Give what a heartbeat is for: not lost, and not so old that it is to be aborted."""
+        now = self.clock()
+        return [held for held in self._held.values() if not held.is_lost and now < held.abort_at]
+
+    def overdue(self) -> list[Held]:
+        """Give what is to be aborted: it has been worked on for longer than anything may be."""
+        now = self.clock()
+        return [
+            held
+            for held in self._held.values()
+            if not held.is_lost and held.stage is not Stage.RECORDING and now >= held.abort_at
+        ]
+
+    def outlived(self, call: asyncio.Task[None]) -> None:
+        """Keep the slot of a call that was given up, for as long as it does not end."""
+        call.cancel()
+        self._stuck.add(call)
+        call.add_done_callback(self._stuck.discard)
+
+    def lose(self, lost: Iterable[Held]) -> int:
+        """Stop believing in these: their calls are cancelled. Returns how many were new."""
+        count = 0
+        for held in lost:
+            if not held.is_lost:
+                held.is_lost = True
+                count += 1
+                if held.call is not None:
+                    held.call.cancel()
+        return count
+
+    def lose_untrusted(self) -> int:
+        """Stop believing in what we could not renew in time, as after a stall of this process."""
+        now = self.clock()
+        return self.lose([held for held in self._held.values() if held.trust.is_over(now)])

@@ -1,0 +1,62 @@
+"""For how long things may take in one process, and which relations between these times must hold.
+
+A contract's `lease_seconds` is the lease of its items; `Timings.lease_seconds` can only make it
+shorter, because the contract's quarantine was made for a lease no longer than its own. So the
+relations are checked twice: once for the process alone, and for each contract that it serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold.domain.errors import InvalidArgument
+
+# What a contract has that does not say anything else.
+LEASE_SECONDS = 30.0
+# Work that takes longer than this many leases is aborted: nothing is held indefinitely.
+ABORT_LEASES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """The times of one process; refuses what cannot work."""
+
+    lease_seconds: float | None = None
+    heartbeat_seconds: float = 5.0
+    reaper_seconds: float = 10.0
+    shutdown_seconds: float = 20.0
+    poll_seconds: float = 1.0
+    contracts_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        self.require(LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds)
+
+    def lease_of(self, contract_lease_seconds: float) -> float:
+        """Say how long to claim an item under a contract with this lease."""
+        if self.lease_seconds is None:
+            return contract_lease_seconds
+        return min(self.lease_seconds, contract_lease_seconds)
+
+    def require(self, lease_seconds: float, call_timeout_seconds: float = 0) -> None:
+        """Refuse a lease, and calls under it, that these times cannot keep."""
+        if self.heartbeat_seconds >= lease_seconds / 3:
+            raise InvalidArgument(
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
+                f"lease_seconds / 3 ({lease_seconds / 3:g}): two beats may be lost before the lease"
+            )
+        if self.reaper_seconds >= lease_seconds:
+            raise InvalidArgument(
+                f"reaper_seconds ({self.reaper_seconds:g}) must be less than lease_seconds "
+                f"({lease_seconds:g}): what a dead worker left must not wait longer than its lease"
+            )
+        if self.shutdown_seconds > lease_seconds:
+            raise InvalidArgument(
+                f"shutdown_seconds ({self.shutdown_seconds:g}) must not be over lease_seconds "
+                f"({lease_seconds:g}): whoever waits longer may be waiting for what it has lost"
+            )
+        if call_timeout_seconds >= lease_seconds:
+            raise InvalidArgument(
+                f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than lease_seconds "
+                f"({lease_seconds:g}): a call must end while its lease stands, even if no renewal "
+                "gets through"
+            )

@@ -1,0 +1,279 @@
+"""One attempt: from a claim to an outcome. `domain.retry` decides what to do; here it is done.
+
+A batch of claims is begun in one call where its contracts ask for that, and then every call runs by
+itself. A call is made only while its claim is trusted, checked right before; whether its result may
+still be written is checked by completion, and by the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
+from leasehold.coordination.claims import Stage
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.domain.outcome import Unknown
+from leasehold.domain.retry import (
+    Ask,
+    AskAgain,
+    Confirm,
+    Finish,
+    Hold,
+    Submit,
+    after_asking,
+    after_calling,
+    next_step,
+    with_delay,
+)
+from leasehold.domain.verdict import BeginVerdict
+from leasehold.executor.completion import Finished
+from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.gateway.protocol import Submission
+from leasehold.observe.logs import get_logger
+from leasehold.observe.traces import span, trace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leasehold.coordination.claims import Claims, Held
+    from leasehold.domain.outcome import Outcome
+    from leasehold.domain.retry import Step
+    from leasehold.executor.completion import Completion
+    from leasehold.executor.faults import Faults
+    from leasehold.executor.targets import Served, Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.observe.traces import TraceContext
+    from leasehold.store.protocol import ExecutorStore
+
+    Planned: TypeAlias = tuple[Held, Served, Step]
+
+# How long an intent waits whose contract cannot be opened here: another instance may be able to.
+CANNOT_SERVE_SECONDS = 10.0
+# Beyond a gateway's own time for a call; then it did not keep it.
+CALL_OVERRUN_SECONDS = 2.0
+# How much of the observed latency the newest call decides.
+_LATENCY_WEIGHT = 0.05
+
+_LOG = get_logger(__name__)
+
+
+class Attempts:
+    """Starts attempts and sees to it that each ends in completion, or not at all."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        claims: Claims,
+        targets: Targets,
+        completion: Completion,
+        metrics: Metrics,
+        *,
+        trouble: Callable[[], None],
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self.latency_seconds = 0.0
+        self._store = store
+        self._claims = claims
+        self._targets = targets
+        self._completion = completion
+        self._metrics = metrics
+        self._trouble = trouble
+        self._faults = faults
+        self._is_closed = False
+        self._batches: set[asyncio.Task[None]] = set()
+        self._unbegun: set[asyncio.Task[None]] = set()
+
+    def start(self, batch: Sequence[Held]) -> None:
+        """Begin work on fresh claims; returns at once."""
+        if self._is_closed:
+            self._give_back(batch)
+            return
+        task = asyncio.create_task(self._start(batch))
+        for tasks in (self._batches, self._unbegun):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    def close(self) -> None:
+        """Give back what nothing was called for yet, and start nothing any more."""
+        self._is_closed = True
+        for task in self._unbegun:
+            task.cancel()
+
+    def abort(self, held: Held, reason: str = "aborted") -> None:
+        """Give up on a call: say that nobody knows, while the lease still stands."""
+        call, is_calling = held.call, held.stage is Stage.CALLING
+        if held.stage is Stage.RECORDING:
+            return
+        if not is_calling:
+            self._give_back([held])
+            return
+        _LOG.warning("call_given_up", reason=reason, **self._names(held))
+        self._completion.complete(Finished(held, Unknown(retry_after_seconds=0, reason=reason)))
+        if call is not None:
+            self._claims.outlived(call)
+
+    async def _start(self, batch: Sequence[Held]) -> None:
+        try:
+            await self._faults.reach(FaultPoint.AFTER_CLAIM)
+            planned = await self._plan(batch)
+            must_begin = [
+                one for one in planned if isinstance(one[2], Submit) and one[1].contract.must_begin
+            ]
+            if must_begin:
+                await self._faults.reach(FaultPoint.BEFORE_BEGIN)
+        except asyncio.CancelledError:
+            self._give_back([held for held in batch if held.stage is Stage.CLAIMED])
+            raise
+        self._unbegun -= {asyncio.current_task()}
+        refused: set[int] = set()
+        if must_begin:
+            refused = await self._begin([held for held, _, _ in must_begin])
+        for held, served, step in planned:
+            if id(held) not in refused:
+                held.call = asyncio.create_task(self._run(held, served, step))
+
+    async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
+        planned: list[Planned] = []
+        for held in batch:
+            claimed = held.claimed
+            try:
+                served = await self._targets.of(claimed.target, claimed.contract_version)
+            except DatabaseUnavailable:
+                self._claims.let_go([held])
+                self._trouble()
+            except LeaseholdError as error:
+                _LOG.error("contract_not_served", error=str(error), **self._names(held))
+                self._completion.give_back(held, CANNOT_SERVE_SECONDS)
+            else:
+                planned.append((held, served, next_step(claimed, served.contract)))
+        return planned
+
+    async def _begin(self, batch: Sequence[Held]) -> set[int]:
+        """Make "about to call" durable. Returns those for which no call may be made."""
+        try:
+            answers = await self._store.begin_outbox_attempts(
+                self._claims.worker_id, [held.claimed.claim for held in batch]
+            )
+        except Exception as error:  # noqa: BLE001 (whatever it was, no call may be made)
+            # They may have been begun all the same: only the reaper can say what they are now.
+            _LOG.warning("begin_failed", worker_id=self._claims.worker_id, error=str(error))
+            self._claims.let_go(batch)
+            self._trouble()
+            return {id(held) for held in batch}
+        await self._faults.reach(FaultPoint.AFTER_BEGIN)
+        verdicts = {one.intent_id: one.verdict for one in answers}
+        refused = [
+            held for held in batch if verdicts[held.claimed.intent_id] is not BeginVerdict.BEGUN
+        ]
+        for held in refused:
+            verdict = str(verdicts[held.claimed.intent_id])
+            _LOG.warning("not_begun", verdict=verdict, **self._names(held))
+        if refused:
+            self._metrics.lease_lost(len(refused))
+            self._claims.let_go(refused)
+        return {id(held) for held in refused}
+
+    async def _run(self, held: Held, served: Served, step: Step) -> None:
+        now = self._claims.clock()
+        if not held.is_trusted(now):
+            _LOG.warning("call_not_made", why="the lease is not trusted", **self._names(held))
+            self._claims.let_go([held])
+            return
+        held.stage = Stage.CALLING
+        held.abort_at = min(
+            held.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
+        )
+        served.calls += 1
+        try:
+            await self._act(held, served, step)
+        finally:
+            served.calls -= 1
+            self._let_go_of_lost(held)
+
+    def _let_go_of_lost(self, held: Held) -> None:
+        """Cancelled, because it was lost: nothing is said about it, and the reaper ends it."""
+        if held.stage is not Stage.RECORDING:
+            self._claims.let_go([held])
+
+    async def _act(self, held: Held, served: Served, step: Step) -> None:
+        claimed = held.claimed
+        with span(f"leasehold {claimed.target}", trace_of(claimed.trace_context)) as trace:
+            began_at = self._claims.clock()
+            decided = await self._decided(held, served, step, trace)
+            elapsed = self._claims.clock() - began_at
+        if held.stage is Stage.RECORDING:
+            self._metrics.late_result()  # it was given up meanwhile
+            return
+        if isinstance(decided, AskAgain):
+            self._completion.give_back(held, decided.seconds)
+            return
+        self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
+        jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
+        outcome = with_delay(decided, served.contract, claimed.attempt_no, jitter)
+        self._completion.complete(Finished(held, outcome, elapsed, trace.trace_id))
+
+    async def _decided(
+        self, held: Held, served: Served, step: Step, trace: TraceContext
+    ) -> Outcome | AskAgain:
+        claimed = held.claimed
+        match step:
+            case Submit():
+                outcome = await self._submit(held, served, trace)
+                return after_calling(outcome, claimed, served.contract)
+            case Ask() | Confirm():
+                answer = await served.gateway.lookup(self._submission(held, trace))
+                return after_asking(answer, claimed, served.contract)
+            case Finish() | Hold():
+                return step.outcome
+            case _:
+                assert_never(step)
+
+    async def _submit(self, held: Held, served: Served, trace: TraceContext) -> Outcome:
+        target = held.claimed.target
+        began_at = self._claims.clock()
+        call = served.gateway.submit(self._submission(held, trace))
+        if self._faults is NO_FAULTS:
+            outcome = await call
+        else:
+            outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
+            await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
+        self._metrics.call(target, self._claims.clock() - began_at)
+        breaker = self._targets.gate(target).breaker
+        before = breaker.state
+        breaker.saw(outcome)
+        if breaker.state != before:
+            self._metrics.breaker(target, breaker.state)
+            _LOG.warning("breaker", target=target, was=before, now=breaker.state)
+        return outcome
+
+    def _submission(self, held: Held, trace: TraceContext) -> Submission:
+        claimed = held.claimed
+        return Submission(
+            intent_id=claimed.intent_id,
+            target=claimed.target,
+            attempt_no=claimed.attempt_no,
+            submission_key=claimed.submission_key,
+            # Not the lease's token: who knows that could complete in our name.
+            fencing_token=f"{self._claims.worker_id}:{claimed.attempt_no}",
+            fence=claimed.attempt_no,
+            payload=claimed.payload,
+            body=claimed.body,
+            content_type=claimed.content_type,
+            metadata=claimed.metadata,
+            trace_context=trace.traceparent,
+            reference=claimed.reference,
+        )
+
+    def _give_back(self, batch: Sequence[Held]) -> None:
+        for held in batch:
+            self._completion.give_back(held, 0.0)
+
+    def _names(self, held: Held) -> dict[str, object]:
+        return {
+            "worker_id": self._claims.worker_id,
+            "intent_id": str(held.claimed.intent_id),
+            "attempt_no": held.claimed.attempt_no,
+            "target": held.claimed.target,
+            "trace_id": trace_of(held.claimed.trace_context).trace_id,
+        }

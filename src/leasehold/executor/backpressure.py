@@ -1,0 +1,128 @@
+"""How much a target can take now: its free slots, its rate, and whether it said that it is full.
+
+A breaker per target: closed, calls go; open, none go until the pause is over; then half open, one
+call at a time goes to see. Claims are shaped by this, so what a target cannot take stays in the
+database, and the other targets never notice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, assert_never
+
+from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
+
+if TYPE_CHECKING:
+    from leasehold.coordination.claims import Clock
+    from leasehold.domain.outcome import Outcome
+    from leasehold.observe.metrics import BreakerState
+
+FIRST_PAUSE_SECONDS = 1.0
+PAUSE_SECONDS_MAX = 60.0
+# A gateway may ask for any time; we look again at least this often.
+RETRY_AFTER_SECONDS_MAX = 300.0
+# A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
+BURST_SECONDS = 0.1
+
+
+class Breaker:
+    """Whether a target may be called, by what it last said."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._pauses = 0
+        self._opens_at: float | None = None
+
+    @property
+    def state(self) -> BreakerState:
+        """The state, in the words of the metrics."""
+        if self._opens_at is None:
+            return "closed"
+        return "open" if self._clock() < self._opens_at else "half_open"
+
+    @property
+    def seconds_until_probe(self) -> float:
+        """How long it stays open; 0 when calls may go."""
+        return 0.0 if self._opens_at is None else max(0.0, self._opens_at - self._clock())
+
+    def saw(self, outcome: Outcome) -> None:
+        """Learn from a call's outcome."""
+        match outcome:
+            case Retryable(is_saturated=True):
+                self._pause(outcome.retry_after_seconds)
+            case Accepted() | Rejected() | Submitted() | Retryable():
+                if self.state != "open":
+                    self._close()
+            case Unknown():
+                # Nobody answered: no sign of capacity, so a probe has to be repeated.
+                if self.state == "half_open":
+                    self._pause(None)
+            case _:
+                assert_never(outcome)
+
+    def _pause(self, asked_seconds: float | None) -> None:
+        """Open. Many calls may report one saturation: only a failed probe makes pauses longer."""
+        if self.state != "open":
+            self._pauses += 1
+        ours = min(PAUSE_SECONDS_MAX, FIRST_PAUSE_SECONDS * 2 ** min(self._pauses - 1, 10))
+        seconds = ours if asked_seconds is None else min(asked_seconds, RETRY_AFTER_SECONDS_MAX)
+        self._opens_at = max(self._opens_at or 0.0, self._clock() + seconds)
+
+    def _close(self) -> None:
+        self._pauses = 0
+        self._opens_at = None
+
+
+class TokenBucket:
+    """At most so many calls per second from this instance; None: as many as there are."""
+
+    def __init__(self, rate_per_second: float | None, clock: Clock = time.monotonic) -> None:
+        self._rate = rate_per_second
+        self._clock = clock
+        self._capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
+        self._tokens = self._capacity
+        self._filled_at = clock()
+
+    def available(self) -> int | None:
+        """How many calls may go now; None: no limit."""
+        if self._rate is None:
+            return None
+        now = self._clock()
+        earned = (now - self._filled_at) * self._rate
+        self._tokens = min(self._capacity, self._tokens + earned)
+        self._filled_at = now
+        return int(self._tokens)
+
+    def seconds_until_next(self) -> float:
+        """How long until a call may go."""
+        if self._rate is None or (self.available() or 0) >= 1:
+            return 0.0
+        return (1.0 - self._tokens) / self._rate
+
+    def take(self, calls: int) -> None:
+        """Use up."""
+        self._tokens -= calls
+
+
+class Gate:
+    """All that bounds one target in this instance."""
+
+    def __init__(
+        self, concurrency: int, rate_per_second: float | None, clock: Clock = time.monotonic
+    ) -> None:
+        self.concurrency = concurrency
+        self.breaker = Breaker(clock)
+        self.bucket = TokenBucket(rate_per_second, clock)
+
+    def room(self, in_flight: int) -> int:
+        """How many more items of the target can start now."""
+        state = self.breaker.state
+        if state == "open":
+            return 0
+        room = (1 if state == "half_open" else self.concurrency) - in_flight
+        tokens = self.bucket.available()
+        return max(0, room if tokens is None else min(room, tokens))
+
+    def seconds_until_room(self) -> float:
+        """How long until time alone could make room; 0: something else has to happen first."""
+        return max(self.breaker.seconds_until_probe, self.bucket.seconds_until_next())

@@ -1,0 +1,182 @@
+"""The competing executor: claims due items for as many slots as are free, and starts them at once.
+
+What cannot start now is not claimed: free slots, each target's concurrency, its rate and its
+breaker bound every claim. Half of the slots at a time at most, so that one half is being claimed
+while the other is being written. A claim also shrinks when its calls, one after the other, would
+outlive the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.lease import TrustWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from leasehold.coordination.claims import Claims
+    from leasehold.domain.intent import Claimed
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.attempt import Attempts
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.protocol import ExecutorStore
+
+# After work was found, we look again soon; each time that there is none, after twice as long.
+POLL_SECONDS_MIN = 0.05
+# Slots come free one by one. Below a quarter of them, a claim waits this long for more.
+GATHER_SECONDS = 0.003
+_CLAIM_MAX = 10_000
+_TARGETS_MAX = 1000
+
+
+class CompetingExecutor:
+    """The service that claims."""
+
+    name = "executor"
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        claims: Claims,
+        targets: Targets,
+        attempts: Attempts,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        *,
+        trouble: Callable[[], None],
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._claims = claims
+        self._targets = targets
+        self._attempts = attempts
+        self._metrics = metrics
+        self._timings = timings
+        self._trouble = trouble
+        self._poll_seconds = POLL_SECONDS_MIN
+        self._hungry: set[str] = set()  # targets that may have more due than we took
+        self._claimed_at = claims.clock()
+        self._look_at = claims.clock()
+        claims.on_free(self._slot_is_free)
+
+    def work_is_due(self, target: str) -> None:
+        """Take the hint that there is something to claim."""
+        self._hungry.add(target)
+        self.wake.set()
+
+    def look_everywhere(self) -> None:
+        """Take the hint that nobody knows what there is to claim."""
+        self._look_at = self._claims.clock()
+        self.wake.set()
+
+    async def step(self) -> Pause:
+        """Claim once for every length of lease, and start what was given."""
+        now = self._claims.clock()
+        is_poll = now >= self._look_at
+        if is_poll:
+            self._hungry.update(self._targets.current)
+        rooms = self._rooms()
+        if not rooms:
+            return Pause(self._seconds_until_room(now))
+        if self._should_gather(now):
+            return Pause(GATHER_SECONDS)
+        self._claimed_at = now
+        found = 0
+        for lease_seconds, room in self._by_lease(rooms).items():
+            found += await self._claim(room, lease_seconds)
+        self._adapt_poll(found, is_poll=is_poll)
+        return AGAIN if self._hungry else Pause(self._look_at - self._claims.clock())
+
+    async def _claim(self, room: Mapping[str, int], lease_seconds: float) -> int:
+        batch_size = self._batch_size(sum(room.values()), lease_seconds)
+        if batch_size == 0:
+            return 0
+        asked_at = self._claims.clock()
+        try:
+            claimed = await self._store.claim_outbox_batch(
+                batch_size, self._claims.worker_id, lease_seconds, list(room), list(room.values())
+            )
+        except DatabaseUnavailable:
+            self._trouble()
+            raise
+        if claimed:
+            trust = TrustWindow.counted_from(asked_at, lease_seconds)
+            self._attempts.start(self._claims.take(claimed, trust, lease_seconds, asked_at))
+        self._count(claimed, room, batch_size)
+        return len(claimed)
+
+    def _count(self, claimed: list[Claimed], room: Mapping[str, int], batch_size: int) -> None:
+        counts = Counter(one.target for one in claimed)
+        is_full = len(claimed) >= batch_size
+        for target in room:
+            if not is_full and counts[target] < room[target]:
+                self._hungry.discard(target)
+            self._metrics.in_flight(target, self._claims.in_flight(target))
+        for target, count in counts.items():
+            self._targets.gate(target).bucket.take(count)
+            self._metrics.claims(target, count)
+        for one in claimed:
+            self._metrics.queue_delay(one.target, (one.claimed_at - one.due_at).total_seconds())
+
+    def _rooms(self) -> dict[str, int]:
+        """How many items each hungry target can take now; those that can take none are left out."""
+        free = self._claims.free_slots
+        if free == 0:
+            return {}
+        targets = self._targets.current
+        # One slow target must not have all slots: a few are left for the others.
+        others = max(1, self._claims.slots // 10) if len(targets) > 1 else 0
+        share = max(1, self._claims.slots - others)
+        rooms: dict[str, int] = {}
+        for target in self._hungry & targets.keys():
+            in_flight = self._claims.in_flight(target)
+            room = min(free, share - in_flight, self._targets.gate(target).room(in_flight))
+            if room > 0:
+                rooms[target] = room
+        return dict(list(rooms.items())[:_TARGETS_MAX])
+
+    def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:
+        by_lease: defaultdict[float, dict[str, int]] = defaultdict(dict)
+        for target, room in rooms.items():
+            by_lease[self._targets.current[target].lease_seconds][target] = room
+        return by_lease
+
+    def _batch_size(self, room: int, lease_seconds: float) -> int:
+        half = max(1, (self._claims.slots + 1) // 2)
+        size = min(room, half, self._claims.free_slots, _CLAIM_MAX)
+        if self._attempts.latency_seconds > 0:
+            size = min(size, max(1, int(lease_seconds / self._attempts.latency_seconds)))
+        return size
+
+    def _should_gather(self, now: float) -> bool:
+        is_small = self._claims.free_slots * 4 < self._claims.slots
+        return is_small and now - self._claimed_at < GATHER_SECONDS
+
+    def _adapt_poll(self, found: int, *, is_poll: bool) -> None:
+        """Look for work more rarely, the longer there was none."""
+        if found:
+            self._poll_seconds = POLL_SECONDS_MIN
+        elif is_poll:
+            self._poll_seconds = min(2 * self._poll_seconds, self._timings().poll_seconds)
+        if is_poll:
+            self._look_at = self._claims.clock() + self._poll_seconds
+
+    def _seconds_until_room(self, now: float) -> float:
+        """Until time makes room for the hungry; a slot that becomes free wakes us by itself."""
+        waits = [
+            self._targets.gate(target).seconds_until_room()
+            for target in self._hungry & self._targets.current.keys()
+        ]
+        # All that is hungry waits for a slot, or nothing is hungry until the next look.
+        longest = max(self._look_at - now, POLL_SECONDS_MIN)
+        return min([wait for wait in waits if wait > 0] + [longest])
+
+    def _slot_is_free(self) -> None:
+        if self._hungry:
+            self.wake.set()

@@ -1,0 +1,211 @@
+"""Results on their way to the ledger: many in one call, within a few milliseconds.
+
+Nothing is tried twice. What the database refuses is decided; what it does not answer is unknown,
+so the results are dropped and the reaper ends the claims. Only when it refused a whole batch before
+it wrote anything, because of one result in it, are the others handed in by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.claims import Stage
+from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError, TerminalGuardHit
+from leasehold.domain.outcome import Result
+from leasehold.domain.verdict import RecordVerdict, ReleaseVerdict
+from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.observe.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leasehold.coordination.claims import Claims, Held
+    from leasehold.domain.intent import IntentId
+    from leasehold.domain.outcome import Outcome
+    from leasehold.executor.faults import Faults
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.answers import Recorded
+    from leasehold.store.protocol import ExecutorStore
+
+BATCH_MAX = 1000
+# Calls end one by one; those that end together are written together.
+LINGER_SECONDS = 0.002
+_IDLE = Pause(60.0)
+
+_LOG = get_logger(__name__)
+_is_chatty = logging.getLogger(__name__).isEnabledFor
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """A claim that was worked on, and what became of it."""
+
+    held: Held
+    outcome: Outcome
+    elapsed_seconds: float | None = None
+    trace_id: str | None = None
+
+
+class Completion:
+    """The service that hands in results, and gives claims back."""
+
+    name = "completion"
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        claims: Claims,
+        metrics: Metrics,
+        *,
+        trouble: Callable[[], None],
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._claims = claims
+        self._metrics = metrics
+        self._trouble = trouble
+        self._faults = faults
+        self._finished: list[Finished] = []
+        self._returned: list[tuple[Held, float]] = []
+        self._first_at = 0.0
+
+    def complete(self, finished: Finished) -> None:
+        """Hand in a result; its slot is free when the database has answered."""
+        if not self._finished:
+            self._first_at = self._claims.clock()
+        finished.held.stage = Stage.RECORDING
+        self._finished.append(finished)
+        self.wake.set()
+
+    def give_back(self, held: Held, delay_seconds: float) -> None:
+        """Return a claim without a try: due again after a while, with nothing on the ledger."""
+        held.stage = Stage.RECORDING
+        self._returned.append((held, delay_seconds))
+        self.wake.set()
+
+    async def step(self) -> Pause:
+        """Write what there is, unless more is about to come."""
+        if self._returned:
+            await self._release()
+        if not self._finished:
+            return _IDLE
+        waited = self._claims.clock() - self._first_at
+        is_more_to_come = len(self._finished) < len(self._claims)
+        if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
+            return Pause(LINGER_SECONDS - waited)
+        batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
+        await self._write(batch)
+        return AGAIN if self._finished or self._returned else _IDLE
+
+    async def _write(self, batch: Sequence[Finished]) -> None:
+        now = self._claims.clock()
+        trusted = [one for one in batch if one.held.is_trusted(now)]
+        for one in batch:
+            if not one.held.is_trusted(now):
+                self._discard(one)
+        try:
+            if trusted:
+                await self._record(trusted)
+        except DatabaseUnavailable:
+            self._trouble()
+            raise
+        finally:
+            self._claims.let_go(one.held for one in batch)
+
+    async def _record(self, batch: Sequence[Finished]) -> None:
+        results = [
+            Result(
+                intent_id=one.held.claimed.intent_id,
+                outcome=one.outcome,
+                claim=one.held.claimed.claim,
+                elapsed_seconds=one.elapsed_seconds,
+            )
+            for one in batch
+        ]
+        try:
+            recorded, _ = await asyncio.gather(
+                self._store.complete_outbox_attempts(self._claims.worker_id, results),
+                self._faults.reach(FaultPoint.DURING_COMPLETE),
+            )
+        except DatabaseUnavailable:
+            raise
+        except LeaseholdError as error:
+            await self._record_apart(batch, error)
+            return
+        await self._faults.reach(FaultPoint.AFTER_COMPLETE)
+        self._report(batch, recorded)
+
+    async def _record_apart(self, batch: Sequence[Finished], refusal: LeaseholdError) -> None:
+        """Nothing was written: let no result suffer for its neighbour."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._record([one])
+            return
+        if isinstance(refusal, TerminalGuardHit):
+            self._metrics.terminal_guard_hit()
+        self._tell(logging.ERROR, "result_refused", batch[0], error=str(refusal))
+
+    def _report(self, batch: Sequence[Finished], recorded: Sequence[Recorded]) -> None:
+        now = self._claims.clock()
+        by_id: dict[IntentId, Finished] = {one.held.claimed.intent_id: one for one in batch}
+        is_chatty = _is_chatty(logging.DEBUG)
+        for answer in recorded:
+            one = by_id[answer.intent_id]
+            if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
+                self._refused(one, answer.verdict)
+                continue
+            claimed = one.held.claimed
+            self._metrics.attempt(claimed.target, answer.state)
+            if answer.state.is_terminal:
+                # Both spans are on one clock each: the database's until the claim, then ours.
+                waited = (claimed.claimed_at - claimed.created_at).total_seconds()
+                self._metrics.time_to_terminal(claimed.target, waited + now - one.held.taken_at)
+            elif answer.is_held:
+                self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
+            if is_chatty:
+                self._tell(logging.DEBUG, "recorded", one, state=answer.state, why=answer.reason)
+
+    def _refused(self, one: Finished, verdict: RecordVerdict) -> None:
+        """A fenced write that hit nothing is loud, and never tried again."""
+        if verdict is RecordVerdict.LEASE_LOST:
+            self._metrics.lease_lost()
+        self._tell(logging.WARNING, "result_not_written", one, verdict=str(verdict))
+
+    def _discard(self, one: Finished) -> None:
+        self._metrics.late_result()
+        self._tell(logging.WARNING, "late_result_discarded", one)
+
+    async def _release(self) -> None:
+        returned, self._returned = self._returned, []
+        by_delay: defaultdict[float, list[Held]] = defaultdict(list)
+        for held, delay_seconds in returned:
+            by_delay[delay_seconds].append(held)
+        try:
+            for delay_seconds, group in by_delay.items():
+                answers = await self._store.release_outbox_claims(
+                    self._claims.worker_id, [held.claimed.claim for held in group], delay_seconds
+                )
+                lost = sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in answers)
+                if lost:
+                    self._metrics.lease_lost(lost)
+        finally:
+            self._claims.let_go(held for held, _ in returned)
+
+    def _tell(self, level: int, event: str, one: Finished, **fields: object) -> None:
+        _LOG.log(
+            level,
+            event,
+            worker_id=self._claims.worker_id,
+            intent_id=str(one.held.claimed.intent_id),
+            attempt_no=one.held.claimed.attempt_no,
+            target=one.held.claimed.target,
+            trace_id=one.trace_id,
+            outcome=type(one.outcome).__name__,
+            **fields,
+        )

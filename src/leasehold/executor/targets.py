@@ -1,0 +1,197 @@
+"""The targets that this instance serves: their contracts, their gateways, and what bounds them.
+
+Contracts are read again and again, so a new version or a new target is served within seconds,
+without a restart; that is also how lease durations change at runtime. An intent keeps the version
+that it was accepted under, so older versions are opened when one of their intents turns up; only
+so many stay open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from leasehold.coordination.service import Pause
+from leasehold.domain.errors import InvalidArgument, LeaseholdError
+from leasehold.executor.backpressure import Gate
+from leasehold.observe.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from leasehold.coordination.claims import Clock
+    from leasehold.domain.contract import Contract
+    from leasehold.domain.timing import Timings
+    from leasehold.gateway.protocol import Gateway
+
+# Older versions of contracts that stay open; each may hold connections.
+OLD_VERSIONS_MAX = 32
+
+_LOG = get_logger(__name__)
+
+
+class Contracts(Protocol):
+    """Where contracts are read: the part of a store that this needs."""
+
+    async def read_contracts(
+        self, refused: Callable[[str, str], None] | None = None
+    ) -> Sequence[Contract]:
+        """Read the current version of every target's terms; the unreadable ones are `refused`."""
+        ...
+
+    async def read_contract(self, target: str, version: int) -> Contract | None:
+        """Read one version."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """One version of a contract, open for calls."""
+
+    contract: Contract
+    gateway: Gateway
+    lease_seconds: float
+    calls: int = 0  # under way, so that nobody closes the gateway under them
+
+
+class Targets:
+    """The service that keeps contracts and gateways current."""
+
+    name = "targets"
+
+    def __init__(
+        self,
+        contracts: Contracts,
+        open_gateway: Callable[[Contract], Gateway],
+        timings: Callable[[], Timings],
+        clock: Clock,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._contracts = contracts
+        self._open_gateway = open_gateway
+        self._timings = timings
+        self._clock = clock
+        self._only = only
+        self._current: dict[str, Served] = {}
+        self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
+        self._gates: dict[str, Gate] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def current(self) -> dict[str, Served]:
+        """The targets that may be claimed for, each in its current version."""
+        return self._current
+
+    def gate(self, target: str) -> Gate:
+        """Give what bounds a target; it outlives versions of the contract."""
+        return self._gates[target]
+
+    async def start(self) -> None:
+        """Read contracts for the first time; raises for one that these timings cannot serve."""
+        contracts = await self._served_contracts()
+        for contract in contracts:
+            try:
+                self._require(contract)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"target {contract.target}: {error}") from None
+        await self._adopt(contracts)
+
+    async def step(self) -> Pause:
+        """Read contracts again."""
+        await self._adopt(await self._served_contracts())
+        await self._close_unused()
+        return Pause(self._timings().contracts_seconds)
+
+    async def of(self, target: str, version: int) -> Served:
+        """Give the version that an intent was accepted under; open it where it is not."""
+        served = self._open.get((target, version))
+        if served is None:
+            contract = await self._contracts.read_contract(target, version)
+            if contract is None:
+                raise InvalidArgument(f"target {target} has no contract of version {version}")
+            served = self._opened(contract)
+        self._open.move_to_end((target, version))
+        return served
+
+    async def close(self) -> None:
+        """Close every gateway."""
+        for served in self._open.values():
+            await served.gateway.close()
+        self._open.clear()
+        self._current = {}
+
+    async def _served_contracts(self) -> list[Contract]:
+        contracts = await self._contracts.read_contracts(self._refuse_unread)
+        return [
+            contract
+            for contract in contracts
+            if contract.scope == "item" and (self._only is None or contract.target in self._only)
+        ]
+
+    async def _adopt(self, contracts: Iterable[Contract]) -> None:
+        current: dict[str, Served] = {}
+        for contract in contracts:
+            try:
+                self._require(contract)
+                current[contract.target] = self._adopted(contract)
+            except LeaseholdError as error:
+                self._refuse(contract.target, str(error))
+            else:
+                self._refused.pop(contract.target, None)
+        self._current = current
+
+    def _adopted(self, contract: Contract) -> Served:
+        served = self._open.get((contract.target, contract.version or 0))
+        if served is None:
+            served = self._opened(contract)
+        served.lease_seconds = self._timings().lease_of(contract.lease_seconds)
+        return served
+
+    def _opened(self, contract: Contract) -> Served:
+        served = Served(
+            contract=contract,
+            gateway=self._open_gateway(contract),
+            lease_seconds=self._timings().lease_of(contract.lease_seconds),
+        )
+        self._open[contract.target, contract.version or 0] = served
+        self._bound(contract)
+        _LOG.info("contract_opened", target=contract.target, version=contract.version)
+        return served
+
+    def _bound(self, contract: Contract) -> None:
+        """Apply the newest terms to the gate, but keep what it learnt about the target."""
+        gate = self._gates.get(contract.target)
+        fresh = Gate(contract.concurrency, contract.rate_per_second, self._clock)
+        current = self._current.get(contract.target)
+        if gate is None:
+            self._gates[contract.target] = fresh
+        elif current is None or (contract.version or 0) > (current.contract.version or 0):
+            gate.concurrency, gate.bucket = fresh.concurrency, fresh.bucket
+
+    def _require(self, contract: Contract) -> None:
+        timings = self._timings()
+        lease_seconds = timings.lease_of(contract.lease_seconds)
+        timings.require(lease_seconds, contract.call_timeout_seconds)
+
+    def _refuse_unread(self, target: str, why: str) -> None:
+        if self._only is None or target in self._only:
+            self._refuse(target, why)
+
+    def _refuse(self, target: str, why: str) -> None:
+        """Leave a target out; its work stays in the database. Said once, not every few seconds."""
+        if self._refused.get(target) != why:
+            self._refused[target] = why
+            _LOG.error("target_not_served", target=target, error=why)
+
+    async def _close_unused(self) -> None:
+        current = {id(served) for served in self._current.values()}
+        old = [
+            key
+            for key, served in self._open.items()
+            if id(served) not in current and served.calls == 0
+        ]
+        for key in old[: max(0, len(old) - OLD_VERSIONS_MAX)]:
+            await self._open.pop(key).gateway.close()

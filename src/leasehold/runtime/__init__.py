@@ -1,0 +1,1 @@
+"""What makes a process of the parts: composing, looping, listening, stopping."""

@@ -1,0 +1,246 @@
+"""Instance: one process of Leasehold, put together from its parts. The only place that knows all.
+
+    async with Instance(read_settings()) as instance:
+        await instance.run()  # until instance.request_stop()
+
+What may change while it runs: contracts, which are read again every few seconds (with them lease
+durations, concurrency and rates per target), and the timings and the concurrency of the process
+itself, by `apply`. Everything else is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Self
+
+from leasehold.coordination.claims import Claims
+from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
+from leasehold.coordination.renewal import Renewal
+from leasehold.executor.attempt import Attempts
+from leasehold.executor.competing import CompetingExecutor
+from leasehold.executor.completion import Completion
+from leasehold.executor.faults import NO_FAULTS
+from leasehold.executor.targets import Targets
+from leasehold.gateway.registry import open_gateway
+from leasehold.observe.logs import get_logger
+from leasehold.observe.metrics import Metrics
+from leasehold.runtime.listener import Listener
+from leasehold.runtime.loop import Loop
+from leasehold.runtime.presence import Presence
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from leasehold.config import Settings
+    from leasehold.coordination.service import Service
+    from leasehold.domain.contract import Contract
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.faults import Faults
+    from leasehold.gateway.protocol import Gateway
+
+# For the last results to be written, after the time for calls to end is over.
+FLUSH_SECONDS = 3.0
+# For a service's last step to end.
+_JOIN_SECONDS = 3.0
+
+_LOG = get_logger(__name__)
+
+
+def new_worker_id() -> str:
+    """Name this process as nobody else is named: where it runs, as which process, and by chance."""
+    return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Instance:
+    """Claims, submits, records, renews and repairs, from start to drain."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        metrics: Metrics | None = None,
+        environment: Mapping[str, str] = os.environ,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self.worker_id = new_worker_id()
+        self.metrics = metrics or Metrics(self.worker_id)
+        self._settings = settings
+        self._environment = environment
+        self._stop = asyncio.Event()
+        self._loops: dict[str, Loop] = {}
+        self._store = PostgresStore(settings.required_database_url(), settings.pool())
+        self._claims = Claims(self.worker_id, settings.concurrency)
+        self._targets = Targets(
+            self._store, self._opened, self.timings, self._claims.clock, settings.targets
+        )
+        self._completion = Completion(
+            self._store, self._claims, self.metrics, trouble=self._trouble, faults=faults
+        )
+        self._attempts = Attempts(
+            self._store,
+            self._claims,
+            self._targets,
+            self._completion,
+            self.metrics,
+            trouble=self._trouble,
+            faults=faults,
+        )
+        self._renewal = Renewal(
+            self._store, self._claims, self.timings, self.metrics, self._attempts.abort
+        )
+        self._executor = CompetingExecutor(
+            self._store,
+            self._claims,
+            self._targets,
+            self._attempts,
+            self.metrics,
+            self.timings,
+            trouble=self._trouble,
+        )
+        self._presence = Presence(self._store, self.worker_id, self.timings, self._detail)
+        self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
+        self._listener: Listener | None = None
+
+    def timings(self) -> Timings:
+        """Give the timings as they are now."""
+        return self._settings.timings()
+
+    def apply(self, settings: Settings) -> None:
+        """Take over timings and concurrency while running."""
+        self._settings = settings
+        self._claims.slots = settings.concurrency
+        for service in (self._renewal, self._reaper, self._targets, self._executor):
+            service.wake.set()
+        _LOG.info("settings_applied", worker_id=self.worker_id)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.drain()
+
+    async def start(self) -> None:
+        """Connect, check what cannot work, and begin to claim."""
+        await self._store.pool.open()
+        try:
+            await self._targets.start()
+            if not self._settings.reaper:
+                await require_other_reaper(self._store, self.worker_id)
+        except BaseException:
+            await self._store.pool.close()
+            raise
+        for service in self._services():
+            self._loops[service.name] = Loop(service, self.worker_id)
+        _LOG.info(
+            "worker_started",
+            worker_id=self.worker_id,
+            targets=sorted(self._targets.current),
+            concurrency=self._claims.slots,
+        )
+
+    async def run(self) -> None:
+        """Work until somebody asks for a stop."""
+        await self._stop.wait()
+
+    def request_stop(self) -> None:
+        """Have `run` return; may be called from a signal handler of the loop."""
+        self._stop.set()
+
+    async def drain(self) -> None:
+        """End in order: claim nothing, give back what was not begun, finish what was, and go."""
+        self._stop_services("executor", "listener", "targets")
+        self._attempts.close()
+        await self._join("listener", seconds=0)
+        is_done = await self._wait_until_empty(self.timings().shutdown_seconds)
+        if not is_done:
+            for held in self._claims.all():
+                self._attempts.abort(held, reason="shutdown")
+            await self._wait_until_empty(FLUSH_SECONDS)
+        self._stop_services(*self._loops)
+        for name in list(self._loops):
+            await self._join(name)
+        await self._say_goodbye()
+        _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._claims))
+
+    def _services(self) -> list[Service]:
+        services: list[Service] = [
+            self._renewal,
+            self._completion,
+            self._executor,
+            self._targets,
+            self._presence,
+        ]
+        if self._settings.reaper:
+            services.append(self._reaper)
+        else:
+            services.append(ReaperWatch(self._store, self.worker_id, self.timings))
+        if self._settings.listen and not self._settings.through_pooler:
+            address = self._settings.required_database_url()
+            self._listener = Listener(address, self._executor, self.worker_id)
+            services.append(self._listener)
+        return services
+
+    def _opened(self, contract: Contract) -> Gateway:
+        return open_gateway(contract, environment=self._environment)
+
+    def _trouble(self) -> None:
+        """A call of the database failed: let the heartbeat find out at once whether all is lost."""
+        self._renewal.wake.set()
+
+    def _detail(self) -> dict[str, Any]:
+        return {
+            "version": metadata.version("leasehold"),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "targets": sorted(self._targets.current)[:100],
+            "concurrency": self._claims.slots,
+            "in_flight": len(self._claims),
+            "reaper": self._settings.reaper,
+        }
+
+    def _stop_services(self, *names: str) -> None:
+        for name in names:
+            if name in self._loops:
+                self._loops[name].stop()
+
+    async def _join(self, name: str, seconds: float = _JOIN_SECONDS) -> None:
+        if name in self._loops:
+            await self._loops.pop(name).join(seconds)
+
+    async def _wait_until_empty(self, seconds: float) -> bool:
+        is_free = asyncio.Event()
+        self._claims.on_free(is_free.set)
+        ends_at = time.monotonic() + seconds
+        # A claim may be under way: what it brings is given back.
+        while len(self._claims) or not self._loops["executor"].is_done:
+            is_free.clear()
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                async with asyncio.timeout(min(left, 0.1)):
+                    await is_free.wait()
+            except TimeoutError:
+                continue
+        return True
+
+    async def _say_goodbye(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+        await self._reaper.release()
+        await self._presence.release()
+        await self._targets.close()
+        await self._store.pool.close()

@@ -1,0 +1,189 @@
+"""Workers as real processes, and waiting for what they do: by polling, never by sleeping it off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from leasehold.gateway.sandbox import Sandbox
+    from tests.support.database import Database
+    from tests.support.outbox import Outbox
+
+Found = TypeVar("Found")
+
+ROOT = Path(__file__).parents[2]
+# Longer than anything takes on a machine that is busy with something else.
+PATIENCE_SECONDS = 40.0
+LEASE_SECONDS = 2.0
+# What a lease of two seconds needs of a worker.
+FAST = {
+    "LEASEHOLD_HEARTBEAT_SECONDS": "0.4",
+    "LEASEHOLD_REAPER_SECONDS": "0.3",
+    "LEASEHOLD_SHUTDOWN_SECONDS": "2",
+    "LEASEHOLD_POLL_SECONDS": "0.2",
+    "LEASEHOLD_CONTRACTS_SECONDS": "0.3",
+    "LEASEHOLD_POOL_WAIT_SECONDS": "0.4",
+    "LEASEHOLD_STATEMENT_SECONDS": "0.5",
+    "LEASEHOLD_LOCK_SECONDS": "0.3",
+    "LEASEHOLD_IDLE_IN_TRANSACTION_SECONDS": "1",
+    "LEASEHOLD_CONNECT_SECONDS": "2",
+    "LEASEHOLD_LOG_FORMAT": "json",
+}
+
+
+async def until(look: Callable[[], Found], *, told: Callable[[], object] | None = None) -> Found:
+    """Look until there is something to see, and give it."""
+    ends_at = time.monotonic() + PATIENCE_SECONDS
+    while not (seen := look()):
+        if time.monotonic() > ends_at:
+            raise AssertionError(f"waited in vain for {look}: {told() if told else ''}")
+        await asyncio.sleep(0.02)
+    return seen
+
+
+class Worker:
+    """A process that runs `leasehold worker`, or the test's own with somebody at a fault point."""
+
+    def __init__(
+        self,
+        database_url: str,
+        log: Path,
+        *arguments: str,
+        module: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.log = log
+        self._stream = log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=os.environ | FAST | {"LEASEHOLD_DATABASE_URL": database_url} | dict(environment),
+            stdout=self._stream,
+            stderr=self._stream,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def lines(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What it logged, of one event or all."""
+        found: list[dict[str, Any]] = []
+        for line in self.log.read_text().splitlines():
+            if line.startswith("{"):
+                entry = json.loads(line)
+                if event in (None, entry.get("event")):
+                    found.append(entry)
+        return found
+
+    async def started(self) -> str:
+        """Wait until it works, and give its worker id."""
+        lines = await until(lambda: self.lines("worker_started") or self._fail_if_dead())
+        return lines[0]["worker_id"]
+
+    async def logged(self, event: str) -> dict[str, Any]:
+        return (await until(lambda: self.lines(event), told=self.log.read_text))[0]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for its end, and give its exit code."""
+        await until(lambda: self.process.poll() is not None, told=self.log.read_text)
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(10)
+        self._stream.close()
+
+    def _fail_if_dead(self) -> list[dict[str, Any]]:
+        assert self.process.poll() is None, self.log.read_text()
+        return []
+
+
+class Engine:
+    """One test's workers, on its database and its gateway."""
+
+    def __init__(self, database: Database, outbox: Outbox, sandbox: Sandbox, folder: Path) -> None:
+        self.database = database
+        self.outbox = outbox
+        self.sandbox = sandbox
+        self._folder = folder
+        self._workers: list[Worker] = []
+
+    def publish(self, target: str = "sms", guarantee: str = "keyed", **terms: Any) -> int:
+        """Publish a contract with the sandbox as its gateway, and short times."""
+        gateway: dict[str, Any] = {
+            "kind": "http",
+            "url": f"{self.sandbox.url}/{guarantee}",
+            "allow_private": True,
+        }
+        if guarantee == "lookup":
+            gateway["lookup_url"] = f"{self.sandbox.url}/{guarantee}/{{key}}"
+        given: dict[str, Any] = {
+            "guarantee": guarantee,
+            "gateway": gateway,
+            "lease_seconds": LEASE_SECONDS,
+            "call_timeout_seconds": 1.5,
+            "connect_timeout_seconds": 1.0,
+            "retry": {"first_seconds": 0.1, "longest_seconds": 0.2},
+        }
+        return self.outbox.publish(target, **(given | terms))
+
+    def worker(
+        self, *arguments: str, url: str | None = None, fault: str | None = None, **environment: str
+    ) -> Worker:
+        """Start one; `fault` is `<point>:<what happens there>`, see worker_with_fault."""
+        module = "leasehold" if fault is None else "tests.support.worker_with_fault"
+        more = {f"LEASEHOLD_{name.upper()}": value for name, value in environment.items()}
+        if fault is not None:
+            more["TEST_FAULT"] = fault
+        started = Worker(
+            url or self.database.url_as("executor"),
+            self._folder / f"worker-{len(self._workers)}.log",
+            *(() if fault else ("worker",)),
+            *arguments,
+            module=module,
+            environment=more,
+        )
+        self._workers.append(started)
+        return started
+
+    def statuses(self, intent_ids: list[UUID]) -> list[str]:
+        rows = self.database.execute(
+            "SELECT status FROM leasehold.intent_status WHERE intent_id = ANY (%s)", [intent_ids]
+        )
+        return [row["status"] for row in rows]
+
+    async def until_status(self, intent_ids: list[UUID], status: str = "accepted") -> None:
+        await until(
+            lambda: set(self.statuses(intent_ids)) == {status},
+            told=lambda: [
+                self.statuses(intent_ids),
+                *(one.log.read_text() for one in self._workers),
+            ],
+        )
+
+    async def until_claimed(self, intent_id: UUID) -> dict[str, Any]:
+        return await until(
+            lambda: (row := self.outbox.pending(intent_id)) and row["claimed_by"] and row,
+            told=lambda: [one.log.read_text() for one in self._workers],
+        )
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
