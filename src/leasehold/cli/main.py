@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from leasehold.cli.demo import demo
+from leasehold.cli.enqueue import enqueue
+from leasehold.cli.intents import app as intents_app
 from leasehold.cli.migrate import migrate
 from leasehold.cli.retention import prune
 from leasehold.cli.sandbox import sandbox
@@ -53,6 +55,8 @@ def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
 
 
 app.command()(demo)
+app.command()(enqueue)
+app.add_typer(intents_app, name="intents")
 app.command()(migrate)
 app.command()(prune)
 app.command()(sandbox)
