@@ -1,0 +1,305 @@
+"""A contract refuses what cannot work, and reads back from its published terms as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from leasehold.domain.contract import (
+    DEFAULT_LEASE_NAME,
+    Contract,
+    HttpTerms,
+    PythonTerms,
+    RetryTerms,
+    contract_problems,
+)
+from leasehold.domain.errors import InvalidArgument
+
+HTTP = HttpTerms(url="https://a.example/send")
+ASKABLE = HttpTerms(url="https://a.example/send", lookup_url="https://a.example/send/{key}")
+
+
+def contract(**fields):
+    return Contract.model_validate(
+        {"target": "sms", "scope": "item", "guarantee": "keyed", "gateway": HTTP} | fields
+    )
+
+
+def refusals(**fields):
+    """What people are told of terms that must be refused."""
+    with pytest.raises(ValidationError) as raised:
+        contract(**fields)
+    return [str(problem) for problem in contract_problems(raised.value)]
+
+
+CONTRACTS = [
+    contract(),
+    contract(scope="cluster", guarantee="lookup", gateway=ASKABLE),
+    contract(scope="cluster", lease_name="payments-lease"),
+    contract(scope="stream", guarantee="blind", gateway=PythonTerms(function="a.b:c")),
+    contract(guarantee="fenced", retry=RetryTerms(policy="one_shot"), priority=3),
+    contract(
+        gateway=HttpTerms(
+            url="http://127.0.0.1:8000/keyed",
+            headers={"X-Team": "sms"},
+            secret_headers={"Authorization": "SMS_TOKEN"},
+            signing_secret_env="SMS_SIGNING",
+            allow_private=True,
+            allow_hosts=("gateway.internal", "*.svc.internal"),
+            rejected_statuses=("400", "422"),
+        ),
+        key_window_seconds=86_400,
+        deadline_seconds=60.5,
+        retry=RetryTerms(policy="deadline", attempts_max=7, first_seconds=0.5),
+        lease_seconds=10,
+        call_timeout_seconds=8,
+        quarantine_seconds=100,
+        concurrency=3,
+        rate_per_second=0.5,
+    ),
+]
+
+
+@pytest.mark.parametrize("one", CONTRACTS, ids=range(len(CONTRACTS)))
+def test_contract_comes_back_from_its_published_terms_as_it_was(one):
+    terms = json.loads(json.dumps(one.terms()))
+    assert Contract.from_terms("sms", 3, terms) == one.model_copy(update={"version": 3})
+
+
+def test_terms_have_at_the_top_what_the_database_decides_by():
+    terms = contract(
+        guarantee="lookup", gateway=ASKABLE, scope="cluster", deadline_seconds=9
+    ).terms()
+    decisive = {
+        "scope": "cluster",
+        "guarantee": "lookup",
+        "lease_name": DEFAULT_LEASE_NAME,
+        "retry_policy": "max_attempts",
+        "attempts_max": 20,
+        "deadline_seconds": 9,
+        "lease_seconds": 30,
+        "call_timeout_seconds": 25,
+        "quarantine_seconds": 60,
+        "can_look_up": True,
+    }
+    assert {name: terms[name] for name in decisive} == decisive
+    assert "target" not in terms
+    assert "version" not in terms
+    assert "key_window_seconds" not in terms, "what is not set is left out"
+
+
+def test_terms_of_plain_sql_read_with_the_defaults_of_the_database():
+    read = Contract.from_terms("sms", 1, {"scope": "item", "guarantee": "keyed"})
+    assert read == contract(gateway=None, version=1)
+    assert (read.retry.attempts_max, read.lease_seconds, read.quarantine_seconds) == (20, 30, 60)
+    one_shot = Contract.from_terms(
+        "sms", 1, {"scope": "item", "guarantee": "lookup", "retry_policy": "one_shot"}
+    )
+    assert one_shot.retry == RetryTerms(policy="one_shot", attempts_max=1)
+    assert one_shot.can_look_up
+    assert one_shot.gateway is None
+
+
+def test_term_that_this_release_does_not_know_is_refused_rather_than_ignored():
+    terms = contract().terms() | {"two_phase": True}
+    with pytest.raises(InvalidArgument, match=r"sms, version 4, .* two_phase: is not a setting"):
+        Contract.from_terms("sms", 4, terms)
+
+
+def test_terms_that_claim_a_lookup_which_the_gateway_does_not_have_are_refused():
+    terms = contract().terms() | {"can_look_up": True}
+    with pytest.raises(InvalidArgument, match="can_look_up is True, but the gateway says False"):
+        Contract.from_terms("sms", 1, terms)
+
+
+@pytest.mark.parametrize(
+    ("scope", "guarantee", "must_begin"),
+    [
+        ("item", "keyed", False),
+        ("item", "fenced", False),
+        ("item", "lookup", True),
+        ("item", "blind", True),
+        ("stream", "keyed", True),
+        ("cluster", "keyed", False),
+        ("cluster", "lookup", True),
+    ],
+)
+def test_call_must_be_begun_where_a_silent_holder_would_leave_a_doubt(scope, guarantee, must_begin):
+    gateway = ASKABLE if guarantee == "lookup" else HTTP
+    assert contract(scope=scope, guarantee=guarantee, gateway=gateway).must_begin is must_begin
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"call_timeout_seconds": 40},
+            r"call_timeout_seconds \(40\) must be less than lease_seconds \(30\): a call must end",
+        ),
+        ({"call_timeout_seconds": 30}, r"call_timeout_seconds \(30\) must be less than"),
+        (
+            {"connect_timeout_seconds": 25},
+            r"connect_timeout_seconds \(25\) must be less than call_timeout_seconds \(25\)",
+        ),
+        (
+            {"quarantine_seconds": 59},
+            r"quarantine_seconds \(59\) must be at least 2 \* lease_seconds \(60\)",
+        ),
+        (
+            {"key_window_seconds": 60},
+            r"key_window_seconds \(60\) must be over 2 \* lease_seconds \(60\)",
+        ),
+        ({"guarantee": "fenced", "key_window_seconds": 99}, "key_window_seconds is for guarantee"),
+        ({"retry": {"policy": "deadline"}}, "deadline_seconds is needed where retry.policy is"),
+        ({"retry": {"policy": "one_shot", "attempts_max": 2}}, r"attempts_max \(2\) must be 1"),
+        ({"retry": {"first_seconds": 9, "longest_seconds": 3}}, r"first_seconds \(9\) must not be"),
+        ({"lease_name": "mine"}, "lease_name is for scope cluster alone"),
+        ({"scope": "cluster", "lease_name": None}, "lease_name is for scope cluster alone"),
+        ({"scope": "cluster", "lease_name": "a/b"}, "lease_name: must be 1 to 64 characters"),
+        ({"guarantee": "lookup"}, "guarantee lookup needs a gateway that can be asked"),
+        ({"guarantee": "blind", "gateway": ASKABLE}, "guarantee blind is for a gateway that"),
+        ({"target": "A b"}, "target: must be 1 to 64 of"),
+        ({"attempts_max": 3}, "attempts_max: is not a setting; allowed here"),
+    ],
+)
+def test_relation_that_cannot_work_is_refused_by_name_with_its_reason(fields, told):
+    [problem] = refusals(**fields)
+    assert re.match(told, problem) or re.match(rf"retry: {told}", problem), problem
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scope": "galaxy"},
+        {"guarantee": "hopeful"},
+        {"lease_seconds": 0.5},
+        {"lease_seconds": 3601},
+        {"lease_seconds": "30"},
+        {"lease_seconds": True},
+        {"lease_seconds": float("nan")},
+        {"deadline_seconds": 0},
+        {"deadline_seconds": float("inf")},
+        {"concurrency": 0},
+        {"concurrency": 2.5},
+        {"rate_per_second": 0},
+        {"priority": 4},
+        {"priority": -1},
+        {"version": 0},
+        {"retry": {"attempts_max": 21}},
+        {"retry": {"attempts_max": 0}},
+        {"retry": {"factor": 0.5}},
+        {"retry": {"jitter": 1.1}},
+        {"retry": {"policy": "forever"}},
+    ],
+    ids=str,
+)
+def test_value_out_of_bounds_is_refused(fields):
+    assert refusals(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"url": "ftp://a.example"}, "gateway.url: must be an address such as"),
+        ({"url": "https://"}, "gateway.url: must be an address"),
+        ({"url": "https://a.example:0/"}, "gateway.url: must be an address"),
+        ({"url": "https://a.example:99999/"}, "gateway.url: must be an address"),
+        ({"url": "https://[::1/"}, "gateway.url: must be an address"),
+        ({"url": "https://u:p@a.example"}, "gateway.url: must not hold a user or password"),
+        ({"url": "https://a.example/x y"}, "gateway.url: must not hold spaces"),
+        ({"url": "https://a.example/#x"}, "gateway.url: must not hold spaces"),
+        ({"url": "https://a.example/{key}"}, "gateway: url must not hold {key}"),
+        ({"lookup_url": "https://a.example/"}, "gateway: lookup_url must hold {key}"),
+        ({"lookup_url": "https://{key}.example/"}, "gateway.lookup_url: the only place"),
+        ({"lookup_url": "https://a.example/{key}/{id}"}, "gateway.lookup_url: the only place"),
+        ({"headers": {"Authorization": "hunter2"}}, "gateway.headers: Authorization is a secret"),
+        ({"headers": {"idempotency-key": "1"}}, "gateway.headers: idempotency-key is set by"),
+        ({"secret_headers": {"Fencing-Token": "X"}}, "gateway.secret_headers: Fencing-Token is"),
+        ({"headers": {"a b": "1"}}, "gateway.headers: a header's name must be"),
+        ({"headers": {"X-A": "1\r\nX-B: 2"}}, "gateway.headers: the value of X-A must not"),
+        (
+            {"secret_headers": {"Authorization": "Bearer hunter2"}},
+            "gateway.secret_headers.Authorization: must be the name of an environment variable",
+        ),
+        ({"signing_secret_env": "whsec_hunter2=="}, "gateway.signing_secret_env: must be the name"),
+        (
+            {"headers": {"X-A": "1"}, "secret_headers": {"x-a": "A"}},
+            "gateway: the header x-a is given twice",
+        ),
+        (
+            {"url": "http://a.example", "secret_headers": {"X-A": "A"}},
+            "gateway: secret_headers need https",
+        ),
+        ({"allow_hosts": ["https://a"]}, "gateway.allow_hosts: each must be a host's name"),
+        ({"accepted_statuses": ["6xx"]}, "gateway.accepted_statuses.0: must be a status such as"),
+        ({"accepted_statuses": [True]}, "gateway.accepted_statuses.0: must be"),
+        ({"accepted_statuses": "2xx"}, "gateway.accepted_statuses: must be a list"),
+        ({"accepted_statuses": ["4xx"]}, "gateway: 4xx is in accepted_statuses and in rejected_"),
+        ({"submitted_statuses": [202]}, "gateway: submitted_statuses need a lookup_url"),
+        ({"response_bytes_max": 0}, "gateway.response_bytes_max: must be greater"),
+        ({"redirects": True}, "gateway.redirects: is not a setting; allowed here"),
+    ],
+)
+def test_http_terms_that_cannot_work_are_refused_without_showing_a_secret(fields, told):
+    [problem] = refusals(gateway={"kind": "http", "url": "https://a.example"} | fields)
+    assert problem.startswith(told), problem
+    assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize("path", ["send", "a.b:", ":c", "a b:c", "a.b:c()", "a..b:c"])
+def test_python_terms_take_an_import_path_and_nothing_else(path):
+    [problem] = refusals(gateway={"kind": "python", "function": path})
+    assert problem.startswith("gateway.function: must be an import path such as")
+
+
+@pytest.mark.parametrize(
+    ("status", "meaning"),
+    [
+        (200, "accepted"),
+        (202, "submitted"),
+        (301, "unknown"),
+        (400, "rejected"),
+        (401, "retryable"),
+        (408, "retryable"),
+        (409, "unknown"),
+        (429, "saturated"),
+        (500, "unknown"),
+        (503, "saturated"),
+        (504, "unknown"),
+        (100, "unknown"),
+        (999, "unknown"),
+    ],
+)
+def test_status_has_a_meaning_that_never_claims_more_than_is_known(status, meaning):
+    assert ASKABLE.classify(status) == meaning
+
+
+def test_later_answer_is_none_where_nobody_can_be_asked_for_it():
+    assert HTTP.classify(202) == "accepted"
+
+
+def test_exact_status_goes_before_its_hundred_whichever_lists_they_stand_in():
+    terms = HttpTerms(url="https://a.example", rejected_statuses=("500",), accepted_statuses=())
+    wide = HttpTerms.model_validate(
+        {
+            "url": "https://a.example",
+            "accepted_statuses": [409],
+            "unknown_statuses": ["2xx"],
+            "retryable_statuses": ["5xx"],
+        }
+    )
+    assert (terms.classify(500), terms.classify(200)) == ("rejected", "unknown")
+    assert [wide.classify(status) for status in (409, 200, 500, 503)] == [
+        "accepted",
+        "unknown",
+        "retryable",
+        "saturated",
+    ]
+
+
+def test_contract_does_not_change_after_it_was_made():
+    with pytest.raises(ValidationError):
+        contract().concurrency = 11

@@ -1,0 +1,322 @@
+"""What follows a claim, a call and a question; each decision by guarantee and by time."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.domain.contract import Contract, PythonTerms, RetryTerms
+from leasehold.domain.intent import AttemptState, Claimed, IntentId, JsonDocument
+from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.outcome import (
+    Accepted,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
+from leasehold.domain.retry import (
+    DELAY_SECONDS_MAX,
+    NOT_FOUND,
+    Ask,
+    AskAgain,
+    Confirm,
+    Finish,
+    Hold,
+    Submit,
+    after_asking,
+    after_calling,
+    backoff_seconds,
+    next_step,
+    with_delay,
+)
+
+ID = UUID("0190b6d0-0000-7000-8000-000000000001")
+FIRST_TRIED = datetime(2026, 1, 1, tzinfo=UTC)
+SILENT = PythonTerms(function="gateways:send")
+ASKABLE = PythonTerms(function="gateways:send", lookup="gateways:look_up")
+WINDOW, LEASE, QUARANTINE = 3600, 30, 60
+
+DOUBT, SUBMITTED = AttemptState.IN_DOUBT, AttemptState.SUBMITTED
+RETRYABLE, ZOMBIE = AttemptState.RETRYABLE, AttemptState.ZOMBIE_REQUEUE
+NOT_IN_DOUBT = [None, RETRYABLE, ZOMBIE]
+
+
+def contract(guarantee="keyed", **fields):
+    gateway = ASKABLE if guarantee == "lookup" else SILENT
+    return Contract.model_validate(
+        {"target": "sms", "scope": "item", "guarantee": guarantee, "gateway": gateway} | fields
+    )
+
+
+def claimed(last_state=None, age=0.0, deadline=None, **fields):
+    """A claim, taken `age` seconds after the first; `deadline` counts from the first too."""
+    claimed_at = FIRST_TRIED + timedelta(seconds=age)
+    token = LeaseToken(UUID(int=7))
+    return Claimed(
+        intent_id=IntentId(ID),
+        claim=Claim(
+            worker_id="w", intent_id=IntentId(ID), lease_token=token, expires_at=claimed_at
+        ),
+        target="sms",
+        contract_version=1,
+        attempt_no=fields.get("attempt_no", 1),
+        last_state=last_state,
+        reference="ref-1" if last_state is SUBMITTED else None,
+        priority=1,
+        submission_key=ID,
+        payload=JsonDocument(b"1"),
+        body=None,
+        content_type=None,
+        metadata=None,
+        trace_context=None,
+        stream=None,
+        created_at=FIRST_TRIED,
+        due_at=claimed_at,
+        deadline_at=None if deadline is None else FIRST_TRIED + timedelta(seconds=deadline),
+        first_tried_at=FIRST_TRIED,
+        claimed_at=claimed_at,
+    )
+
+
+@pytest.mark.parametrize("state", NOT_IN_DOUBT, ids=str)
+@pytest.mark.parametrize("guarantee", ["keyed", "fenced", "lookup", "blind"])
+def test_what_is_not_in_doubt_is_submitted(guarantee, state):
+    assert next_step(claimed(state, age=99_999), contract(guarantee)) == Submit()
+
+
+@pytest.mark.parametrize("state", NOT_IN_DOUBT, ids=str)
+def test_what_is_past_its_deadline_and_not_in_doubt_is_finished_without_a_call(state):
+    finish = Finish(Rejected(reason="deadline_exceeded"))
+    assert next_step(claimed(state, age=10, deadline=10), contract()) == finish
+    assert next_step(claimed(state, age=9, deadline=10), contract()) == Submit()
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "step"),
+    [
+        ("keyed", Submit()),
+        ("fenced", Submit()),
+        ("lookup", Ask()),
+        ("blind", Hold(Unknown(retry_after_seconds=0, reason="cannot_be_asked"))),
+    ],
+)
+@pytest.mark.parametrize("deadline", [None, 5])
+def test_doubt_is_followed_by_what_the_guarantee_allows_whatever_the_deadline(
+    guarantee, step, deadline
+):
+    assert next_step(claimed(DOUBT, age=99_999, deadline=deadline), contract(guarantee)) == step
+
+
+@pytest.mark.parametrize("guarantee", ["keyed", "fenced", "lookup"])
+def test_what_was_submitted_is_confirmed_by_its_reference(guarantee):
+    terms = contract(guarantee, gateway=ASKABLE)
+    assert next_step(claimed(SUBMITTED, deadline=0), terms) == Confirm("ref-1")
+
+
+def test_what_was_submitted_where_nobody_can_be_asked_is_a_doubt():
+    assert next_step(claimed(SUBMITTED), contract("fenced")) == Submit()
+    assert isinstance(next_step(claimed(SUBMITTED), contract("blind")), Hold)
+
+
+def keyed(**fields):
+    return contract(key_window_seconds=WINDOW, **fields)
+
+
+def put_off(seconds):
+    return Hold(Unknown(retry_after_seconds=seconds, reason="key_window_over"))
+
+
+@pytest.mark.parametrize("gateway", [SILENT, ASKABLE], ids=["silent", "askable"])
+def test_key_is_sent_again_only_if_the_gateway_knows_it_for_the_whole_lease_of_the_call(gateway):
+    terms = keyed(gateway=gateway)
+    assert next_step(claimed(DOUBT, age=WINDOW - LEASE), terms) == Submit()
+    assert next_step(claimed(DOUBT, age=WINDOW - LEASE + 1), terms) == put_off(LEASE - 1)
+    assert next_step(claimed(DOUBT, age=WINDOW + 1), terms) == put_off(0)
+
+
+def test_forgotten_key_is_asked_about_only_after_a_quarantine_that_began_past_the_window():
+    terms = keyed(gateway=ASKABLE)
+    over = WINDOW + QUARANTINE
+    assert next_step(claimed(DOUBT, age=over - 1), terms) == put_off(0)
+    assert next_step(claimed(DOUBT, age=over), terms) == Ask()
+
+
+def test_forgotten_key_that_cannot_be_asked_about_is_held_however_old_it_is():
+    assert next_step(claimed(DOUBT, age=1_000_000), keyed()) == put_off(0)
+
+
+@pytest.mark.parametrize("gateway", [SILENT, ASKABLE], ids=["silent", "askable"])
+def test_silent_holder_that_may_have_sent_is_a_doubt_once_the_key_is_forgotten(gateway):
+    terms = keyed(gateway=gateway)
+    assert next_step(claimed(ZOMBIE, age=WINDOW - LEASE), terms) == Submit()
+    assert next_step(claimed(ZOMBIE, age=WINDOW * 9), terms) == put_off(0)
+
+
+def test_silent_holder_that_had_to_begin_its_calls_has_sent_nothing():
+    assert next_step(claimed(ZOMBIE, age=WINDOW * 9), keyed(scope="stream")) == Submit()
+
+
+@pytest.mark.parametrize("state", [None, RETRYABLE])
+def test_what_certainly_had_no_effect_may_be_sent_past_the_window(state):
+    assert next_step(claimed(state, age=WINDOW * 9), keyed()) == Submit()
+
+
+def test_doubt_outlives_an_answer_about_another_call():
+    busy = Retryable(retry_after_seconds=7, is_saturated=True, reason="busy", code="503")
+    still = Unknown(retry_after_seconds=7, reason="busy", code="503")
+    assert after_calling(busy, claimed(DOUBT), contract()) == still
+    assert after_calling(busy, claimed(DOUBT), contract("fenced")) == still
+    assert after_calling(busy, claimed(ZOMBIE), contract()) == still
+    for state in (None, RETRYABLE):
+        assert after_calling(busy, claimed(state), contract()) == busy
+    assert after_calling(busy, claimed(ZOMBIE), contract("lookup")) == busy
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Accepted(), Rejected(), Unknown(), Submitted(reference="r", ask_after_seconds=1)],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_any_other_outcome_of_a_call_settles_or_keeps_the_doubt_itself(outcome):
+    assert after_calling(outcome, claimed(DOUBT), contract()) == outcome
+
+
+@pytest.mark.parametrize(
+    "answer", [Accepted(reference="r"), Rejected(), Submitted(reference="r", ask_after_seconds=3)]
+)
+def test_answer_that_says_what_became_of_it_is_the_outcome(answer):
+    assert after_asking(answer, claimed(DOUBT), contract("lookup")) == answer
+
+
+def test_not_found_after_the_quarantine_is_sent_again_at_once():
+    again = Retryable(retry_after_seconds=0, reason=NOT_FOUND, detail="404")
+    answer = NotFound(detail="404")
+    assert after_asking(answer, claimed(DOUBT), contract("lookup")) == again
+    past = claimed(DOUBT, age=WINDOW + QUARANTINE)
+    assert after_asking(answer, past, keyed(gateway=ASKABLE)) == again
+
+
+def test_gateway_that_lost_what_it_had_accepted_gets_it_again_only_where_that_is_harmless():
+    sent_again = Retryable(retry_after_seconds=0, reason=NOT_FOUND)
+    doubted = Unknown(retry_after_seconds=0, reason=NOT_FOUND)
+
+    def lost(terms, age=0):
+        return after_asking(NotFound(), claimed(SUBMITTED, age=age), terms)
+
+    assert lost(keyed(gateway=ASKABLE)) == sent_again
+    assert lost(contract("fenced", gateway=ASKABLE), age=99_999) == sent_again
+    assert lost(keyed(gateway=ASKABLE), age=WINDOW) == doubted
+    assert lost(contract("lookup")) == doubted, "nobody waited out a quarantine before asking"
+
+
+def test_gateway_that_cannot_say_is_asked_again_not_sooner_than_it_wants_and_we_do():
+    def again(state, attempt_no=1, **fields):
+        answer = Unknown(**fields)
+        asked = after_asking(answer, claimed(state, attempt_no=attempt_no), contract("lookup"))
+        assert isinstance(asked, AskAgain)
+        assert asked.answer == answer
+        return asked.seconds
+
+    assert again(DOUBT) == QUARANTINE
+    assert again(DOUBT, attempt_no=6) == 5 * 2**5
+    assert again(DOUBT, retry_after_seconds=0) == QUARANTINE
+    assert again(DOUBT, retry_after_seconds=90) == 90
+    assert again(SUBMITTED) == 5
+    assert again(SUBMITTED, retry_after_seconds=9e99) == DELAY_SECONDS_MAX
+
+
+def test_what_is_no_outcome_and_no_answer_is_refused_loudly():
+    with pytest.raises(AssertionError):
+        after_asking("went fine, I think", claimed(DOUBT), contract())
+    with pytest.raises(AssertionError):
+        with_delay("went fine, I think", contract(), 1, 0)
+
+
+def test_waits_double_from_the_first_to_the_longest():
+    waits = [backoff_seconds(contract(), attempt_no, 0) for attempt_no in range(1, 14)]
+    assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]
+
+
+RETRIES = st.builds(
+    lambda first, more, factor, jitter: RetryTerms(
+        first_seconds=first,
+        longest_seconds=min(first + more, 2_592_000.0),
+        factor=factor,
+        jitter=jitter,
+    ),
+    st.floats(0, 86_400),
+    st.floats(0.001, 2_592_000),
+    st.floats(1, 10),
+    st.floats(0, 1),
+)
+ATTEMPTS = st.integers(1, 10_000)
+JITTERS = st.floats(-1, 1)
+
+
+@given(RETRIES, ATTEMPTS, JITTERS)
+def test_wait_stays_within_its_spread_and_within_what_the_database_takes(retry, attempt_no, jitter):
+    terms = contract(retry=retry)
+    plain = backoff_seconds(terms, attempt_no, 0)
+    spread = backoff_seconds(terms, attempt_no, jitter)
+    assert min(retry.first_seconds, retry.longest_seconds) <= plain <= retry.longest_seconds
+    assert 0 <= spread <= DELAY_SECONDS_MAX
+    assert spread <= retry.longest_seconds * (1 + retry.jitter)
+    assert abs(spread - plain) <= plain * retry.jitter * 1.000001
+
+
+@given(RETRIES, ATTEMPTS, JITTERS)
+def test_wait_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, jitter):
+    terms = contract(retry=retry)
+    assert backoff_seconds(terms, attempt_no, jitter) <= backoff_seconds(
+        terms, attempt_no + 1, jitter
+    )
+
+
+@given(st.floats(allow_nan=True), st.sampled_from([Retryable, Unknown]), ATTEMPTS, JITTERS)
+def test_gateways_own_time_is_kept_up_to_thirty_days_and_never_cut_otherwise(
+    asked, kind, attempt_no, jitter
+):
+    delayed = with_delay(kind(retry_after_seconds=asked), contract(), attempt_no, jitter)
+    assert 0 <= delayed.retry_after_seconds <= DELAY_SECONDS_MAX
+    if not math.isnan(asked):
+        assert delayed.retry_after_seconds >= min(asked, DELAY_SECONDS_MAX)
+        assert delayed.retry_after_seconds == min(max(asked, 0), DELAY_SECONDS_MAX)
+
+
+def test_missing_delay_is_filled_in_and_the_rest_is_kept():
+    busy = Retryable(is_saturated=True, reason="busy", code="503", detail="d")
+    filled = Retryable(
+        retry_after_seconds=10, is_saturated=True, reason="busy", code="503", detail="d"
+    )
+    assert with_delay(busy, contract(), 2, 0) == filled
+    assert with_delay(Unknown(), contract(), 1, 1) == Unknown(retry_after_seconds=6)
+    assert with_delay(Unknown(), contract(), 1, -1) == Unknown(retry_after_seconds=4)
+
+
+def test_outcome_that_is_final_has_no_delay():
+    for outcome in (Accepted(reference="r"), Rejected(reason="no")):
+        assert with_delay(outcome, contract(), 1, 0) == outcome
+
+
+def test_time_to_ask_about_what_was_submitted_is_brought_into_bounds():
+    def asked_after(seconds):
+        outcome = Submitted(reference="r", ask_after_seconds=seconds)
+        delayed = with_delay(outcome, contract(), 1, 0)
+        assert isinstance(delayed, Submitted)
+        return delayed.ask_after_seconds
+
+    asked = [asked_after(seconds) for seconds in (3, -1, float("inf"), float("nan"))]
+    assert asked == [3, 0, DELAY_SECONDS_MAX, 5]
+
+
+@pytest.mark.parametrize("jitter", [-1.01, 1.01, float("nan")])
+def test_jitter_that_is_none_is_refused(jitter):
+    with pytest.raises(ValueError, match="from -1 to 1"):
+        backoff_seconds(contract(), 1, jitter)
