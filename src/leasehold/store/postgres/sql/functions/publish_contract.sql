@@ -23,6 +23,11 @@ BEGIN
     RAISE EXCEPTION 'attempts_max is %, but the retry ceiling is 20', p_terms ->> 'attempts_max'
       USING ERRCODE = 'P7004';
   END IF;
+  -- Enqueuers read it from the terms: what is no priority would make them all fail.
+  IF p_terms -> 'priority' NOT IN ('0', '1', '2', '3') THEN
+    RAISE EXCEPTION 'priority is %, but must be from 0 (first) to 3 (last)', left(p_terms ->> 'priority', 80)
+      USING ERRCODE = '22023';
+  END IF;
 
   v_terms := jsonb_build_object(
       'retry_policy', 'max_attempts',

@@ -17,7 +17,7 @@ LANGUAGE sql STABLE AS $$
          -- No JSON text has a zero byte, so a body never stands for a payload.
          sha256(coalesce(normal_form, convert_to(content_type, 'UTF8') || '\x00'::bytea || raw_body)),
          metadata, trace_context,
-         coalesce(priority, 1::smallint), first_due_at, last_at,
+         coalesce(priority, contract_priority, 1::smallint), first_due_at, last_at,
          CASE
            WHEN target IS NULL THEN 'target is missing'
            WHEN version IS NULL THEN 'unknown_target'
@@ -47,6 +47,7 @@ LANGUAGE sql STABLE AS $$
          END
     FROM (
       SELECT raw.*, c.version, c.scope, c.lease_name AS cluster_lease_name,
+             (c.terms ->> 'priority')::numeric::smallint AS contract_priority,
              -- A number that no interval can hold is left for the checks above to name.
              coalesce(raw.due_at, p_now + CASE WHEN raw.delay_seconds BETWEEN 0 AND 315360000
                                                THEN make_interval(secs => raw.delay_seconds)
