@@ -1,0 +1,72 @@
+"""A certificate that does not verify is found out before anything is sent."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+
+import pytest
+
+from leasehold.domain.outcome import Accepted, Retryable
+from tests.support.gateway_calls import RawServer, http_gateway, make_submission
+from tests.support.programs import find_program
+
+pytestmark = pytest.mark.program("openssl")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A self-signed certificate for localhost, and no other name."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out certificate.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(
+        [find_program("openssl"), *command.split(), *names],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def tls(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    return context
+
+
+async def answer(_reader, writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    await writer.drain()
+
+
+async def submit(server, host):
+    async with http_gateway(server.url.replace("127.0.0.1", host)) as gateway:
+        return await gateway.submit(make_submission())
+
+
+async def test_certificate_that_nobody_vouches_for_sends_nothing(tls):
+    async with RawServer(answer).running(tls) as server:
+        outcome = await submit(server, "localhost")
+        assert isinstance(outcome, Retryable)
+        assert outcome.reason == "connect"
+        assert "certificate" in outcome.detail.lower()
+        assert server.requests == []
+
+
+async def test_certificate_of_another_name_sends_nothing(tls, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
+    async with RawServer(answer).running(tls) as server:
+        outcome = await submit(server, "127.0.0.1")
+        assert isinstance(outcome, Retryable)
+        assert server.requests == []
+
+
+async def test_authority_of_your_own_is_trusted_through_the_environment(
+    tls, certificate, monkeypatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
+    async with RawServer(answer).running(tls) as server:
+        assert await submit(server, "localhost") == Accepted(code="200")
+        assert b'{"amount": 1}' in server.requests[0]

@@ -1,0 +1,112 @@
+"""Words of the gateway tests: a submission, a contract, a server that misbehaves by the byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from leasehold.domain.contract import Contract, HttpTerms
+from leasehold.domain.intent import IntentId, JsonDocument
+from leasehold.gateway.protocol import Submission
+from leasehold.gateway.registry import open_gateway
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from leasehold.gateway.protocol import Gateway
+
+
+def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: Any) -> Submission:
+    """Make a submission; what is not given is plain."""
+    given: dict[str, Any] = {
+        "intent_id": IntentId(uuid4()),
+        "target": "sms",
+        "attempt_no": attempt_no,
+        "submission_key": key or uuid4(),
+        "fencing_token": "claim",
+        "fence": attempt_no,
+        "payload": JsonDocument(b'{"amount": 1}'),
+    }
+    return Submission(**(given | changes))
+
+
+def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Contract:
+    """Make a contract for an HTTP gateway on this machine; terms of both kinds may be changed."""
+    of_gateway = {
+        name: changes.pop(name) for name in list(changes) if name in HttpTerms.model_fields
+    }
+    terms = HttpTerms(url=url, **({"allow_private": True} | of_gateway))
+    timings = {"call_timeout_seconds": 5.0, "connect_timeout_seconds": 2.0}
+    return Contract(
+        target="sms", scope="item", guarantee=guarantee, gateway=terms, **(timings | changes)
+    )
+
+
+@contextlib.asynccontextmanager
+async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
+    """Open a gateway, and close it in the end."""
+    environment = changes.pop("environment", {})
+    gateway = open_gateway(http_contract(url, **changes), environment=environment)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+class RawServer:
+    """Reads whole requests, keeps them, and lets `act` answer each in any way it likes."""
+
+    def __init__(
+        self, act: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    ) -> None:
+        self._act = act
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
+        """Listen on a free port of this machine."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        port = server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            while True:
+                self.requests.append(await self._read_request(reader))
+                await self._act(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _read_request(self, reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lengths = [
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        ]
+        return head + await reader.readexactly(sum(lengths))
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """End a connection with a reset, not with a goodbye."""
+    writer.transport.abort()

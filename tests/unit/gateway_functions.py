@@ -1,0 +1,70 @@
+"""Functions that the tests of the Python gateway name by path, as users name theirs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from leasehold.domain.outcome import Accepted, NotFound, Rejected
+from leasehold.gateway.errors import NotSent
+from leasehold.gateway.python import gateway_function
+
+taken: list[object] = []
+
+
+async def silent(submission):
+    taken.append(submission)
+
+
+async def rejecting(_submission):
+    return Rejected(reason="closed")
+
+
+async def failing(_submission):
+    raise RuntimeError("half way through")
+
+
+async def own_timeout(_submission):
+    raise TimeoutError("of its own")
+
+
+async def not_sent(_submission):
+    raise NotSent("busy", retry_after_seconds=3, is_saturated=True)
+
+
+async def slow(_submission):
+    await asyncio.sleep(60)
+
+
+async def chatty(_submission):
+    return {"status": "went fine, I think"}
+
+
+def blocking(_submission):
+    return Accepted()
+
+
+async def found(submission):
+    return Accepted(reference=str(submission.submission_key))
+
+
+async def missing(_submission):
+    return NotFound()
+
+
+@gateway_function("sms")
+async def under_another_name(_submission):
+    return Accepted(reference="by name")
+
+
+class Provider:
+    @staticmethod
+    async def send(_submission):
+        return Accepted(reference="nested")
+
+
+class Callable:
+    async def __call__(self, _submission):
+        return Accepted(reference="object")
+
+
+instance = Callable()

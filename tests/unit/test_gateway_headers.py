@@ -1,0 +1,132 @@
+"""Secrets come from the environment and are never said; a receiver can verify what we sign."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from leasehold.domain.gateway_terms import HttpTerms
+from leasehold.gateway.errors import GatewayMisconfigured
+from leasehold.gateway.headers import Headers
+from tests.support.gateway_calls import make_submission
+
+KEY = UUID("01890000-0000-7000-8000-000000000001")
+RAW_SECRET = b"0123456789abcdef0123456789abcdef"
+SECRET = f"whsec_{base64.b64encode(RAW_SECRET).decode()}"
+OTHER = f"whsec_{base64.b64encode(b'another secret of 24 byt').decode()}"
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def terms(**changes):
+    return HttpTerms(url="https://api.example.com/", **changes)
+
+
+def headers_of(submission, *, body=b"{}", environment=None, **changes):
+    made = Headers(terms(**changes), environment or {})
+    return made.for_submission(submission, body, datetime.now(UTC))
+
+
+def test_key_fence_and_attempt_are_sent():
+    headers = headers_of(make_submission(key=KEY, attempt_no=3, fence=17))
+    assert headers["Idempotency-Key"] == str(KEY)
+    assert headers["Fencing-Token"] == "17"
+    assert headers["Leasehold-Attempt"] == "3"
+    assert headers["Content-Type"] == "application/json"
+    assert "webhook-signature" not in headers
+
+
+def test_claim_token_stays_at_home():
+    headers = headers_of(make_submission(fencing_token="the-claims-token"))
+    assert not any("the-claims-token" in value for value in headers.values())
+
+
+def test_trace_is_passed_on_only_where_it_is_one():
+    assert headers_of(make_submission(trace_context=TRACE))["traceparent"] == TRACE
+    for odd in ("", "no trace", TRACE + "\r\nX: y", TRACE.upper(), TRACE + "-"):
+        assert "traceparent" not in headers_of(make_submission(trace_context=odd))
+
+
+def test_content_type_of_a_body_cannot_smuggle_a_header():
+    given = make_submission(payload=None, body=b"x", content_type="text/plain; charset=utf-8")
+    assert headers_of(given)["Content-Type"] == "text/plain; charset=utf-8"
+    odd = make_submission(payload=None, body=b"x", content_type="text/plain\r\nX: ä")
+    sent = headers_of(odd)["Content-Type"]
+    assert sent.isascii()
+    assert sent.isprintable()
+
+
+def test_secret_header_is_read_from_the_environment():
+    headers = headers_of(
+        make_submission(),
+        environment={"SMS_TOKEN": "Bearer abc\n"},
+        secret_headers={"Authorization": "SMS_TOKEN"},
+        headers={"X-Region": "eu"},
+    )
+    assert headers["Authorization"] == "Bearer abc"
+    assert headers["X-Region"] == "eu"
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "  ", "a\r\nX-Evil: hunter2", "hunter2\x00", "hunter2 ✓"]
+)
+def test_secret_that_is_missing_or_no_header_value_is_named_but_never_shown(value):
+    environment = {} if value is None else {"SMS_TOKEN": value}
+    with pytest.raises(GatewayMisconfigured, match="SMS_TOKEN") as refused:
+        Headers(terms(secret_headers={"Authorization": "SMS_TOKEN"}), environment)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_receiver_verifies_the_signature_with_the_library():
+    body = '{"amount": 1, "name": "Ä"}'.encode()
+    signed = headers_of(
+        make_submission(key=KEY),
+        body=body,
+        environment={"SIGNING": SECRET},
+        signing_secret_env="SIGNING",
+    )
+    assert signed["webhook-id"] == str(KEY)
+    assert Webhook(SECRET).verify(body, signed) == {"amount": 1, "name": "Ä"}
+
+
+def test_opaque_bytes_are_signed_as_the_standard_says():
+    body = b"\xff\x00\xfe"
+    signed = headers_of(
+        make_submission(key=KEY),
+        body=body,
+        environment={"SIGNING": SECRET},
+        signing_secret_env="SIGNING",
+    )
+    content = f"{KEY}.{signed['webhook-timestamp']}.".encode() + body
+    digest = hmac.new(RAW_SECRET, content, hashlib.sha256).digest()
+    assert signed["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+
+
+def test_while_secrets_rotate_a_receiver_verifies_with_either():
+    signed = headers_of(
+        make_submission(),
+        environment={"SIGNING": f"{SECRET} {OTHER}"},
+        signing_secret_env="SIGNING",
+    )
+    for secret in (SECRET, OTHER):
+        Webhook(secret).verify(b"{}", signed)
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!!", "hunter2", "whsec_c2hvcnQ=", "ä"])
+def test_signing_secret_that_is_none_is_refused_without_showing_it(secret):
+    with pytest.raises(GatewayMisconfigured, match="SIGNING") as refused:
+        Headers(terms(signing_secret_env="SIGNING"), {"SIGNING": secret})
+    assert secret not in str(refused.value).replace("expected whsec_ and", "")
+
+
+def test_question_carries_the_secrets_but_no_key_that_could_be_taken_for_a_call():
+    made = Headers(terms(secret_headers={"Authorization": "T"}), {"T": "Bearer abc"})
+    headers = made.for_lookup(make_submission(trace_context=TRACE))
+    assert headers["Authorization"] == "Bearer abc"
+    assert headers["traceparent"] == TRACE
+    assert "Idempotency-Key" not in headers

@@ -1,0 +1,124 @@
+"""A user's function is called in time, and only what it says for certain is taken for certain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Unknown
+from leasehold.gateway.errors import GatewayMisconfigured
+from leasehold.gateway.python import gateway_function
+from leasehold.gateway.registry import open_gateway
+from tests.support.gateway_calls import make_submission
+from tests.unit import gateway_functions
+
+MODULE = "tests.unit.gateway_functions"
+
+
+def opened(function, *, lookup=None, call_timeout_seconds=5.0):
+    contract = Contract(
+        target="sms",
+        scope="item",
+        guarantee="lookup" if lookup else "keyed",
+        gateway=PythonTerms(
+            function=f"{MODULE}:{function}", lookup=f"{MODULE}:{lookup}" if lookup else None
+        ),
+        call_timeout_seconds=call_timeout_seconds,
+        connect_timeout_seconds=0.05,
+    )
+    return open_gateway(contract, environment={})
+
+
+async def test_function_that_returns_nothing_accepts_and_gets_the_whole_submission():
+    submission = make_submission()
+    assert await opened("silent").submit(submission) == Accepted()
+    assert gateway_functions.taken[-1] is submission
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome"),
+    [
+        ("rejecting", Rejected(reason="closed")),
+        ("sms", Accepted(reference="by name")),
+        ("under_another_name", Accepted(reference="by name")),
+        ("Provider.send", Accepted(reference="nested")),
+        ("instance", Accepted(reference="object")),
+        ("not_sent", Retryable(retry_after_seconds=3, is_saturated=True, reason="busy")),
+    ],
+)
+async def test_outcome_of_the_function_is_the_outcome(function, outcome):
+    assert await opened(function).submit(make_submission()) == outcome
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("failing", "exception"), ("own_timeout", "exception"), ("chatty", "no_outcome")],
+)
+async def test_function_that_fails_or_says_something_else_leaves_the_outcome_unknown(
+    function, reason
+):
+    outcome = await opened(function).submit(make_submission())
+    assert isinstance(outcome, Unknown)
+    assert outcome.reason == reason
+
+
+async def test_function_that_does_not_end_is_unknown_in_time():
+    outcome = await opened("slow", call_timeout_seconds=0.1).submit(make_submission())
+    assert isinstance(outcome, Unknown)
+    assert outcome.reason == "timeout"
+
+
+async def test_cancellation_is_not_taken_for_an_outcome():
+    call = asyncio.create_task(opened("slow").submit(make_submission()))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_lookup_function_is_asked():
+    submission = make_submission()
+    answer = await opened("silent", lookup="found").lookup(submission)
+    assert answer == Accepted(reference=str(submission.submission_key))
+    assert await opened("silent", lookup="missing").lookup(submission) == NotFound()
+
+
+@pytest.mark.parametrize("lookup", [None, "failing", "chatty", "silent"])
+async def test_lookup_that_cannot_tell_is_unknown(lookup):
+    assert isinstance(await opened("silent", lookup=lookup).lookup(make_submission()), Unknown)
+
+
+@pytest.mark.parametrize("function", ["blocking", "nothing_here", "taken", "Provider.nothing"])
+def test_what_is_no_async_function_is_refused_when_the_gateway_opens(function):
+    with pytest.raises(GatewayMisconfigured, match=function):
+        opened(function)
+
+
+def test_module_that_cannot_be_imported_is_named():
+    contract = Contract(
+        target="sms",
+        scope="item",
+        guarantee="keyed",
+        gateway=PythonTerms(function="no_such_module.at_all:send"),
+    )
+    with pytest.raises(GatewayMisconfigured, match="no_such_module"):
+        open_gateway(contract, environment={})
+
+
+def test_two_functions_of_one_name_are_refused():
+    gateway_function("twice")(gateway_functions.silent)
+    gateway_function("twice")(gateway_functions.silent)
+    with pytest.raises(GatewayMisconfigured, match="twice"):
+        gateway_function("twice")(gateway_functions.rejecting)
+
+
+def test_decorator_refuses_what_would_block_the_loop():
+    with pytest.raises(GatewayMisconfigured, match="async"):
+        gateway_function("blocking")(gateway_functions.blocking)
+
+
+def test_contract_without_a_gateway_cannot_be_opened():
+    with pytest.raises(GatewayMisconfigured, match="names no gateway"):
+        open_gateway(Contract(target="sms", scope="item", guarantee="keyed"), environment={})
