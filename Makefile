@@ -27,7 +27,7 @@ run: setup ## Start the product on its embedded database
 	@$(BIN)/leasehold demo
 
 test: setup ## Run the tests on a real PostgreSQL
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
 
 check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/ruff format --check .

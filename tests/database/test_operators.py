@@ -287,3 +287,13 @@ def test_intervention_without_a_reason_or_an_intent_is_refused(outbox):
         with refused("22023"):
             outbox.call("operator", *call)
     assert outbox.ledger(intent_id) == []
+
+
+def test_redriven_intent_does_not_win_its_gateway_a_new_key_window(outbox):
+    outbox.publish(attempts_max=1, key_window_seconds=3600)
+    [old] = outbox.enqueue()
+    outbox.complete(outbox.claim(), "RETRYABLE")
+    [first] = outbox.ledger(old)
+    [redriven] = outbox.call("operator", "redrive_intents", [old], "ada", "again")
+    pending = outbox.pending(redriven["new_intent_id"])
+    assert pending["first_tried_at"] == first["started_at"]
