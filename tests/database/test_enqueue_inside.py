@@ -105,7 +105,7 @@ def test_nothing_is_there_after_the_callers_rollback(way, database, count):
     [intent_id] = way.enqueue(new(idempotency_key=KEY), rollback=True)
     assert type(intent_id) is UUID
     assert count() == 0
-    assert database.execute("SELECT FROM leasehold.outbox_pending") == []
+    assert database.execute("SELECT intent_id FROM leasehold.outbox_pending") == []
 
 
 def test_loser_of_a_key_gets_an_error_and_its_transaction_goes_on(way, outbox, count):

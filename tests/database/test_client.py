@@ -1,0 +1,188 @@
+"""The client: one call, many callers; each call is committed when it returns."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    IdempotencyConflict,
+    InvalidArgument,
+    UnknownTarget,
+)
+from leasehold.domain.intent import NewIntent
+from leasehold.intake.accept import Client
+from leasehold.intake.wake import Wakeups
+from leasehold.store.postgres.store import PostgresStore
+
+KEY = "order-4711"
+
+
+@pytest.fixture(autouse=True)
+def published(outbox):
+    outbox.publish("sms")
+
+
+@pytest.fixture
+async def client(database):
+    async with Client.connected(database.url_as("ingest")) as client:
+        yield client
+
+
+@pytest.fixture
+def listener(database):
+    connection = database.connect()
+    connection.execute("LISTEN leasehold_due")
+    return lambda seconds=0.5, most=None: [
+        one.payload for one in connection.notifies(timeout=seconds, stop_after=most)
+    ]
+
+
+def new(**more):
+    return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
+
+
+async def test_intent_is_committed_when_the_call_returns(client, outbox):
+    intent_id = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
+    assert outbox.status(intent_id) == "pending"
+    assert await client.enqueue(new(idempotency_key=KEY)) == intent_id
+
+
+async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(client):
+    first = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
+    with pytest.raises(IdempotencyConflict, match=str(first)) as caught:
+        await client.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
+    assert caught.value.intent_id == first
+
+
+@pytest.mark.parametrize(
+    ("intent", "error", "told"),
+    [
+        (new(target="nowhere"), UnknownTarget, "no contract is published for target 'nowhere'"),
+        (new(payload=None), InvalidArgument, "exactly one of payload and body"),
+        (new(priority=9), InvalidArgument, "priority"),
+        (new(payload={"x": "\0"}), InvalidArgument, "cannot store"),
+        (new(metadata={"x": object()}), InvalidArgument, "metadata is no JSON"),
+    ],
+)
+async def test_refused_intent_is_an_error_that_says_why(client, intent, error, told):
+    with pytest.raises(error, match=told):
+        await client.enqueue(intent)
+
+
+async def test_callers_of_one_key_at_once_get_one_intent(client, database):
+    found = await asyncio.gather(*[client.enqueue(new(idempotency_key=KEY)) for _ in range(20)])
+    assert len(set(found)) == 1
+    assert len(database.execute("SELECT intent_id FROM leasehold.intents")) == 1
+
+
+async def test_more_than_one_call_may_hold_is_handed_in_by_several(client, database):
+    given = (new(idempotency_key=str(number)) for number in range(12_500))
+    answers = await client.enqueue_many(given)
+    assert [one.ordinal for one in answers] == list(range(1, 12_501))
+    assert {one.verdict for one in answers} == {"accepted"}
+    [row] = database.execute("SELECT count(*) AS n FROM leasehold.intents")
+    assert row["n"] == 12_500
+
+
+async def test_one_unreadable_value_does_not_fail_its_neighbours(client):
+    answers = await client.enqueue_many(
+        [new(), new(payload={"x": "\0"}), new(target="nowhere"), new(priority="high"), new()],
+        batch_size=4,
+    )
+    assert [(one.ordinal, one.verdict.value) for one in answers] == [
+        (1, "accepted"),
+        (2, "invalid"),
+        (3, "unknown_target"),
+        (4, "invalid"),
+        (5, "accepted"),
+    ]
+    assert answers[1].problem is not None
+    assert "payload" in answers[1].problem
+
+
+async def test_batch_of_unreadable_values_only_is_refused_one_by_one(client):
+    answers = await client.enqueue_many([new(payload={"x": "\0"})] * 2)
+    assert [one.verdict.value for one in answers] == ["invalid"] * 2
+
+
+async def test_nothing_to_hand_in_is_no_call(client):
+    assert await client.enqueue_many([]) == []
+
+
+async def test_absurd_batch_size_is_refused(client):
+    with pytest.raises(InvalidArgument, match="batch_size is 0"):
+        await client.enqueue_many([new()], batch_size=0)
+
+
+async def test_whoever_waits_for_the_target_is_woken_after_the_commit(client, listener, database):
+    await client.enqueue(new())
+    assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
+    assert len(database.execute("SELECT intent_id FROM leasehold.outbox_pending")) == 1
+
+
+async def test_many_enqueues_wake_few_times(database, listener):
+    async with Client.connected(database.url_as("ingest")) as client:
+        await asyncio.gather(*[client.enqueue(new()) for _ in range(200)])
+    woken = await asyncio.to_thread(listener)
+    assert 1 <= len(woken) < 100
+    assert set(woken) == {"sms"}
+
+
+async def test_nobody_is_woken_for_nothing(client, listener):
+    await client.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
+    await client.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
+    await client.enqueue_many([new(priority=9)])
+    assert await asyncio.to_thread(listener) == []
+
+
+async def test_client_that_is_asked_not_to_wakes_nobody(database, listener):
+    async with Client.connected(database.url_as("ingest"), notify=False) as client:
+        await client.enqueue(new())
+    assert await asyncio.to_thread(listener) == []
+
+
+async def test_lost_wakeup_does_not_fail_the_enqueue(database, client, outbox):
+    database.owner_execute(
+        "REVOKE EXECUTE ON FUNCTION leasehold.notify_targets FROM leasehold_ingest"
+    )
+    intent_id = await client.enqueue(new())
+    await asyncio.sleep(0.05)
+    assert outbox.status(await client.enqueue(new())) == "pending"
+    assert outbox.status(intent_id) == "pending"
+
+
+async def test_flood_of_targets_waits_in_bounded_memory(database, listener):
+    async with PostgresStore(database.url_as("ingest")) as store:
+        wakeups = Wakeups(store)
+        wakeups.wake(f"target-{number}" for number in range(5000))
+        await wakeups.close()
+    assert len(await asyncio.to_thread(listener, 1.0)) == 1000
+
+
+async def test_client_shares_a_store_and_leaves_it_open(database, outbox):
+    async with PostgresStore(database.url_as("ingest")) as store:
+        async with Client(store) as client:
+            await client.enqueue(new())
+        async with Client(store) as client:
+            assert outbox.status(await client.enqueue(new())) == "pending"
+
+
+async def test_caller_without_a_database_learns_that_nothing_is_known(database):
+    given = psycopg.conninfo.conninfo_to_dict(database.url_as("ingest")) | {"port": 1}
+    with pytest.raises(DatabaseUnavailable):
+        async with Client.connected(psycopg.conninfo.make_conninfo("", **given)):
+            pass
+
+
+def test_ids_are_plain_uuids(database):
+    async def enqueue():
+        async with Client.connected(database.url_as("ingest")) as client:
+            return await client.enqueue(replace(new(), idempotency_key=KEY))
+
+    assert type(asyncio.run(enqueue())) is UUID

@@ -1,0 +1,161 @@
+"""`leasehold enqueue` as people and scripts see it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.support.command import assert_one_line_of_error, leasehold
+
+
+@pytest.fixture(autouse=True)
+def published(outbox):
+    outbox.publish("sms")
+    outbox.publish("letters")
+
+
+@pytest.fixture
+def enqueue(database):
+    return lambda *arguments, stdin="": leasehold(
+        "enqueue", *arguments, url=database.url_as("ingest"), stdin=stdin
+    )
+
+
+def lines(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def intents(database):
+    return database.execute(
+        "SELECT i.*, p.priority, p.due_at FROM leasehold.intents i"
+        "  LEFT JOIN leasehold.outbox_pending p USING (intent_id) ORDER BY i.intent_id"
+    )
+
+
+def test_one_intent_is_enqueued_and_its_id_printed(enqueue, database):
+    result = enqueue("sms", "--payload", '{"to": "+41"}', "--key", "k", "--priority", 2)
+    assert (result.returncode, result.stderr) == (0, "")
+    [row] = intents(database)
+    assert UUID(result.stdout.strip()) == row["intent_id"]
+    assert (row["payload"], row["idempotency_key"], row["priority"]) == ({"to": "+41"}, "k", 2)
+
+
+def test_same_command_again_gives_the_same_id_and_says_so(enqueue):
+    first = enqueue("sms", "--payload", "1", "--key", "k")
+    again = enqueue("sms", "--payload", "1", "--key", "k")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert "enqueued before" in again.stderr
+
+
+def test_loser_of_a_key_gets_one_line_and_exit_code_1(enqueue):
+    first = enqueue("sms", "--payload", "1", "--key", "k")
+    result = enqueue("sms", "--payload", "2", "--key", "k")
+    assert_one_line_of_error(result, "'k'", first.stdout.strip(), "use a new key")
+
+
+def test_payload_comes_from_stdin_where_asked(enqueue, database):
+    result = enqueue("sms", "--payload", "-", stdin='{"to": "+41"}\n')
+    assert result.returncode == 0, result.stderr
+    assert [row["payload"] for row in intents(database)] == [{"to": "+41"}]
+
+
+@pytest.mark.parametrize(
+    ("option", "column", "after"),
+    [
+        (("--delay", "90"), "due_at", timedelta(seconds=90)),
+        (("--delay", "1.5h"), "due_at", timedelta(hours=1.5)),
+        (("--deadline", "2d"), "deadline_at", timedelta(days=2)),
+    ],
+)
+def test_times_are_counted_from_now_on_the_databases_clock(
+    enqueue, database, option, column, after
+):
+    assert enqueue("sms", "--payload", "1", *option).returncode == 0
+    [row] = intents(database)
+    assert row[column] - row["created_at"] == after
+
+
+def test_moment_needs_its_time_zone(enqueue, database):
+    assert enqueue("sms", "--payload", "1", "--delay", "2031-01-31T12:00:00+01:00").returncode == 0
+    [row] = intents(database)
+    assert row["due_at"].isoformat().startswith("2031-01-31")
+    assert_one_line_of_error(
+        enqueue("sms", "--payload", "1", "--delay", "2031-01-31T12:00:00"), "time zone"
+    )
+
+
+def test_file_is_enqueued_whole_with_its_counts(enqueue, database, tmp_path):
+    file = tmp_path / "data.jsonl"
+    file.write_text(lines(*[{"payload": {"n": n}, "idempotency_key": str(n)} for n in range(2500)]))
+    result = enqueue("sms", "--file", file)
+    assert (result.returncode, result.stdout) == (0, "2500 lines: 2500 accepted\n")
+    again = enqueue("sms", "--file", file)
+    assert (again.returncode, again.stdout) == (0, "2500 lines: 2500 duplicate\n")
+    assert len(intents(database)) == 2500
+
+
+def test_lines_come_from_stdin_by_default_and_may_say_otherwise(enqueue, database):
+    later = {"body": "AP8=", "content_type": "application/x", "due_at": "2031-01-01T00:00:00Z"}
+    given = lines({"payload": 1}, {"payload": 2, "target": "letters", "delay_seconds": 0})
+    result = enqueue("sms", "--delay", "1h", stdin=f"{given}\n{lines(later)}")
+    assert (result.returncode, result.stdout) == (0, "3 lines: 3 accepted\n")
+    first, second, third = sorted(intents(database), key=lambda row: str(row["payload"]))
+    assert first["due_at"] - first["created_at"] == timedelta(hours=1)
+    assert (second["target"], second["due_at"]) == ("letters", second["created_at"])
+    assert (bytes(third["body"]), third["due_at"].year) == (b"\x00\xff", 2031)
+
+
+def test_each_bad_line_is_named_and_the_good_ones_are_in(enqueue, database):
+    bad = [
+        "not json\n",
+        lines({"to": "+41"}),
+        lines([1]),
+        lines({"payload": {"x": "\0"}}),
+        lines({"payload": 1, "priority": "high"}),
+        lines({"payload": 1, "priority": 7}),
+        lines({"payload": 1, "due_at": "2031-01-01T00:00:00"}),
+        '{"payload": {"amount": 0.12345678901234567890}}\n',
+        '{"payload": NaN}\n',
+        lines({"payload": 1, "target": "nowhere"}),
+        lines({"payload": 2, "idempotency_key": "k"}),
+    ]
+    good = lines({"payload": 1, "idempotency_key": "k"})
+    result = enqueue("sms", stdin=good + "".join(bad) + lines({"payload": 3}))
+    assert result.returncode == 1
+    assert result.stdout == "13 lines: 2 accepted, 1 conflict, 9 invalid, 1 unknown_target\n"
+    told = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in told] == [f"line {n}" for n in range(2, 13)]
+    parts = '"payload"', "object", "store", "priority", "priority", "due_at", "as text", "NaN"
+    for part, line in zip(("no JSON", *parts, "nowhere", "use a new key"), told, strict=True):
+        assert part in line
+    assert len(intents(database)) == 2
+
+
+def test_only_the_first_problems_are_listed(enqueue):
+    result = enqueue("sms", stdin="x\n" * 30)
+    assert result.stdout == "30 lines: 30 invalid\n"
+    assert len(result.stderr.splitlines()) == 21
+    assert result.stderr.splitlines()[-1] == "and 10 more"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--payload", "1", "--file", "x"), "exclude each other"),
+        (("--payload", "{"), "no JSON"),
+        (("--payload", "null"), "null"),
+        (("--payload", "1", "--delay", "soon"), "--delay 'soon' cannot be read"),
+        (("--file", "/nowhere/at/all"), "/nowhere/at/all cannot be read"),
+        (("--key", "k"), "--key is for one --payload"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(enqueue, arguments, told):
+    assert_one_line_of_error(enqueue("sms", *arguments), told)
+
+
+def test_login_without_the_role_is_told_what_it_lacks(database):
+    result = leasehold("enqueue", "sms", "--payload", "1", url=database.url_as("readonly"))
+    assert_one_line_of_error(result, "grant")

@@ -1,0 +1,174 @@
+"""`leasehold intents` as people see it: a process of its own, as an operator."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from uuid import UUID, uuid4
+
+import pytest
+
+from leasehold.domain.intent import Status
+from leasehold.store.postgres.listing import find_intents
+from tests.support.command import assert_one_line_of_error, leasehold
+
+ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@pytest.fixture
+def intents(database):
+    return lambda *arguments: leasehold("intents", *arguments, url=database.url_as("operator"))
+
+
+@pytest.fixture
+def held(outbox):
+    """An intent of which nobody knows what became of its call, held for a person."""
+    outbox.publish("letters", guarantee="blind")
+    [intent_id] = outbox.enqueue(1, "letters")
+    claims = outbox.claim(targets=["letters"])
+    outbox.begin(claims)
+    outbox.complete(claims, "IN_DOUBT", detail="[red]the line went dead")
+    assert outbox.status(intent_id) == "held"
+    return intent_id
+
+
+@pytest.fixture
+def rejected(outbox):
+    outbox.publish("sms")
+    [intent_id] = outbox.enqueue(1, idempotency_key="k")
+    outbox.complete(outbox.claim(), "FAILED", reason="no such number")
+    return intent_id
+
+
+def found(result):
+    assert result.returncode == 0, result.stderr
+    table = [line for line in result.stdout.splitlines() if line.startswith("│")]
+    return [UUID(ID.findall(line)[0]) for line in table if ID.search(line)]
+
+
+def test_show_gives_the_status_and_the_ledger_as_it_was_written(intents, held):
+    result = intents("show", held)
+    assert result.returncode == 0, result.stderr
+    for part in (str(held), "held", "letters", "IN_DOUBT", "worker-1", "[red]the line went dead"):
+        assert part in result.stdout
+
+
+def test_unknown_intent_is_told_in_one_line(intents):
+    assert_one_line_of_error(intents("show", uuid4()), "no intent", "is known")
+
+
+def test_word_that_is_no_id_is_refused(intents):
+    result = intents("show", "order-4711")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_list_is_newest_first_and_says_how_to_go_on(intents, outbox):
+    outbox.publish("sms")
+    ids = sorted(outbox.enqueue(5))  # inside a millisecond their order is chance
+    first = intents("list", "--limit", 3)
+    assert found(first) == ids[:1:-1]
+    assert f"--before {ids[2]}" in first.stdout
+    assert found(intents("list", "--limit", 3, "--before", ids[2])) == ids[1::-1]
+
+
+@pytest.mark.parametrize("status", ["held", "rejected", "pending"])
+def test_list_finds_by_status_and_by_target(intents, outbox, held, rejected, status):
+    [pending] = outbox.enqueue(1)
+    of = {"held": held, "rejected": rejected, "pending": pending}
+    assert found(intents("list", "--status", status)) == [of[status]]
+    assert found(intents("list", "--target", "letters")) == [held]
+    target = "letters" if status == "held" else "sms"
+    assert found(intents("list", "--status", status, "--target", target)) == [of[status]]
+    other = "sms" if status == "held" else "letters"
+    assert found(intents("list", "--status", status, "--target", other)) == []
+
+
+async def test_list_of_what_is_rare_looks_at_a_bounded_window_and_says_how_far(
+    stores, outbox, rejected
+):
+    newer = sorted(outbox.enqueue(7))
+    calls = stores.readonly._calls
+    rare = Status.REJECTED, None
+    first = await find_intents(calls, *rare, None, 50, window=5)
+    assert first == ([], newer[2])
+    second = await find_intents(calls, *rare, newer[2], 50, window=5)
+    assert second == ([rejected], None)
+
+
+async def test_window_that_ends_with_the_last_intent_still_says_how_far(stores, outbox):
+    outbox.publish("sms")
+    ids = sorted(outbox.enqueue(5))  # inside a millisecond their order is chance
+    found = await find_intents(stores.readonly._calls, None, None, None, 50, window=5)
+    assert found == (ids[::-1], ids[0])
+
+
+def test_cancelled_intent_carries_the_operators_name_and_note(intents, outbox):
+    outbox.publish("sms")
+    [intent_id] = outbox.enqueue()
+    result = intents("cancel", intent_id, "--note", "sent by hand")
+    assert (result.returncode, result.stdout) == (0, f"{intent_id}: cancelled\n")
+    [row] = outbox.ledger(intent_id)
+    assert (row["state"], row["holder"], row["detail"]) == (
+        "CANCELLED",
+        getpass.getuser(),
+        "sent by hand",
+    )
+
+
+def test_cancel_of_what_may_have_had_its_effect_is_refused_with_advice(intents, held):
+    result = intents("cancel", held, "--note", "changed my mind")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "in_doubt" in result.stderr
+    assert "intents resolve" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "state", "status"),
+    [
+        ("dispatched", "DISPATCHED", "accepted"),
+        ("failed", "FAILED", "rejected"),
+        ("retry", "RETRYABLE", "pending"),
+    ],
+)
+def test_held_intent_is_resolved_by_a_persons_word(intents, outbox, held, word, state, status):
+    result = intents(
+        "resolve", held, "--as", word, "--note", "asked by phone",
+        "--reference", "L-1", "--operator", "ada",
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (0, f"{held}: resolved\n")
+    row = outbox.ledger(held)[-1]
+    assert (row["state"], row["holder"], row["detail"]) == (state, "ada", "asked by phone")
+    assert outbox.status(held) == status
+
+
+def test_second_word_on_a_doubt_is_refused(intents, held):
+    assert intents("resolve", held, "--as", "dispatched", "--note", "n").returncode == 0
+    result = intents("resolve", held, "--as", "failed", "--note", "n")
+    assert result.returncode == 1
+    assert "already_terminal" in result.stderr
+
+
+def test_redriven_intent_is_a_new_one_and_the_others_say_why_not(intents, outbox, rejected):
+    [pending] = outbox.enqueue(1)
+    result = intents("redrive", rejected, pending, uuid4(), "--note", "number corrected")
+    assert result.returncode == 1
+    told = result.stdout
+    assert re.search(rf"{rejected}: redriven, as {ID.pattern}", told)
+    assert f"{pending}: not_terminal: it is not finished yet" in told
+    assert "not_found: no such intent is known" in told
+    again = intents("redrive", rejected, "--note", "number corrected")
+    assert "already_redriven" in again.stdout
+
+
+@pytest.mark.parametrize("command", [("cancel",), ("resolve", "--as", "failed"), ("redrive",)])
+def test_no_intervention_without_a_note(intents, command):
+    result = intents(*command, uuid4())
+    assert result.returncode == 2
+    assert "--note" in result.stderr
+
+
+def test_login_that_may_only_read_is_told_what_it_lacks(database, held):
+    result = leasehold("intents", "cancel", held, "--note", "n", url=database.url_as("readonly"))
+    assert_one_line_of_error(result, "grant")
+    assert leasehold("intents", "show", held, url=database.url_as("readonly")).returncode == 0
