@@ -41,6 +41,13 @@ def test_key_fence_and_attempt_are_sent():
     assert "webhook-signature" not in headers
 
 
+def test_contract_cannot_add_a_second_header_of_ours_in_another_case():
+    given = {"content-type": "x/y", "leasehold-attempt": "9"}
+    headers = headers_of(make_submission(attempt_no=3), headers=given)
+    assert headers.getall("Leasehold-Attempt") == ["3"]
+    assert headers.getall("Content-Type") == ["application/json"]
+
+
 def test_claim_token_stays_at_home():
     headers = headers_of(make_submission(fencing_token="the-claims-token"))
     assert not any("the-claims-token" in value for value in headers.values())

@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from multidict import CIMultiDict
+
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.signature import Signer
 
@@ -28,7 +30,8 @@ class Headers:
 
     def __init__(self, terms: HttpTerms, environment: Mapping[str, str]) -> None:
         # No compression is asked for: a small answer can unpack to a large one.
-        self._fixed = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **terms.headers}
+        self._fixed = CIMultiDict({"User-Agent": USER_AGENT, "Accept-Encoding": "identity"})
+        self._fixed.update(terms.headers)
         for header, name in terms.secret_headers.items():
             self._fixed[header] = _secret(name, environment, f"for the header {header}")
         self._signer: Signer | None = None
@@ -36,8 +39,10 @@ class Headers:
             secret = _secret(terms.signing_secret_env, environment, "for signatures")
             self._signer = Signer(secret, name=terms.signing_secret_env)
 
-    def for_submission(self, submission: Submission, body: bytes, now: datetime) -> dict[str, str]:
-        """Give the headers of one try."""
+    def for_submission(
+        self, submission: Submission, body: bytes, now: datetime
+    ) -> CIMultiDict[str]:
+        """Give the headers of one try; ours replace the contract's, in whatever case it has them."""
         headers = self.for_lookup(submission)
         headers["Content-Type"] = _content_type(submission)
         headers["Idempotency-Key"] = str(submission.submission_key)
@@ -47,9 +52,9 @@ class Headers:
             headers.update(self._signer.headers(submission.submission_key, body, now))
         return headers
 
-    def for_lookup(self, submission: Submission) -> dict[str, str]:
+    def for_lookup(self, submission: Submission) -> CIMultiDict[str]:
         """Give the headers of a question; it carries no key that could be taken for a call."""
-        headers = dict(self._fixed)
+        headers = self._fixed.copy()
         traceparent = submission.trace_context
         # What is no traceparent would make receivers drop the whole trace, or worse.
         if traceparent is not None and _TRACEPARENT.match(traceparent):

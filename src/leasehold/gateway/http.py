@@ -129,9 +129,6 @@ class HttpGateway:
         return Answer(status=response.status, headers=response.headers, body=content)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        if (response.content_length or 0) > self._bytes_max:
-            response.close()
-            raise _TooLong
         content = bytearray()
         async for chunk in response.content.iter_any():
             content += chunk

@@ -1,0 +1,56 @@
+"""What docs/how-to/gateways.md shows works, and what its tables say is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from leasehold.domain.gateway_terms import HttpTerms
+from leasehold.domain.intent import JsonDocument
+from leasehold.domain.outcome import Accepted, Rejected
+from leasehold.gateway.errors import NotSent
+from leasehold.gateway.sandbox import Dial
+from tests.support.gateway_calls import make_submission
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gateways.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def run(example):
+    names = {"__name__": "shop.letters"}
+    exec(compile(example, str(PAGE), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_example_runs(example):
+    run(example)
+
+
+async def test_function_of_the_page_answers_as_described():
+    [example] = [one for one in EXAMPLES if "print_letter" in one]
+    print_letter = run(example)["print_letter"]
+    assert await print_letter(make_submission()) == Accepted(reference="letter-1")
+    assert isinstance(await print_letter(make_submission(payload=None)), Rejected)
+    with pytest.raises(NotSent):
+        await print_letter(make_submission(payload=JsonDocument(b'{"paper": "out"}')))
+
+
+def test_statuses_of_the_page_are_the_defaults():
+    text = PAGE.read_text()
+    terms = HttpTerms(url="https://a.example/", lookup_url="https://a.example/{key}")
+    for name in ("accepted", "submitted", "rejected", "retryable", "saturated", "unknown"):
+        [row] = re.findall(rf"^\| `{name}_statuses` \| ([^|]*) \|", text, re.MULTILINE)
+        assert tuple(re.findall(r"[1-5](?:xx|\d\d)", row)) == terms.patterns_of(name)
+
+
+def test_every_setting_of_the_dial_is_on_the_page():
+    text = PAGE.read_text()
+    assert [name for name in Dial.model_fields if f"`{name}`" not in text] == []
+
+
+def test_links_of_the_page_lead_somewhere():
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", PAGE.read_text()):
+        assert (PAGE.parent / link).exists()
