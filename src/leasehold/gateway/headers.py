@@ -42,7 +42,7 @@ class Headers:
     def for_submission(
         self, submission: Submission, body: bytes, now: datetime
     ) -> CIMultiDict[str]:
-        """Give the headers of one try; ours replace the contract's, in whatever case it has them."""
+        """Give the headers of one try; ours replace the contract's, in whatever case they are."""
         headers = self.for_lookup(submission)
         headers["Content-Type"] = _content_type(submission)
         headers["Idempotency-Key"] = str(submission.submission_key)
