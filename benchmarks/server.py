@@ -39,7 +39,7 @@ class BenchmarkServer:
         self.pgbench = pgbench
         self.connection = psycopg.connect(self.url, autocommit=True)
 
-    def execute(self, statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(statement, params or None)
         return cursor.fetchall() if cursor.description else []
 

@@ -1,8 +1,8 @@
 """The database functions beside the same row writes as bare SQL, through pgbench, in one run.
 
-The bare side writes the same rows to the same tables with the same indexes and constraints, and does
-nothing else: no fence, no verdicts, no retry budget, no idempotency, no hash. `--smoke` runs everything
-once with few rows.
+The bare side writes the same rows to the same tables with the same indexes and constraints, and
+does nothing else: no fence, no verdicts, no retry budget, no idempotency, no hash. `--smoke` runs
+everything once with few rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ console = Console(stderr=True)
 class SqlBenchmark:
     """Every measurement of the report; `scale` shrinks the amounts for a smoke run."""
 
-    def __init__(self, server: BenchmarkServer, scale: float, rounds: int):
+    def __init__(self, server: BenchmarkServer, scale: float, rounds: int) -> None:
         self.server = server
         self.scale = scale
         self.rounds = rounds
@@ -144,7 +144,7 @@ class SqlBenchmark:
         )
 
     def churn(self, seconds: float) -> float:
-        """Enqueue, claim and complete in batches of 100; the rate over the last fifth of the time."""
+        """Enqueue, claim and complete in batches of 100; the rate over the last fifth."""
         began = time.monotonic()
         finished: list[float] = []
         while time.monotonic() - began < seconds:

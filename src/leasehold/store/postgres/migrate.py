@@ -1,9 +1,9 @@
 """Bringing a database to the schema of this release.
 
 A run is a row of transactions: roles with version tables, each numbered migration, all changed
-functions and views together, and the upkeep. Each transaction first takes one advisory lock and then looks anew at
-what is applied, so any number of runs may be started at once, also through a transaction pooler:
-each step is done once, by whoever comes first.
+functions and views together, and the upkeep. Each transaction first takes one advisory lock and
+then looks anew at what is applied, so any number of runs may be started at once, also through a
+transaction pooler: each step is done once, by whoever comes first.
 
 Everything but the roles is done as `leasehold_owner`. After a numbered migration all functions and
 views are applied again, because it may have dropped some of them to change what lies below.
