@@ -1,1 +1,83 @@
-"""Leasehold: outgoing side effects under leases that the database grants."""
+"""Leasehold: outgoing side effects under leases that the database grants.
+
+These are the public names. Each is imported when it is first used, so that `import leasehold` in a
+process that only enqueues does not load what only a worker needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leasehold.config import Settings, read_settings
+    from leasehold.domain.contract import Contract
+    from leasehold.domain.errors import LeaseholdError
+    from leasehold.domain.intent import NewIntent
+    from leasehold.domain.outcome import (
+        Accepted,
+        NotFound,
+        Rejected,
+        Retryable,
+        Submitted,
+        Unknown,
+    )
+    from leasehold.gateway.errors import NotSent
+    from leasehold.gateway.protocol import Submission
+    from leasehold.gateway.python import gateway_function
+    from leasehold.intake.accept import Client
+    from leasehold.intake.inside import (
+        aenqueue_in,
+        aenqueue_many_in,
+        enqueue_in,
+        enqueue_many_in,
+    )
+    from leasehold.runtime.instance import Instance
+
+__all__ = [
+    "Accepted",
+    "Client",
+    "Contract",
+    "Instance",
+    "LeaseholdError",
+    "NewIntent",
+    "NotFound",
+    "NotSent",
+    "Rejected",
+    "Retryable",
+    "Settings",
+    "Submission",
+    "Submitted",
+    "Unknown",
+    "aenqueue_in",
+    "aenqueue_many_in",
+    "enqueue_in",
+    "enqueue_many_in",
+    "gateway_function",
+    "read_settings",
+]
+
+_HOMES = {
+    "leasehold.config": ("Settings", "read_settings"),
+    "leasehold.domain.contract": ("Contract",),
+    "leasehold.domain.errors": ("LeaseholdError",),
+    "leasehold.domain.intent": ("NewIntent",),
+    "leasehold.domain.outcome": (
+        *("Accepted", "NotFound", "Rejected", "Retryable", "Submitted", "Unknown"),
+    ),
+    "leasehold.gateway.errors": ("NotSent",),
+    "leasehold.gateway.protocol": ("Submission",),
+    "leasehold.gateway.python": ("gateway_function",),
+    "leasehold.intake.accept": ("Client",),
+    "leasehold.intake.inside": (
+        *("aenqueue_in", "aenqueue_many_in", "enqueue_in", "enqueue_many_in"),
+    ),
+    "leasehold.runtime.instance": ("Instance",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'leasehold' has no attribute {name!r}")
