@@ -1,0 +1,93 @@
+"""Every example of docs/how-to/enqueue.md does what the page says, as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from inspect import iscoroutinefunction
+from pathlib import Path
+
+import pytest
+
+from tests.support.transactions import url_of, use_django
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue.md"
+PYTHON = dict(
+    re.findall(r"^```python ([\w-]+)\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+)
+SQL = re.findall(r"^```sql\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+PAYING = [name for name, text in PYTHON.items() if "def pay(" in text]
+
+
+@pytest.fixture
+def orders(database, outbox):
+    """A user's own table, next to ours."""
+    outbox.publish("sms")
+    database.execute("GRANT USAGE ON SCHEMA public TO test_ingest")
+    database.execute("CREATE TABLE public.orders (id integer, state text)")
+    database.execute("INSERT INTO orders VALUES (1, 'new')")
+    database.execute("GRANT ALL ON orders TO test_ingest")
+    return lambda: database.execute("SELECT state FROM orders")[0]["state"]
+
+
+def function_of(name):
+    namespace: dict[str, object] = {}
+    exec(compile(PYTHON[name], f"{DOCUMENT.name}:{name}", "exec"), namespace)
+    [function] = [one for key, one in namespace.items() if key in {"pay", "greet", "greet_all"}]
+    return function
+
+
+def run(name, database, *arguments):
+    function = function_of(name)
+    address = database.url_as("ingest")
+    if name == "django":
+        use_django(address)
+    else:
+        arguments = (url_of(address), *arguments)
+    answer = function(*arguments)
+    return asyncio.run(answer) if iscoroutinefunction(function) else answer
+
+
+def intents(database):
+    return database.execute("SELECT idempotency_key, payload FROM leasehold.intents")
+
+
+def test_page_has_an_example_for_each_driver():
+    assert set(PAYING) == {
+        "psycopg",
+        "psycopg-async",
+        "sqlalchemy",
+        "sqlalchemy-async",
+        "django",
+        "asyncpg",
+    }
+
+
+@pytest.mark.parametrize("name", PAYING)
+def test_order_and_intent_are_committed_together(name, database, orders):
+    run(name, database, 1)
+    if name == "django":
+        from django.db import connection
+
+        connection.close()
+    assert orders() == "paid"
+    assert intents(database) == [{"idempotency_key": "paid-1", "payload": {"text": "paid"}}]
+
+
+@pytest.mark.parametrize("name", [name for name in PYTHON if name not in PAYING])
+def test_client_enqueues_on_its_own(name, database, outbox):
+    outbox.publish("sms")
+    arguments = [["Ada", "Grace"]] if name == "client-many" else []
+    answer = run(name, database, *arguments)
+    found = {row["idempotency_key"] for row in intents(database)}
+    assert found == ({"greet-Ada", "greet-Grace"} if arguments else {"greeting-1"})
+    assert answer == ["accepted"] * 2 if arguments else answer is not None
+
+
+def test_plain_sql_does_both_in_one_transaction_and_repeats_itself(database, orders):
+    transaction, batch = SQL
+    connection = database.connect("ingest")
+    connection.execute(transaction)
+    assert orders() == "paid"
+    answers = connection.execute(batch).fetchall()
+    assert [row["verdict"] for row in answers] == ["duplicate", "accepted"]

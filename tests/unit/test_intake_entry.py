@@ -1,0 +1,106 @@
+"""What no database could read is found before it is sent; what it can read is left to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+
+from leasehold.domain.errors import InvalidArgument, UnknownTarget
+from leasehold.domain.intent import IntentId, NewIntent
+from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.intake.entry import Asked, accepted_id, as_intent, problem_of
+from leasehold.store.answers import Enqueued
+
+NESTED: list[object] = []
+for _ in range(100_000):
+    NESTED = [NESTED]
+
+
+def new(**more):
+    return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
+
+
+def answer(ordinal=1, verdict=EnqueueVerdict.ACCEPTED, problem=None):
+    intent_id = IntentId(UUID(int=ordinal)) if problem is None else None
+    return Enqueued(ordinal=ordinal, verdict=verdict, intent_id=intent_id, problem=problem)
+
+
+@pytest.mark.parametrize(
+    "intent",
+    [
+        new(),
+        new(payload=None),  # its sense is the database's to judge
+        new(payload={"text": "\\u0000 is only text here"}),
+        new(payload={"text": "😀"}),
+        new(priority=9, delay_seconds=-1.5),
+        new(due_at=datetime(2030, 1, 1, tzinfo=UTC), metadata={"a": 1}),
+        new(payload=None, body=b"\x00", content_type="application/x"),
+    ],
+)
+def test_what_can_be_read_has_no_problem(intent):
+    assert problem_of(intent) is None
+
+
+@pytest.mark.parametrize(
+    ("intent", "told"),
+    [
+        (new(target=None), "target must be text"),
+        (new(stream=7), "stream must be text"),
+        (new(idempotency_key="a\0"), "idempotency_key has a character"),
+        (new(idempotency_key="\ud800"), "idempotency_key has a character"),
+        (new(priority="high"), "priority"),
+        (new(priority=True), "priority"),
+        (new(priority=99999), "priority"),
+        (new(delay_seconds="soon"), "delay_seconds must be a number"),
+        (new(delay_seconds=float("inf")), "delay_seconds must be a number"),
+        (new(deadline_seconds=10**400), "deadline_seconds must be a number"),
+        (new(due_at="tomorrow"), "due_at must be a datetime"),
+        (new(due_at=datetime(2030, 1, 1)), "due_at must be a datetime"),  # noqa: DTZ001
+        (new(body="text"), "body must be bytes"),
+        (new(metadata=MappingProxyType({})), "metadata must be dict"),
+        (new(payload={"x": "\0"}), "payload has a character"),
+        (new(payload={"\ud800": 1}), "payload has a character"),
+        (new(payload={"x": "\\\0"}), "payload has a character"),
+        (new(payload={"x": {1, 2}}), "payload is no JSON"),
+        (new(payload=float("nan")), "payload is no JSON"),
+        (new(payload=NESTED), "payload is nested too deeply"),
+        (new(payload="x" * 7_000_000), "payload is over 1 MiB"),
+        (new(metadata={"x": "\0"}), "metadata has a character"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_read_is_told(intent, told):
+    problem = problem_of(intent)
+    assert problem is not None
+    assert problem.startswith(told)
+
+
+def test_answers_go_back_to_the_places_of_their_intents():
+    asked = Asked([new(), new(priority="high"), new()])
+    assert len(asked.readable) == 2
+    answers = asked.answered([answer(1), answer(2)])
+    assert [(one.ordinal, one.verdict.value) for one in answers] == [
+        (1, "accepted"),
+        (2, "invalid"),
+        (3, "accepted"),
+    ]
+    assert answers[2].intent_id == UUID(int=2)
+
+
+def test_each_refusal_is_its_own_error():
+    assert accepted_id(new(), answer(7)) == UUID(int=7)
+    assert accepted_id(new(), answer(7, EnqueueVerdict.DUPLICATE)) == UUID(int=7)
+    with pytest.raises(UnknownTarget, match="targets apply"):
+        accepted_id(new(), answer(1, EnqueueVerdict.UNKNOWN_TARGET, "no contract"))
+    with pytest.raises(InvalidArgument, match="refused: too large"):
+        accepted_id(new(), answer(1, EnqueueVerdict.INVALID, "too large"))
+
+
+def test_intent_is_given_whole_or_in_parts_but_not_both():
+    assert as_intent("sms", {"to": "+41"}) == new()
+    assert as_intent(new(), None) == new()
+    with pytest.raises(InvalidArgument):
+        as_intent(new(), {"to": "+49"})

@@ -1,0 +1,155 @@
+"""Logs: one form for all lines, fields on each, and never a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+import structlog
+
+from leasehold.observe.logs import SECRET_NAMES, configure_logs, get_logger
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def stream():
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], _ = before
+    root.setLevel(before[1])
+
+
+def lines(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_line_has_its_fields_level_logger_and_a_time_in_utc(stream):
+    configure_logs("json", "info", stream)
+    intent_id = uuid4()
+    get_logger("leasehold.executor").bind(worker_id="w").info("claimed", intent_id=intent_id, n=3)
+    [line] = lines(stream)
+    said_at = datetime.fromisoformat(line.pop("timestamp"))
+    assert abs(datetime.now(UTC) - said_at) < timedelta(minutes=1)
+    assert said_at.utcoffset() == timedelta(0)
+    assert line == {
+        "event": "claimed",
+        "level": "info",
+        "logger": "leasehold.executor",
+        "worker_id": "w",
+        "intent_id": str(intent_id),
+        "n": 3,
+    }
+
+
+def test_field_may_have_the_name_of_something_that_a_log_record_has(stream):
+    configure_logs("json", "info", stream)
+    get_logger("x").info("100 % %s done", name="a", args=1, message="b", process="c")
+    [line] = lines(stream)
+    assert (line["event"], line["name"], line["message"]) == ("100 % %s done", "a", "b")
+
+
+def test_lines_of_libraries_come_in_the_same_form(stream):
+    configure_logs("json", "info", stream)
+    logging.getLogger("psycopg.pool").warning("error connecting %d", 7)
+    [line] = lines(stream)
+    assert (line["event"], line["logger"], line["level"]) == (
+        "error connecting 7",
+        "psycopg.pool",
+        "warning",
+    )
+
+
+def test_lines_below_the_level_are_dropped(stream):
+    configure_logs("json", "WARNING", stream)
+    get_logger("x").info("quiet")
+    logging.getLogger("y").info("quiet")
+    get_logger("x").warning("loud")
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+def test_console_shows_the_same_for_people(stream):
+    configure_logs("console", "info", stream)
+    get_logger("x").warning("lease lost", worker_id="w")
+    text = stream.getvalue()
+    assert "lease lost" in text
+    assert "worker_id=w" in text
+    assert "\x1b" not in text  # no colours where there is no terminal
+
+
+def test_configuring_again_replaces_the_first(stream):
+    for _ in range(2):
+        configure_logs("json", "info", stream)
+    get_logger("x").info("once")
+    assert len(lines(stream)) == 1
+
+
+def test_fields_of_the_context_are_on_every_line(stream):
+    configure_logs("json", "info", stream)
+    with structlog.contextvars.bound_contextvars(trace_id="t"):
+        get_logger("x").info("inside")
+    assert lines(stream)[0]["trace_id"] == "t"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"postgresql://user:{SECRET}@host/name",
+        f"cannot connect to postgresql://user:{SECRET}@host:5432/name?x=1 now",
+        f"postgresql://user:a@{SECRET}@host/name",
+        f"postgresql://user:a/{SECRET}@host/name",
+        f"postgresql://:{SECRET}@/name",
+        f"host=h password={SECRET} dbname=d",
+        f"host=h password='{SECRET} {SECRET}' dbname=d",
+        f"postgresql://host/name?user=u&PASSWORD={SECRET}&x=1",
+    ],
+)
+def test_password_never_reaches_the_log_whoever_logs_it(stream, form, text):
+    configure_logs(form, "info", stream)
+    log = get_logger("x")
+    log.info("started", database_url=text)
+    log.info(f"started on {text}")
+    log.info("nested", settings={"databases": [{"first": text}]})
+    logging.getLogger("library").info("connecting to %s", text)
+    try:
+        int(text)  # its error quotes what it could not read
+    except ValueError:
+        log.exception("broke")
+        logging.getLogger("library").exception("broke too")
+    assert SECRET not in stream.getvalue()
+    assert "***" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", sorted(SECRET_NAMES))
+def test_value_under_a_secret_name_is_blanked_out_however_it_is_written(stream, name):
+    configure_logs("json", "info", stream)
+    headers = {name: SECRET, name.title(): SECRET, name.upper(): SECRET}
+    get_logger("x").info("call", headers=headers, **{name.replace("-", "_"): SECRET})
+    assert SECRET not in stream.getvalue()
+    assert lines(stream)[0]["headers"][name] == "***"
+
+
+def test_what_is_no_secret_stays(stream):
+    configure_logs("json", "info", stream)
+    get_logger("x").info("call", url="https://api.example:8443/v1", headers={"Accept": "a"})
+    [line] = lines(stream)
+    assert (line["url"], line["headers"]) == ("https://api.example:8443/v1", {"Accept": "a"})
+
+
+def test_in_a_program_with_its_own_logging_a_line_reads_well_and_has_no_secret(caplog):
+    with caplog.at_level("INFO"):
+        get_logger("leasehold.x").info("claimed", n=3, url=f"postgresql://u:{SECRET}@h/d")
+    assert caplog.messages == ["claimed n=3 url=postgresql://u:***@h/d"]
+
+
+def test_long_text_is_searched_for_secrets_in_little_time(stream):
+    configure_logs("json", "info", stream)
+    began = datetime.now(UTC)
+    get_logger("x").info("body", text="a" * 200_000 + "://" * 1000 + ":" * 10_000)
+    assert datetime.now(UTC) - began < timedelta(seconds=5)

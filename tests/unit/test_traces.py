@@ -1,0 +1,79 @@
+"""Traces: the W3C header read strictly, continued by every try, and sent nowhere by default."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.observe import traces
+from leasehold.observe.traces import TraceContext, new_trace, parse_traceparent, span, trace_of
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def test_header_is_read_and_written_back():
+    header = f"00-{TRACE}-{SPAN}-01"
+    context = parse_traceparent(header)
+    assert context == TraceContext(TRACE, SPAN, is_sampled=True)
+    assert context.traceparent == header
+
+
+def test_later_version_is_read_as_far_as_it_is_known():
+    assert parse_traceparent(f"cc-{TRACE}-{SPAN}-03-more") == TraceContext(TRACE, SPAN)
+    assert parse_traceparent(f" 00-{TRACE}-{SPAN}-00 ") == TraceContext(TRACE, SPAN, False)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "nonsense",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-01\n00",
+    ],
+)
+def test_what_is_no_header_begins_a_new_trace(header):
+    assert parse_traceparent(header) is None
+    assert trace_of(header).trace_id != trace_of(header).trace_id
+
+
+def test_new_trace_can_be_read_back():
+    made = new_trace()
+    assert parse_traceparent(made.traceparent) == made
+
+
+def test_span_is_of_the_same_trace_under_a_new_id(monkeypatch):
+    monkeypatch.setattr(traces, "_OPENTELEMETRY", None)
+    parent = TraceContext(TRACE, SPAN, is_sampled=False)
+    with span("submit", parent, {"target": "sms"}) as made:
+        assert made.trace_id == TRACE
+        assert made.span_id != SPAN
+        assert made.is_sampled is False
+
+
+def test_error_inside_a_span_is_not_swallowed():
+    with pytest.raises(ZeroDivisionError), span("submit", new_trace()):
+        raise ZeroDivisionError
+
+
+def test_spans_go_to_opentelemetry_where_it_is_set_up():
+    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra otel is not installed")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    with span("submit", TraceContext(TRACE, SPAN), {"target": "sms"}) as made:
+        pass
+    [exported] = exporter.get_finished_spans()
+    assert f"{exported.context.span_id:016x}" == made.span_id
+    assert f"{exported.parent.span_id:016x}" == SPAN
+    assert (exported.name, exported.attributes["target"]) == ("submit", "sms")
