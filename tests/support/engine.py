@@ -80,8 +80,8 @@ class Worker:
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
         """What it logged, of one event or all."""
         found: list[dict[str, Any]] = []
-        for line in self.log.read_text().splitlines():
-            if line.startswith("{"):
+        for line in self.log.read_text().splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("\n"):
                 entry = json.loads(line)
                 if event in (None, entry.get("event")):
                     found.append(entry)
@@ -149,7 +149,10 @@ class Engine:
     ) -> Worker:
         """Start one; `fault` is `<point>:<what happens there>`, see worker_with_fault."""
         module = "leasehold" if fault is None else "tests.support.worker_with_fault"
-        more = {f"LEASEHOLD_{name.upper()}": value for name, value in environment.items()}
+        more = {
+            name.upper() if name.startswith("test_") else f"LEASEHOLD_{name.upper()}": value
+            for name, value in environment.items()
+        }
         if fault is not None:
             more["TEST_FAULT"] = fault
         started = Worker(
@@ -181,6 +184,17 @@ class Engine:
     async def until_claimed(self, intent_id: UUID) -> dict[str, Any]:
         return await until(
             lambda: (row := self.outbox.pending(intent_id)) and row["claimed_by"] and row,
+            told=lambda: [one.log.read_text() for one in self._workers],
+        )
+
+    async def until_in_flight(self, worker_id: str, count: int) -> None:
+        """Wait until a worker itself says that it works on so many."""
+        await until(
+            lambda: self.database.execute(
+                "SELECT 1 FROM leasehold.instances"
+                " WHERE instance_id = %s AND (detail ->> 'in_flight')::integer = %s",
+                [worker_id, count],
+            ),
             told=lambda: [one.log.read_text() for one in self._workers],
         )
 

@@ -83,6 +83,11 @@ class Claims:
         """How many more claims there is room for."""
         return max(0, self.slots - len(self._held) - len(self._stuck))
 
+    @property
+    def stuck_calls(self) -> int:
+        """How many calls were given up and have not ended all the same."""
+        return len(self._stuck)
+
     def in_flight(self, target: str) -> int:
         """How many of a target's items we hold."""
         return self._by_target[target]

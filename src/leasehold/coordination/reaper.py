@@ -34,6 +34,8 @@ REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
 PARTITIONS_SECONDS = 6 * 3600.0
+# For this many runs a dead instance is looked for, so that a new reaper still finds it.
+SILENT_INTERVALS = 10
 # A lease that was only asked for to learn whether anybody holds it.
 _PROBE_SECONDS = 1.0
 
@@ -61,6 +63,7 @@ class Reaper:
         self._clock = clock
         self._lease: Lease | None = None
         self._partitions_due_at = clock()
+        self._dead: dict[str, float] = {}  # reported, and until when not to report them again
 
     async def step(self) -> Pause:
         """Repair if the reaper's lease is ours or free; at once again while there is more."""
@@ -112,6 +115,7 @@ class Reaper:
         missed = await self._store.repair_missed_deadlines(BATCH, self._worker_id)
         self._metrics.reaper_run(len(repaired), [one.stale_seconds for one in repaired])
         self._report(repaired)
+        await self._look_for_the_dead()
         for one in missed:
             self._tell("deadline_missed", intent_id=str(one.intent_id), attempt_no=one.attempt_no)
         return len(repaired) == BATCH or len(missed) == BATCH
@@ -119,11 +123,7 @@ class Reaper:
     def _report(self, repaired: Sequence[Repaired]) -> None:
         """No worker dies in silence: say whose work was recovered, and what became of it."""
         for holder in sorted({one.replaced_holder for one in repaired}):
-            self._metrics.worker_death(holder)
-            claims = sum(one.replaced_holder == holder for one in repaired)
-            _LOG.warning(
-                "worker_fell_silent", worker_id=self._worker_id, dead_worker=holder, claims=claims
-            )
+            self._report_death(holder)
         for one in repaired:
             self._metrics.attempt(one.target, one.state)
             self._tell(
@@ -134,6 +134,20 @@ class Reaper:
                 dead_worker=one.replaced_holder,
                 stale_seconds=round(one.stale_seconds, 3),
             )
+
+    async def _look_for_the_dead(self) -> None:
+        """Also of those whose claims were taken over by a claim, or that had none."""
+        within_seconds = SILENT_INTERVALS * self._timings().reaper_seconds
+        for instance_id in await self._store.read_silent_instances(within_seconds):
+            self._report_death(instance_id)
+
+    def _report_death(self, dead_worker: str) -> None:
+        now = self._clock()
+        self._dead = {name: until for name, until in self._dead.items() if until > now}
+        if dead_worker not in self._dead:
+            self._metrics.worker_death(dead_worker)
+            _LOG.warning("worker_fell_silent", worker_id=self._worker_id, dead_worker=dead_worker)
+        self._dead[dead_worker] = now + 2 * SILENT_INTERVALS * self._timings().reaper_seconds
 
     def _tell(self, event: str, **fields: object) -> None:
         _LOG.info(event, worker_id=self._worker_id, **fields)

@@ -32,6 +32,7 @@ from leasehold.observe.metrics import Metrics
 from leasehold.runtime.listener import Listener
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.presence import Presence
+from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -120,6 +121,11 @@ class Instance:
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
 
+    @property
+    def stuck_calls(self) -> int:
+        """How many calls ignore that they were cancelled; an event loop waits for them forever."""
+        return self._claims.stuck_calls
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -187,6 +193,8 @@ class Instance:
             services.append(self._reaper)
         else:
             services.append(ReaperWatch(self._store, self.worker_id, self.timings))
+        if self._settings.metrics_port is not None:
+            services.append(QueueWatch(self._store, self.metrics))
         if self._settings.listen and not self._settings.through_pooler:
             address = self._settings.required_database_url()
             self._listener = Listener(address, self._executor, self.worker_id)

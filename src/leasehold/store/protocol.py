@@ -201,6 +201,14 @@ class ExecutorStore(ContractStore, Protocol):
         """Say what a leader does, for monitoring."""
         ...
 
+    async def read_supervisor(self) -> dict[str, Any]:
+        """Read the state of the whole queue, by the names of the view's columns."""
+        ...
+
+    async def read_silent_instances(self, within_seconds: float) -> list[str]:
+        """Name the instances that fell silent lately, without having said that they were going."""
+        ...
+
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
         """Make the ledger's partitions ahead of time."""
         ...

@@ -9,12 +9,15 @@ from leasehold.store.postgres.contracts import PostgresContracts
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.leases import PostgresLeases
 from leasehold.store.postgres.schedule import PostgresSchedule
+from leasehold.store.postgres.watch import PostgresWatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class PostgresExecutor(PostgresItems, PostgresLeases, PostgresSchedule, PostgresContracts):
+class PostgresExecutor(
+    PostgresItems, PostgresLeases, PostgresSchedule, PostgresContracts, PostgresWatch
+):
     """ExecutorStore on PostgreSQL."""
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:

@@ -1,0 +1,43 @@
+"""Reading what whoever watches over a queue wants to know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import dict_row
+
+from leasehold.store.postgres.calls import first_column
+
+if TYPE_CHECKING:
+    from leasehold.store.postgres.calls import Calls
+
+
+class PostgresWatch:
+    """The part of ExecutorStore that looks at the whole queue, and at the other instances."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def read_supervisor(self) -> dict[str, Any]:
+        """Read the state of the whole queue, by the names of the view's columns."""
+        [row] = await self._calls.rows(
+            dict_row,
+            "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
+            "       oldest_pending_seconds FROM leasehold.supervisor",
+        )
+        return row
+
+    async def read_silent_instances(self, within_seconds: float) -> list[str]:
+        """Name the instances that fell silent lately, without having said that they were going.
+
+        Who says goodbye ends its time in the moment in which it is last seen.
+        """
+        return await self._calls.rows(
+            first_column,
+            "SELECT instance_id FROM leasehold.instances"
+            " WHERE alive_until <= clock_timestamp()"
+            "   AND alive_until > clock_timestamp() - make_interval(secs => %s)"
+            "   AND alive_until > last_seen_at + interval '0.1 seconds'"
+            " ORDER BY instance_id LIMIT 1000",
+            within_seconds,
+        )

@@ -1,0 +1,99 @@
+"""Workers that die, sleep or hang, at every place where they can: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from signal import SIGCONT, SIGKILL, SIGTERM
+
+import pytest
+
+from leasehold.executor.faults import FaultPoint
+from tests.support.engine import until
+
+
+@pytest.mark.parametrize("point", FaultPoint)
+async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
+    engine.publish("bank", "lookup", lease_seconds=1.3, call_timeout_seconds=1.2)
+    engine.sandbox.dial(latency_ms=300)
+    [intent_id] = engine.outbox.enqueue(1, "bank")
+    doomed = engine.worker(fault=f"{point}:kill", shutdown_seconds="1")
+    assert await doomed.ended() == -SIGKILL
+    assert doomed.lines("fault")
+    engine.worker(shutdown_seconds="1")
+    # The dead one sends nothing any more, so nobody needs to wait for the quarantine.
+    await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
+    assert engine.sandbox.effects("lookup").effects == 1
+    states = engine.outbox.states(intent_id)
+    died_silently = {FaultPoint.AFTER_CLAIM, FaultPoint.BEFORE_BEGIN}
+    if point is FaultPoint.AFTER_COMPLETE:
+        assert states == ["DISPATCHED"]
+    elif point is not FaultPoint.DURING_COMPLETE:
+        assert states[0] == ("ZOMBIE_REQUEUE" if point in died_silently else "IN_DOUBT")
+
+
+async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
+    engine.publish("sms", concurrency=10)
+    engine.sandbox.dial(latency_ms=500)
+    ids = engine.outbox.enqueue(30)
+    first, second = engine.worker(), engine.worker()
+    first_id, second_id = await first.started(), await second.started()
+    await until(
+        lambda: (
+            {first_id, second_id}
+            == {row["claimed_by"] for row in map(engine.outbox.pending, ids) if row} - {None}
+        )
+    )
+    first.send(SIGKILL)
+    await engine.until_status(ids)
+    effects = engine.sandbox.effects("keyed")
+    assert (effects.keys, effects.effects, effects.doubled_keys) == (30, 30, 0)
+    dead = await second.logged("worker_fell_silent")
+    assert dead["dead_worker"] == first_id
+
+
+async def test_worker_that_sleeps_past_its_lease_discards_its_result_when_it_wakes(engine):
+    engine.publish("sms")
+    [intent_id] = engine.outbox.enqueue(1)
+    sleeper = engine.worker(fault="after_call_before_complete:stop")
+    await sleeper.logged("fault")
+    engine.worker()
+    await engine.until_status([intent_id])
+    sleeper.send(SIGCONT)
+    await sleeper.logged("late_result_discarded")
+    assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
+    assert engine.sandbox.effects("keyed").effects == 1
+    sleeper.send(SIGTERM)
+    assert await sleeper.ended() == 0
+
+
+async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tmp_path):
+    engine.publish("own", gateway={"kind": "python", "function": "tests.support.gateways:block"})
+    [intent_id] = engine.outbox.enqueue(1, "own")
+    blocked = engine.worker(test_folder=str(tmp_path))
+    await until((tmp_path / "block").exists)
+    other = engine.worker(test_folder=str(tmp_path))
+    await engine.until_status([intent_id])
+    assert await blocked.logged("late_result_discarded")
+    assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
+    assert engine.outbox.ledger(intent_id)[1]["holder"] == await other.started()
+    # It works on as if nothing had been.
+    other.send(SIGTERM)
+    assert await other.ended() == 0
+    await engine.until_status(engine.outbox.enqueue(3, "own"))
+
+
+async def test_call_that_does_not_end_is_given_up_and_its_doubt_written_down(engine, tmp_path):
+    engine.publish(
+        "own",
+        gateway={"kind": "python", "function": "tests.support.gateways:cling"},
+        call_timeout_seconds=0.3,
+        connect_timeout_seconds=0.1,
+    )
+    [intent_id] = engine.outbox.enqueue(1, "own")
+    worker = engine.worker(test_folder=str(tmp_path))
+    await worker.logged("call_given_up")
+    await engine.until_status([intent_id])
+    assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
+    assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"
+    # What clings to its call does not cling to the process.
+    worker.send(SIGTERM)
+    assert await worker.ended() == 0

@@ -1,0 +1,62 @@
+"""Somebody reaps, one at a time, or no worker starts."""
+
+from __future__ import annotations
+
+from signal import SIGKILL
+
+import pytest
+
+from tests.support.engine import until
+
+REFUSED = {
+    "heartbeat": ({"heartbeat_seconds": "10"}, "heartbeat_seconds (10) must be less than"),
+    "reaper": ({"reaper_seconds": "30"}, "reaper_seconds (30) must be less than lease_seconds"),
+    "shutdown": ({"shutdown_seconds": "31"}, "shutdown_seconds (31) must not be over"),
+    "contract": (
+        {"heartbeat_seconds": "1"},
+        "target sms: heartbeat_seconds (1) must be less than lease_seconds / 3 (0.666667)",
+    ),
+    "call": (
+        {"lease_seconds": "3", "heartbeat_seconds": "0.9"},
+        "target long: call_timeout_seconds (25) must be less than lease_seconds (3)",
+    ),
+    "no reaper": ({"reaper": "false"}, "--no-reaper is refused"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_worker_refuses_to_start_with_what_cannot_work(engine, case):
+    environment, reason = REFUSED[case]
+    if case == "call":
+        engine.publish("long", lease_seconds=30, call_timeout_seconds=25)
+    else:
+        engine.publish("sms")
+    worker = engine.worker(**environment)
+    assert await worker.ended() == 1
+    assert reason in worker.log.read_text()
+
+
+async def test_two_instances_have_one_reaper_and_a_dead_one_is_replaced(engine):
+    engine.publish("sms")
+    workers = [engine.worker(), engine.worker()]
+    for worker in workers:
+        await worker.started()
+    await until(lambda: any(worker.lines("reaping") for worker in workers))
+    await engine.until_status(engine.outbox.enqueue(20))
+    [reaper] = [worker for worker in workers if worker.lines("reaping")]
+    [other] = [worker for worker in workers if worker is not reaper]
+    reaper.send(SIGKILL)
+    await other.logged("reaping")
+
+
+async def test_worker_without_a_reaper_starts_where_another_reaps(engine):
+    engine.publish("sms")
+    await engine.worker().logged("reaping")
+    worker = engine.worker("--no-reaper")
+    await worker.started()
+    await until(
+        lambda: engine.database.execute(
+            "SELECT 1 FROM leasehold.instances WHERE detail ->> 'reaper' = 'false'"
+        )
+    )
+    assert worker.lines("nothing_reaps") == []
