@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import reduce
 from uuid import UUID
 
 import psycopg
@@ -21,6 +22,7 @@ from leasehold.intake.wake import Wakeups
 from leasehold.store.postgres.store import PostgresStore
 
 KEY = "order-4711"
+NESTED = reduce(lambda inner, _: [inner], range(5000), [])
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,9 @@ async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(clie
         (new(priority=9), InvalidArgument, "priority"),
         (new(payload={"x": "\0"}), InvalidArgument, "cannot store"),
         (new(metadata={"x": object()}), InvalidArgument, "metadata is no JSON"),
+        (new(payload=None, body="text"), InvalidArgument, "body must be bytes"),
+        (new(due_at="tomorrow"), InvalidArgument, "due_at must be a datetime"),
+        (new(payload=NESTED), InvalidArgument, "nested too deeply"),
     ],
 )
 async def test_refused_intent_is_an_error_that_says_why(client, intent, error, told):

@@ -94,8 +94,9 @@ class Client:
     async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:
         try:
             return await self._store.enqueue_intents(batch)
-        except InvalidArgument:
-            # One value that cannot even be read ends the call for all; nothing was written.
+        except (InvalidArgument, TypeError, AttributeError, RecursionError):
+            # One value that cannot even be read, or sent, ends the call for all; nothing was
+            # written.
             asked = Asked(batch)
             if not asked.has_problems:
                 raise
