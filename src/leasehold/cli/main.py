@@ -15,6 +15,7 @@ from leasehold.cli.migrate import migrate
 from leasehold.cli.retention import prune
 from leasehold.cli.sandbox import sandbox
 from leasehold.cli.targets import app as targets_app
+from leasehold.cli.worker import worker
 from leasehold.domain.errors import LeaseholdError
 
 
@@ -61,3 +62,4 @@ app.command()(migrate)
 app.command()(prune)
 app.command()(sandbox)
 app.add_typer(targets_app, name="targets")
+app.command()(worker)
