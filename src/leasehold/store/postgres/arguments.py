@@ -24,7 +24,7 @@ def json_argument(value: object) -> str:
     """Write JSON that PostgreSQL can read; Python's own would let NaN pass."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"this is no JSON: {error}") from error
 
 
