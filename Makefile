@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format test-programs bench-sql reference lock clean
+.PHONY: help setup run test check format test-programs bench bench-sql reference lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,16 +45,28 @@ format: setup ## Apply the formatter and the safe fixes
 test-programs: ## Install the programs of the distribution that some tests need (Debian, as root)
 	@sh tests/support/install_programs.sh
 
+bench: setup $(PEERS)/.installed ## Measure Leasehold beside other queues on PostgreSQL
+	@$(BIN)/python -m benchmarks.peers
+
+# Peers that cannot be installed are named as skipped, so this does not fail for them.
+$(PEERS)/.installed: requirements/bench.txt
+	@echo "Installing the pinned peers into $(PEERS) (once, about a minute) ..."
+	@$(PYTHON) -m venv $(PEERS)
+	@if $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt; \
+	  then touch $@; else echo "The peers could not be installed; the report names those that are missing."; fi
+
 bench-sql: setup ## Measure the database functions beside bare SQL
 	@$(BIN)/python -m benchmarks.sql
 
 reference: setup ## Write docs/reference/functions.md from the live schema
 	@$(BIN)/python -m tests.support.reference
 
-lock: setup ## Pin requirements/dev.txt anew
+lock: setup ## Pin requirements/dev.txt and requirements/bench.txt anew
 	@$(BIN)/python -m pip install --quiet pip-tools
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --extra embedded --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-header --output-file requirements/bench.txt requirements/bench.in
 
-clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the virtual environments and caches
+	@rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,87 @@
+"""Ours: one Instance with a Python gateway that accepts everything at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peer_engine import QUEUE, payload
+from leasehold.config import read_settings
+from leasehold.domain.contract import Contract
+from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.intent import NewIntent
+from leasehold.domain.outcome import Accepted
+from leasehold.intake.accept import Client
+from leasehold.runtime.instance import Instance
+from leasehold.store.postgres.migrate import migrate
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from benchmarks.peer_engine import Called
+    from leasehold.gateway.protocol import Submission
+
+CONCURRENCY = 1_000
+
+_ACCEPTED = Accepted()
+_called: Called = lambda _: None  # noqa: E731 (replaced by `work`)
+
+
+async def accept(submission: Submission) -> Accepted:
+    """Be the gateway."""
+    document: Any = submission.payload.value() if submission.payload else {}
+    _called(document["number"])
+    return _ACCEPTED
+
+
+class Engine:
+    distributions = ("leasehold",)
+    settings = f"concurrency={CONCURRENCY}"
+    unfinished = "SELECT count(*) FROM leasehold.outbox_pending"
+    on_uvloop = False
+
+    async def install(self, url: str) -> None:
+        migrate(url)
+        await publish(
+            url,
+            Contract(
+                target=QUEUE,
+                scope="item",
+                guarantee="keyed",
+                gateway=PythonTerms(function="benchmarks.peer_leasehold:accept"),
+                concurrency=CONCURRENCY,
+            ),
+        )
+
+    @asynccontextmanager
+    async def producer(self, url: str) -> AsyncGenerator[Producer]:
+        async with Client.connected(url) as client:
+            yield Producer(client)
+
+    async def work(self, url: str, called: Called) -> None:
+        global _called
+        _called = called
+        # A worker of production says little; the others of this benchmark are as quiet.
+        logging.disable(logging.INFO)
+        async with Instance(read_settings(database_url=url, concurrency=CONCURRENCY)):
+            await asyncio.Event().wait()
+
+
+class Producer:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def one(self, number: int) -> None:
+        await self._client.enqueue(QUEUE, payload(number))
+
+    async def many(self, numbers: range) -> None:
+        given = [NewIntent(target=QUEUE, payload=payload(number)) for number in numbers]
+        await self._client.enqueue_many(given)
+
+
+async def publish(url: str, contract: Contract) -> None:
+    async with PostgresStore(url) as store:
+        await store.publish_contract(contract.target, contract.terms(), "benchmark")

@@ -1,0 +1,130 @@
+"""Engines as the benchmark sees them: processes that answer in JSON lines, each on its database."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from benchmarks.server import BenchmarkServer
+
+ROOT = Path(__file__).parent.parent
+PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+OURS = "leasehold"
+PEERS = ("pgqueuer", "procrastinate", "absurd", "awa", "dbos")
+
+_PATIENCE_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+
+
+class EngineFailed(Exception):
+    """An engine cannot be run; the last line that it said is the reason."""
+
+
+class Talk:
+    """One running process of an engine, answering line by line."""
+
+    def __init__(self, name: str, job: str, *arguments: str) -> None:
+        python = sys.executable if name == OURS else str(PEERS_PYTHON)
+        if not Path(python).exists():
+            raise EngineFailed(f"not installed: there is no {PEERS_PYTHON.relative_to(ROOT)}")
+        self._name = f"{name} {job}"
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.peer_runner", name, job, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._read = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()  # pyright: ignore[reportOptionalMemberAccess]
+        self._process.stderr.close()  # pyright: ignore[reportOptionalMemberAccess]
+
+    def tell(self, line: str) -> None:
+        self._process.stdin.write(f"{line}\n".encode())  # pyright: ignore[reportOptionalMemberAccess]
+
+    def hear(self, seconds: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+        """Give the next JSON line; whatever else a library prints is passed over."""
+        while True:
+            line = self._line(seconds)
+            if line.startswith(b"{"):
+                return json.loads(line)
+
+    def _line(self, seconds: float) -> bytes:
+        while b"\n" not in self._read:
+            stdout = self._process.stdout.fileno()  # pyright: ignore[reportOptionalMemberAccess]
+            ready, _, _ = select.select([stdout], [], [], seconds)
+            if not ready:
+                raise EngineFailed(f"{self._name} was silent for {seconds:.0f} s")
+            more = self._process.stdout.read(65_536)  # pyright: ignore[reportOptionalMemberAccess]
+            if not more:
+                raise EngineFailed(f"{self._name} ended: {self._last_words()}")
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        said = self._process.stderr.read().decode(errors="replace")  # pyright: ignore[reportOptionalMemberAccess]
+        lines = [line for line in said.splitlines() if line.strip()]
+        return lines[-1][:200] if lines else f"exit code {self._process.wait()}"
+
+
+def ask(name: str, job: str, *arguments: str, seconds: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+    """Run a job to its end and give its one answer."""
+    with Talk(name, job, *arguments) as talk:
+        return talk.hear(seconds)
+
+
+class Database:
+    """A database of the server, for one engine and one measurement."""
+
+    def __init__(self, url: str, about: dict[str, Any]) -> None:
+        self.url = url
+        versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        self.engine = f"{versions} ({about['settings']})"
+
+    def settle(self) -> None:
+        """What autovacuum would have done by and by, for everybody alike."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def fresh_database(server: BenchmarkServer, name: str) -> Iterator[Database]:
+    """An empty database with the engine's schema, gone afterwards."""
+    own = f"bench_{name}"
+    server.execute(f"DROP DATABASE IF EXISTS {own} WITH (FORCE)")
+    server.execute(f"CREATE DATABASE {own}")
+    url = server.url.rsplit("/", 1)[0] + f"/{own}"
+    try:
+        yield Database(url, ask(name, "install", url))
+    finally:
+        server.execute(f"DROP DATABASE IF EXISTS {own} WITH (FORCE)")

@@ -1,0 +1,171 @@
+"""One engine in a process of its own, in its own virtual environment; answers in JSON lines.
+
+    python -m benchmarks.peer_runner <engine> install <url>
+    python -m benchmarks.peer_runner <engine> enqueue_single|enqueue_bulk <url> <items>
+    python -m benchmarks.peer_runner <engine> drain <url> <items> <seconds at most>
+    python -m benchmarks.peer_runner <engine> serve <url>      until its standard input ends
+    python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input
+
+Times are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from benchmarks.peer_engine import BULK
+
+if TYPE_CHECKING:
+    from benchmarks.peer_engine import Engine
+
+# How often a drain looks whether it is over.
+LOOK_SECONDS = 0.005
+MEMORY_AT = (0.1, 0.5, 1.0)
+
+
+def say(**line: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
+    # One write per line, since workers call from many threads.
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+async def install(engine: Engine, url: str) -> None:
+    await engine.install(url)
+    versions = {name: metadata.version(name) for name in engine.distributions}
+    say(versions=versions, settings=engine.settings)
+
+
+async def enqueue_single(engine: Engine, url: str, items: str) -> None:
+    async with engine.producer(url) as producer:
+        await producer.one(-1)  # connects
+        began_at = time.monotonic()
+        for number in range(int(items)):
+            await producer.one(number)
+        say(items=int(items), seconds=time.monotonic() - began_at)
+
+
+async def enqueue_bulk(engine: Engine, url: str, items: str) -> None:
+    async with engine.producer(url) as producer:
+        began_at = time.monotonic()
+        for first in range(0, int(items), BULK):
+            await producer.many(range(first, min(first + BULK, int(items))))
+        say(items=int(items), seconds=time.monotonic() - began_at)
+
+
+class Calls:
+    """Counts calls; cheap, and right from any thread."""
+
+    def __init__(self) -> None:
+        self.first_at: float | None = None
+        self.count = 0
+        self._next = itertools.count(1).__next__
+
+    def called(self, _number: int) -> None:
+        if self.first_at is None:
+            self.first_at = time.monotonic()
+        self.count = self._next()
+
+
+async def drain(engine: Engine, url: str, items: str, seconds_max: str) -> None:
+    """From the first call to the last item that the database knows as finished."""
+    wanted, calls = int(items), Calls()
+    ends_at = time.monotonic() + float(seconds_max)
+    cpu_before = cpu_seconds()
+    memory: dict[str, int] = {}
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        left = await unfinished(engine, connection)
+        if left != wanted:
+            raise RuntimeError(f"{left} items are waiting, not {wanted}")
+        worker = asyncio.create_task(engine.work(url, calls.called))
+        while left and time.monotonic() < ends_at:
+            await asyncio.sleep(LOOK_SECONDS)
+            note_memory(memory, calls.count / wanted)
+            if worker.done():
+                worker.result()
+            if calls.count >= wanted:
+                left = await unfinished(engine, connection)
+        ended_at = time.monotonic()
+        cpu = cpu_seconds() - cpu_before
+        left = await unfinished(engine, connection)
+    say(
+        items=wanted - left,
+        seconds=ended_at - (calls.first_at or ended_at),
+        cpu_seconds=cpu,
+        memory=memory,
+        is_cut_short=left > 0,
+    )
+    end()
+
+
+async def serve(engine: Engine, url: str) -> None:
+    def called(number: int) -> None:
+        say(number=number, begun_at=time.monotonic())
+
+    worker = asyncio.create_task(engine.work(url, called))
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    await asyncio.wait([worker, over], return_when=asyncio.FIRST_COMPLETED)
+    if worker.done():
+        worker.result()
+    end()
+
+
+async def trickle(engine: Engine, url: str) -> None:
+    async with engine.producer(url) as producer:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            called_at = time.monotonic()
+            await producer.one(int(line))
+            say(called_at=called_at, committed_at=time.monotonic())
+
+
+async def unfinished(engine: Engine, connection: psycopg.AsyncConnection[Any]) -> int:
+    cursor = await connection.execute(engine.unfinished)
+    [count] = await cursor.fetchone() or [0]
+    return count
+
+
+def note_memory(memory: dict[str, int], done: float) -> None:
+    for part in MEMORY_AT:
+        if done >= part and f"{part:.0%}" not in memory:
+            memory[f"{part:.0%}"] = resident_bytes()
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:  # noqa: PTH123 (one read of a pseudo file)
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def end() -> None:
+    """Leave at once: all is said, and nothing is gained by waiting for workers to stop."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    name, job, *arguments = sys.argv[1:]
+    engine: Engine = importlib.import_module(f"benchmarks.peer_{name}").Engine()
+    jobs = (install, enqueue_single, enqueue_bulk, drain, serve, trickle)
+    [run] = [one for one in jobs if one.__name__ == job]
+    if engine.on_uvloop:
+        importlib.import_module("uvloop").run(run(engine, *arguments))
+    else:
+        asyncio.run(run(engine, *arguments))
+
+
+if __name__ == "__main__":
+    main()

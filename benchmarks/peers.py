@@ -1,0 +1,297 @@
+"""Leasehold beside other queues on PostgreSQL, on one server in one run: `make bench`.
+
+Every engine has a database, a process and at best a virtual environment of its own, and runs at its
+best documented settings. An engine that cannot be installed or run is named with the reason.
+`--smoke` runs everything with few items, for our own engine and whatever peers are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+
+from benchmarks import scripts
+from benchmarks.peer_engine import BULK
+from benchmarks.peer_process import OURS, PEERS, EngineFailed, Talk, ask, fresh_database
+from benchmarks.peer_workers import one_and_two_workers
+from benchmarks.report import Row, machine, publish
+from benchmarks.server import SETTINGS, BenchmarkServer, benchmark_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Found = TypeVar("Found")
+
+console = Console(stderr=True)
+
+SQL_BATCH = 100
+# An engine that needed this long in all is not drained again.
+DRAIN_SECONDS_ENOUGH = 30.0
+
+
+@dataclass(frozen=True)
+class Amounts:
+    drained: int = 50_000
+    single: int = 2_000
+    picked_up: int = 200
+    remembered: int = 500_000
+    through_sandbox: int = 4_000
+    rounds: int = 3
+    drain_seconds_max: float = 60.0
+
+
+SMOKE = Amounts(
+    drained=200,
+    single=50,
+    picked_up=5,
+    remembered=2_000,
+    through_sandbox=200,
+    rounds=1,
+    drain_seconds_max=5.0,
+)
+
+
+@dataclass(frozen=True)
+class Pickup:
+    """How long one item waited for an idle worker."""
+
+    after_commit_ms: float
+    after_enqueue_ms: float
+
+
+class PeersBenchmark:
+    """Every measurement of the report; an engine that fails once is left out from then on."""
+
+    def __init__(self, server: BenchmarkServer, amounts: Amounts, peers: list[str]) -> None:
+        self.server = server
+        self.amounts = amounts
+        self.engines = [OURS, *peers]
+        self.rows: list[Row] = []
+        self.about: dict[str, str] = {}
+
+    def run(self) -> None:
+        self.drain()
+        self.one_by_one()
+        self.memory()
+        self.workers()
+
+    def drain(self) -> None:
+        """In turns, so that noise falls on all; what one call hands in is measured on the way."""
+        rates: defaultdict[str, list[float]] = defaultdict(list)
+        bulk: defaultdict[str, list[float]] = defaultdict(list)
+        cpu: defaultdict[str, list[float]] = defaultdict(list)
+        spent: defaultdict[str, float] = defaultdict(float)
+        for _ in range(self.amounts.rounds):
+            for statement in ("raw SQL", "our functions in SQL"):
+                rates[statement].append(self.sql_rate(statement))
+            for name in self.remaining():
+                if spent[name] < DRAIN_SECONDS_ENOUGH:
+                    found = self.attempt(name, lambda name=name: self.drain_once(name))
+                    if found is not None:
+                        rates[name].append(found["rate"])
+                        bulk[name].append(found["bulk"])
+                        cpu[name].append(found["cpu"])
+                        spent[name] += found["seconds"]
+        drained = f"drain of {self.amounts.drained:,} no-op items"
+        for statement in ("raw SQL", "our functions in SQL"):
+            name = f"claim+complete of {SQL_BATCH}, {statement}"
+            self.add(name, statistics.median(rates.pop(statement)), "items/s")
+            self.against(f"{drained}: {OURS}", rates[OURS], "items/s", name)
+        self.compare(drained, rates, "items/s", best=max)
+        self.compare(f"enqueue {BULK:,} per call", bulk, "items/s", best=max)
+        self.compare("CPU of the worker per item", cpu, "µs", best=min)
+
+    def drain_once(self, name: str) -> dict[str, float]:
+        items = self.amounts.drained
+        with fresh_database(self.server, name) as database:
+            self.about[name] = database.engine
+            filled = ask(name, "enqueue_bulk", database.url, str(items), seconds=600)
+            database.settle()
+            limit = self.amounts.drain_seconds_max
+            found = ask(name, "drain", database.url, str(items), str(limit), seconds=limit + 60)
+        if not found["items"]:
+            raise EngineFailed("nothing was drained")
+        rate = found["items"] / found["seconds"]
+        if found["is_cut_short"]:
+            progress(f"{name}: cut short after {found['items']:,} of {items:,} items")
+        progress(f"{name}: drained {rate:,.0f} items/s")
+        return {
+            "rate": rate,
+            "bulk": filled["items"] / filled["seconds"],
+            "cpu": found["cpu_seconds"] / found["items"] * 1e6,
+            "seconds": found["seconds"],
+        }
+
+    def sql_rate(self, statement: str) -> float:
+        """The same from pgbench: how fast the database alone could be."""
+        make = (
+            scripts.bare_claim_and_complete
+            if statement == "raw SQL"
+            else scripts.claim_and_complete
+        )
+        scripts.fill(self.server, self.amounts.drained)
+        transactions = max(self.amounts.drained // SQL_BATCH, 1)
+        rate = SQL_BATCH * self.server.transactions_per_second(
+            make(SQL_BATCH), transactions=transactions
+        )
+        progress(f"{statement}: {rate:,.0f} items/s")
+        return rate
+
+    def one_by_one(self) -> None:
+        """An idle worker that gets one item at a time, and a producer that has no bulk."""
+        picked: dict[str, list[Pickup]] = {}
+        rates: dict[str, list[float]] = {}
+        for name in self.remaining():
+            found = self.attempt(name, lambda name=name: self.one_by_one_of(name))
+            if found is not None:
+                picked[name], rates[name] = found
+        self.compare("enqueue one by one", rates, "items/s", best=max)
+        for percent in (50, 99):
+            for told in ("commit", "enqueue"):
+                values = {
+                    name: [percentile([getattr(one, f"after_{told}_ms") for one in found], percent)]
+                    for name, found in picked.items()
+                }
+                self.compare(f"pickup, {told} to call, p{percent}", values, "ms", best=min)
+
+    def one_by_one_of(self, name: str) -> tuple[list[Pickup], list[float]]:
+        with fresh_database(self.server, name) as database:
+            picked = list(self.pickups(name, database.url))
+            items = str(self.amounts.single)
+            found = ask(name, "enqueue_single", database.url, items, seconds=300)
+        progress(f"{name}: picked up {len(picked)}, enqueued {items} one by one")
+        return picked, [found["items"] / found["seconds"]]
+
+    def pickups(self, name: str, url: str) -> Iterator[Pickup]:
+        """At random moments, each when the one before is over; the first ones only warm up."""
+        with Talk(name, "serve", url) as worker, Talk(name, "trickle", url) as producer:
+            for number in range(-3, self.amounts.picked_up):
+                producer.tell(str(number))
+                told = producer.hear()
+                begun_at = worker.hear()["begun_at"]
+                if number >= 0:
+                    # A worker may begin before the producer has heard of its commit.
+                    yield Pickup(
+                        after_commit_ms=max(begun_at - told["committed_at"], 0.0) * 1e3,
+                        after_enqueue_ms=(begun_at - told["called_at"]) * 1e3,
+                    )
+                time.sleep(random.uniform(0.05, 0.15))
+
+    def memory(self) -> None:
+        items = self.amounts.remembered
+        with fresh_database(self.server, OURS) as database:
+            ask(OURS, "enqueue_bulk", database.url, str(items), seconds=1200)
+            database.settle()
+            found = ask(OURS, "drain", database.url, str(items), "1200", seconds=1300)
+        memory = {part: size / 2**20 for part, size in found["memory"].items()}
+        first = f"memory of the worker at 10% of {items:,} items"
+        self.add(first, memory["10%"], "MiB")
+        for part in ("50%", "100%"):
+            name = f"memory of the worker at {part} of {items:,} items"
+            self.add(name, memory[part], "MiB", first, memory[part] / memory["10%"])
+        self.add(f"drain of {items:,} no-op items", found["items"] / found["seconds"], "items/s")
+
+    def workers(self) -> None:
+        with fresh_database(self.server, OURS) as database:
+            one, two = one_and_two_workers(database.url, self.amounts.through_sandbox)
+        name = "gateway of 20 ms: one worker"
+        self.add(name, one, "items/s")
+        self.add("gateway of 20 ms: two workers", two, "items/s", name, two / one)
+
+    def remaining(self) -> list[str]:
+        return list(self.engines)
+
+    def attempt(self, name: str, measure: Callable[[], Found]) -> Found | None:
+        """Measure, or leave the engine out with its reason; ours must not fail."""
+        try:
+            return measure()
+        except EngineFailed as failure:
+            if name == OURS:
+                raise
+            self.leave_out(name, str(failure))
+            return None
+
+    def leave_out(self, name: str, why: str) -> None:
+        self.engines = [one for one in self.engines if one != name]
+        self.about[name] = f"skipped: {why}"
+        progress(f"{name} is skipped: {why}")
+
+    def compare(
+        self,
+        measurement: str,
+        values: dict[str, list[float]],
+        unit: str,
+        best: Callable[[Iterator[float]], float],
+    ) -> None:
+        """Ours against the best of the peers, and what each of them had."""
+        middle = {name: statistics.median(found) for name, found in values.items()}
+        peers = {name: value for name, value in middle.items() if name != OURS}
+        for name, value in peers.items():
+            self.add(f"{measurement}: {name}", value, unit)
+        if not peers:
+            self.add(f"{measurement}: {OURS}", middle[OURS], unit)
+            return
+        winner = best(iter(peers.values()))
+        [against, *_] = [name for name, value in peers.items() if value == winner]
+        self.against(
+            f"{measurement}: {OURS}", values[OURS], unit, f"{measurement}: {against}", winner
+        )
+
+    def against(
+        self, name: str, values: list[float], unit: str, other: str, value: float | None = None
+    ) -> None:
+        ours = statistics.median(values)
+        base = value if value is not None else self.value_of(other)
+        self.add(name, ours, unit, other, ours / base if base else None)
+
+    def value_of(self, name: str) -> float:
+        return next(row.value for row in self.rows if row.name == name)
+
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        against: str | None = None,
+        ratio: float | None = None,
+    ) -> None:
+        self.rows.append(Row(name, value, unit, against, ratio))
+        told = "" if ratio is None else f" ({ratio:.2f} of {against})"
+        progress(f"{name}: {value:,.1f} {unit}{told}")
+
+
+def progress(line: str) -> None:
+    console.print(f"  {line}", highlight=False)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="few items, one round")
+    parser.add_argument("--peers", default=",".join(PEERS), help="which, separated by commas")
+    arguments = parser.parse_args()
+    peers = [name for name in arguments.peers.split(",") if name]
+    load_before = os.getloadavg()[0]
+    with benchmark_server() as server:
+        scripts.publish_contracts(server)
+        benchmark = PeersBenchmark(server, SMOKE if arguments.smoke else Amounts(), peers)
+        benchmark.run()
+        header = machine() | {"postgresql": server.version()} | SETTINGS | {"fsync": "on"}
+    header |= {"load_before": f"{load_before:.1f}"} | benchmark.about
+    publish("peers-smoke" if arguments.smoke else "peers", header, benchmark.rows)
+
+
+if __name__ == "__main__":
+    main()

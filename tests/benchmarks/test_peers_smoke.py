@@ -1,0 +1,51 @@
+"""The benchmark beside other engines runs from end to end; its full run is `make bench`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = {"pgqueuer", "procrastinate", "absurd", "awa", "dbos"}
+MEASURED = (
+    "drain of 200 no-op items: leasehold",
+    "enqueue one by one: leasehold",
+    "enqueue 1,000 per call: leasehold",
+    "CPU of the worker per item: leasehold",
+    "pickup, commit to call, p50: leasehold",
+    "pickup, commit to call, p99: leasehold",
+    "memory of the worker at 100% of 2,000 items",
+    "gateway of 20 ms: two workers",
+)
+
+
+@pytest.mark.xdist_group("benchmark")
+def test_smoke_run_reports_every_measurement_and_names_every_peer():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", "--smoke"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((ROOT / "benchmarks" / "out" / "peers-smoke.json").read_text())
+    # Each is there with its version, or with the reason why it was left out.
+    assert {"leasehold", "postgresql", "fsync", *PEERS} <= report["header"].keys()
+    rows = report["rows"]
+    assert all(row.keys() == {"name", "value", "unit", "against", "ratio"} for row in rows)
+    # A call may begin before its producer has heard of the commit: that is a latency of 0.
+    assert all(row["value"] > 0 for row in rows if row["unit"] != "ms")
+    values = {row["name"]: row["value"] for row in rows}
+    for row in rows:
+        assert (row["ratio"] is None) == (row["against"] is None or not values[row["against"]])
+        if row["ratio"] is not None:
+            assert row["ratio"] == row["value"] / values[row["against"]]
+    assert set(MEASURED) <= values.keys()
+    skipped = {name for name in PEERS if report["header"][name].startswith("skipped: ")}
+    for name in PEERS - skipped:
+        assert f"drain of 200 no-op items: {name}" in values
