@@ -32,10 +32,10 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
 
 async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
     engine.publish("sms", concurrency=10)
-    engine.sandbox.dial(latency_ms=500)
-    ids = engine.outbox.enqueue(30)
-    first, second = engine.worker(), engine.worker()
+    engine.sandbox.dial(latency_ms=800)
+    first, second = engine.worker(concurrency="5"), engine.worker(concurrency="5")
     first_id, second_id = await first.started(), await second.started()
+    ids = engine.outbox.enqueue(30)
     await until(
         lambda: (
             {first_id, second_id}

@@ -166,6 +166,12 @@ class Engine:
         self._workers.append(started)
         return started
 
+    def nobody_failed(self) -> bool:
+        """Fail now, rather than wait for a worker that could not start."""
+        for worker in self._workers:
+            assert worker.process.poll() in (None, 0, -signal.SIGKILL), worker.log.read_text()
+        return True
+
     def statuses(self, intent_ids: list[UUID]) -> list[str]:
         rows = self.database.execute(
             "SELECT status FROM leasehold.intent_status WHERE intent_id = ANY (%s)", [intent_ids]
@@ -174,7 +180,7 @@ class Engine:
 
     async def until_status(self, intent_ids: list[UUID], status: str = "accepted") -> None:
         await until(
-            lambda: set(self.statuses(intent_ids)) == {status},
+            lambda: self.nobody_failed() and set(self.statuses(intent_ids)) == {status},
             told=lambda: [
                 self.statuses(intent_ids),
                 *(one.log.read_text() for one in self._workers),

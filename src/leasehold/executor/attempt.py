@@ -130,7 +130,8 @@ class Attempts:
         if must_begin:
             refused = await self._begin([held for held, _, _ in must_begin])
         for held, served, step in planned:
-            if id(held) not in refused:
+            # Meanwhile it may have been given back, by a shutdown that could not wait.
+            if id(held) not in refused and held.stage is Stage.CLAIMED:
                 held.call = asyncio.create_task(self._run(held, served, step))
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
@@ -187,6 +188,11 @@ class Attempts:
         served.calls += 1
         try:
             await self._act(held, served, step)
+        except Exception as error:  # noqa: BLE001 (a gateway that raises has said nothing)
+            _LOG.error("gateway_raised", exc_info=error, **self._names(held))
+            doubt = Unknown(reason="exception", detail=type(error).__name__)
+            outcome = with_delay(doubt, served.contract, held.claimed.attempt_no, 0)
+            self._completion.complete(Finished(held, outcome))
         finally:
             served.calls -= 1
             self._let_go_of_lost(held)

@@ -67,8 +67,9 @@ class CompetingExecutor:
 
     def work_is_due(self, target: str) -> None:
         """Take the hint that there is something to claim."""
-        self._hungry.add(target)
-        self.wake.set()
+        if target in self._targets.current:
+            self._hungry.add(target)
+            self.wake.set()
 
     def look_everywhere(self) -> None:
         """Take the hint that nobody knows what there is to claim."""
@@ -118,6 +119,7 @@ class CompetingExecutor:
             if not is_full and counts[target] < room[target]:
                 self._hungry.discard(target)
             self._metrics.in_flight(target, self._claims.in_flight(target))
+            self._metrics.breaker(target, self._targets.gate(target).breaker.state)
         for target, count in counts.items():
             self._targets.gate(target).bucket.take(count)
             self._metrics.claims(target, count)

@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import time
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
@@ -248,7 +249,9 @@ class Instance:
     async def _say_goodbye(self) -> None:
         if self._listener is not None:
             await self._listener.close()
-        await self._reaper.release()
-        await self._presence.release()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._reaper.release()
+                await self._presence.release()
         await self._targets.close()
         await self._store.pool.close()

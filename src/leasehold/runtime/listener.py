@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Between two proofs that the connection is alive.
 LISTEN_SECONDS = 30.0
 _CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 5.0
 
 
 class Listener:
@@ -51,10 +52,11 @@ class Listener:
             connection = self._connection or await self._connected()
             async for hint in connection.notifies(timeout=LISTEN_SECONDS):
                 self._executor.work_is_due(hint.payload)
-            await connection.execute("SELECT 1")
-        except psycopg.Error as error:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await connection.execute("SELECT 1")
+        except (psycopg.Error, TimeoutError) as error:
             await self.close()
-            said = without_password(str(error), self._parameters)
+            said = without_password(str(error) or "no answer", self._parameters)
             raise DatabaseUnavailable(f"listening failed: {said}") from None
         return AGAIN
 

@@ -1,0 +1,87 @@
+"""A breaker opens when a target is full, probes with one call, and closes when that works."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.domain.outcome import Accepted, Retryable, Unknown
+from leasehold.executor.backpressure import Gate
+
+FULL = Retryable(is_saturated=True)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def gate(clock):
+    return Gate(5, None, clock)
+
+
+def test_full_target_is_left_alone_for_as_long_as_it_asked(gate, clock):
+    gate.breaker.saw(Retryable(is_saturated=True, retry_after_seconds=7))
+    assert (gate.breaker.state, gate.room(0), gate.seconds_until_room()) == ("open", 0, 7)
+    clock.now = 7
+    assert (gate.breaker.state, gate.room(0), gate.room(1)) == ("half_open", 1, 0)
+    gate.breaker.saw(Accepted())
+    assert (gate.breaker.state, gate.room(1)) == ("closed", 4)
+
+
+def test_calls_that_were_under_way_neither_close_it_nor_make_the_pause_longer(gate, clock):
+    gate.breaker.saw(FULL)
+    gate.breaker.saw(FULL)
+    gate.breaker.saw(Accepted())
+    assert gate.breaker.state == "open"
+    clock.now = 1
+    assert gate.breaker.state == "half_open"
+
+
+@pytest.mark.parametrize("probe", [FULL, Unknown()])
+def test_probe_that_fails_doubles_the_pause(gate, clock, probe):
+    gate.breaker.saw(FULL)
+    clock.now = 1
+    gate.breaker.saw(probe)
+    assert gate.breaker.seconds_until_probe == 2
+    clock.now = 3
+    gate.breaker.saw(probe)
+    assert gate.breaker.seconds_until_probe == 4
+
+
+def test_unknown_outcome_alone_is_no_sign_of_saturation(gate):
+    gate.breaker.saw(Unknown())
+    assert gate.breaker.state == "closed"
+
+
+def test_endless_retry_after_is_looked_at_again_in_minutes(gate):
+    gate.breaker.saw(Retryable(is_saturated=True, retry_after_seconds=1e9))
+    assert gate.breaker.seconds_until_probe == 300
+
+
+def test_rate_bounds_what_may_start_now(clock):
+    gate = Gate(100, 50, clock)
+    assert gate.room(0) == 5
+    gate.bucket.take(5)
+    assert gate.room(0) == 0
+    assert gate.seconds_until_room() == pytest.approx(0.02)
+    clock.now = 0.04
+    assert gate.room(0) == 2
+    clock.now = 100
+    assert gate.room(0) == 5
+
+
+def test_slow_rate_lets_one_go_at_a_time(clock):
+    gate = Gate(10, 0.5, clock)
+    assert gate.room(0) == 1
+    gate.bucket.take(1)
+    assert gate.seconds_until_room() == pytest.approx(2)
+    clock.now = 2
+    assert gate.room(0) == 1

@@ -1,0 +1,55 @@
+"""Each relation between times is refused by name, for a process and for each lease."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.config import read_settings
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.timing import Timings
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            {"heartbeat_seconds": 10},
+            r"heartbeat_seconds \(10\) must be less than lease_seconds / 3 \(10\)",
+        ),
+        ({"heartbeat_seconds": 4, "lease_seconds": 12}, r"lease_seconds / 3 \(4\)"),
+        ({"reaper_seconds": 30}, r"reaper_seconds \(30\) must be less than lease_seconds \(30\)"),
+        ({"shutdown_seconds": 30.5}, r"shutdown_seconds \(30.5\) must not be over lease_seconds"),
+    ],
+)
+def test_impossible_relation_is_refused_with_its_reason(given, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        Timings(**given)
+    with pytest.raises(InvalidArgument, match=reason):
+        read_settings(**given, pool_wait_seconds=1, statement_seconds=4)
+
+
+def test_bounds_that_are_just_possible_are_taken():
+    Timings(heartbeat_seconds=9.99, reaper_seconds=29.9, shutdown_seconds=30)
+
+
+def test_call_that_outlasts_its_lease_is_refused():
+    timings = Timings(heartbeat_seconds=1, reaper_seconds=2, shutdown_seconds=3)
+    timings.require(10, 9.9)
+    with pytest.raises(InvalidArgument, match=r"call_timeout_seconds \(10\) must be less than"):
+        timings.require(10, 10)
+
+
+def test_process_can_only_make_a_contracts_lease_shorter():
+    assert Timings().lease_of(120) == 120
+    assert Timings(lease_seconds=60).lease_of(120) == 60
+    assert Timings(lease_seconds=60).lease_of(30) == 30
+
+
+def test_settings_file_comes_after_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEASEHOLD_REAPER_SECONDS", "7")
+    file = tmp_path / "settings"
+    file.write_text("LEASEHOLD_REAPER_SECONDS=8\nLEASEHOLD_CONCURRENCY=3\n")
+    settings = read_settings(file)
+    assert (settings.reaper_seconds, settings.concurrency) == (7, 3)
+    with pytest.raises(InvalidArgument, match="no settings file"):
+        read_settings(tmp_path / "missing")
