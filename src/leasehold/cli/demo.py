@@ -1,31 +1,27 @@
-"""`leasehold demo`: the state machine at work on a private database, with its ledger to look at."""
+"""`leasehold demo`: the product at work, on a private database and against a gateway of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
-import time
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from leasehold.cli.demo_play import Played, play
-from leasehold.config import Settings, read_settings
-from leasehold.store.embedded import EmbeddedPostgres, find_binaries
+from leasehold.cli.demo_database import own_database
+from leasehold.cli.demo_play import Plan, Play
+from leasehold.cli.demo_signals import Interruption
+from leasehold.cli.demo_view import Teller
+from leasehold.observe.logs import configure_logs
+from leasehold.store.embedded import EmbeddedPostgres, default_data_dir
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from leasehold.cli.demo_audit import Audit
 
-    from leasehold.store.answers import Attempt, IntentStatus
-
-_WATCH_SECONDS = 2.0
-_PIPE_WIDTH = 110  # where there is no window to fit into
+DEFAULT_SECONDS = 20.0
 
 
 def demo(
@@ -34,100 +30,62 @@ def demo(
         typer.Option(help="Where the private database lies.", show_default="your data folder"),
     ] = None,
     *,
-    keep_running: Annotated[
-        bool,
-        typer.Option("--keep-running", help="Keep the database up, also without a terminal."),
+    for_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--for",
+            min=1,
+            max=86_400,
+            metavar="SECONDS",
+            help="Enqueue for so long, wait until all is done, and end with a summary.",
+            show_default=f"until Ctrl-C; with --kill, or without a terminal, {DEFAULT_SECONDS:g}",
+        ),
+    ] = None,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill a worker in the middle, and see it recovered.")
     ] = False,
+    workers: Annotated[int, typer.Option(min=1, max=8, help="Worker processes.")] = 2,
+    rate: Annotated[float, typer.Option(min=0.1, max=200, help="Sample intents per second.")] = 4.0,
 ) -> None:
-    """Push sample intents through a private database, and show the ledger that they leave."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+    """Run workers, a gateway that misbehaves a little and a trickle of intents, and show them.
+
+    In a terminal it shows a live view until Ctrl-C. Where stdin is no terminal it prints lines and
+    ends by itself. Exit code 0 only if no intent was lost and none had its effect twice.
+    """
+    interruption = Interruption()
+    seconds = seconds_to_play(for_seconds, is_kill=kill, is_terminal=sys.stdin.isatty())
+    plan = Plan(seconds=seconds, is_kill=kill, workers=workers, rate_per_second=rate)
+    is_live = sys.stdout.isatty() and not Console().is_dumb_terminal
+    teller = Teller(is_live=is_live, on_closed=interruption.request)
     try:
-        with EmbeddedPostgres(data_dir, progress=_say) as database:
-            _show(console, database.url)
-            if keep_running or sys.stdin.isatty():
-                _keep_up(database)
-            _say("\nStopping the database; with --keep-running it stays up")
+        found = _perform(plan, data_dir, teller, interruption)
     except KeyboardInterrupt:
-        _say("stopped")
+        found = None
+    if found is None:
+        teller.write("stopped")
+    elif not found.is_clean:
+        raise typer.Exit(code=1)
 
 
-def _show(console: Console, database_url: str) -> None:
-    applied = migrate(database_url)
-    _say(f"migrated: {len(applied)} steps" if applied else "the schema is up to date")
-    settings = read_settings(database_url=database_url, application_name="leasehold demo")
-    played, attempts, statuses = asyncio.run(_play(settings))
-    console.print()
-    console.print(_ledger(played, attempts, statuses))
-    console.print()
-    console.print(_statuses(played, statuses))
-    # Not through Rich, which would break a long line where no shell expects it.
-    typer.echo(f"\nThe database: {database_url}")
-    typer.echo(f"Look further: {shlex.join([_psql(), database_url])}")
-    typer.echo("    TABLE leasehold.supervisor; TABLE leasehold.intent_status; \\df leasehold.*")
+def seconds_to_play(asked: float | None, *, is_kill: bool, is_terminal: bool) -> float | None:
+    """Say for how long intents are enqueued; None: until somebody presses Ctrl-C."""
+    if asked is None and (is_kill or not is_terminal):
+        return DEFAULT_SECONDS
+    return asked
 
 
-async def _play(
-    settings: Settings,
-) -> tuple[Played, Sequence[Attempt], Sequence[IntentStatus]]:
-    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
-        played = await play(store, _say)
-        intent_ids = list(played.story_of)
-        return played, await store.read_ledger(intent_ids), await store.read_status(intent_ids)
-
-
-def _ledger(played: Played, attempts: Sequence[Attempt], statuses: Sequence[IntentStatus]) -> Table:
-    targets = {status.intent_id: status.target for status in statuses}
-    table = Table(title="The ledger: one row per try or intervention, never changed")
-    for column in ("intent", "target", "attempt", "state", "reason", "holder", "when"):
-        table.add_column(column, overflow="fold", no_wrap=column == "state")
-    previous = None
-    order = list(played.story_of)
-    for attempt in sorted(attempts, key=lambda one: order.index(one.intent_id)):
-        is_first = attempt.intent_id != previous
-        previous = attempt.intent_id
-        table.add_row(
-            played.story_of[attempt.intent_id] if is_first else "",
-            targets[attempt.intent_id] if is_first else "",
-            str(attempt.attempt_no),
-            attempt.state,
-            attempt.reason or "",
-            attempt.holder,
-            f"{attempt.finished_at:%H:%M:%S}",
-        )
-    return table
-
-
-def _statuses(played: Played, statuses: Sequence[IntentStatus]) -> Table:
-    table = Table(title="The intents, as their users see them")
-    for column in ("intent", "id", "status", "attempts", "reference"):
-        table.add_column(column, overflow="fold")
-    order = list(played.story_of)
-    for status in sorted(statuses, key=lambda one: order.index(one.intent_id)):
-        table.add_row(
-            played.story_of[status.intent_id],
-            str(status.intent_id),
-            status.status,
-            str(status.attempts),
-            status.reference or "",
-        )
-    return table
-
-
-def _psql() -> str:
-    """Name a psql that surely exists: the one that came with the server."""
-    own = find_binaries().bin_dir / "psql"
-    return str(own) if own.exists() else "psql"
-
-
-def _keep_up(database: EmbeddedPostgres) -> None:
-    _say("\nPress Ctrl-C to stop")
-    while True:
-        time.sleep(_WATCH_SECONDS)
-        database.ensure_running()
-
-
-def _say(line: str) -> None:
-    typer.echo(line)
-    sys.stdout.flush()
+def _perform(
+    plan: Plan, data_dir: Path | None, teller: Teller, interruption: Interruption
+) -> Audit | None:
+    folder = (data_dir or default_data_dir()).expanduser().resolve()
+    with (
+        EmbeddedPostgres(folder, progress=teller.say) as database,
+        own_database(database.url, folder) as (database_url, logs),
+        (logs / "demo.log").open("w") as log,
+    ):
+        # What our own parts log would disturb the view.
+        configure_logs("json", stream=log)
+        applied = migrate(database_url)
+        teller.write(f"migrated a fresh database: {len(applied)} steps")
+        play = Play(plan, database_url, logs, teller, database.ensure_running)
+        return asyncio.run(play.perform(interruption))

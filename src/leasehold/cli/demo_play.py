@@ -1,181 +1,227 @@
-"""The play of `leasehold demo`: sample intents walk through the store, each to another end.
-
-Two workers act. One answers for whatever it claims; the other claims under a lease of one second
-and falls silent, so that its lease really runs out. Nothing is forced: every row on the ledger was
-written by the functions that a real instance calls.
-"""
+"""The play of `leasehold demo`: who enters when, and in which order they leave."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
-from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.intent import AttemptState, NewIntent
-from leasehold.domain.outcome import (
-    Accepted,
-    Rejected,
-    Result,
-    Retryable,
-    Submitted,
-    Unknown,
-)
+from leasehold.cli.demo_audit import audit
+from leasehold.cli.demo_kill import KillScene
+from leasehold.cli.demo_read import Reader, Snapshot
+from leasehold.cli.demo_sandbox import TROUBLE, SandboxClient
+from leasehold.cli.demo_stage import START_SECONDS, Stage
+from leasehold.cli.demo_trickle import Trickle, contracts
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
-    from leasehold.domain.intent import Claimed, IntentId
-    from leasehold.domain.outcome import Outcome
-    from leasehold.store.protocol import Store
+    from leasehold.cli.demo_audit import Audit
+    from leasehold.cli.demo_signals import Interruption
+    from leasehold.cli.demo_view import Teller
 
-WORKER, SILENT_WORKER, OPERATOR = "worker-1", "worker-2", "operator"
-CONTRACTS: Mapping[str, Mapping[str, str]] = {
-    "sms": {"scope": "item", "guarantee": "keyed"},
-    "payments": {"scope": "item", "guarantee": "lookup"},
-    "letters": {"scope": "item", "guarantee": "blind"},
-}
-# For the silent worker; then for the one that answers.
-ABANDONED = {"zombie": "sms", "in doubt": "payments"}
-ANSWERED = {
-    "accepted": "sms",
-    "retried": "sms",
-    "rejected": "sms",
-    "confirming": "payments",
-    "held": "letters",
-}
-_BATCH = 100
-_SHORT_LEASE_SECONDS = 1.0
-_PATIENCE_SECONDS = 20.0
+VIEW_SECONDS = 0.5
+# A quarantine, a few tries and a reserve for a busy machine.
+SETTLE_SECONDS = 60.0
+# The part of the time after which a worker is killed.
+KILL_AFTER = 0.3
+RATE_SECONDS = 10.0
+# Impatient, so that the view says soon when the database is gone.
+POOL = PoolSettings(
+    application_name="leasehold demo", wait_seconds=2.0, statement_seconds=3.0, lock_seconds=2.0
+)
+LEDGER_ROWS = 40
 _POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """The sample intents by what was to become of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was asked for. `seconds` is None where only a signal ends it."""
 
-    story_of: Mapping[IntentId, str]
-
-
-async def play(store: Store, say: Callable[[str], None]) -> Played:
-    """Publish, enqueue, claim, begin, complete, fall silent, repair, cancel."""
-    for target, terms in CONTRACTS.items():
-        await store.publish_contract(target, terms, OPERATOR)
-    say(f"published contracts: {', '.join(CONTRACTS)}")
-    run = uuid4().hex[:8]  # keys of an earlier run on this folder stand for its own intents
-
-    await _answer_all(store)  # what an earlier run left behind
-    abandoned = await _enqueue(store, run, ABANDONED)
-    await _fall_silent(store)
-    say(f"{SILENT_WORKER} claimed under a lease of {_SHORT_LEASE_SECONDS:g} s and fell silent")
-
-    answered = await _enqueue(store, run, ANSWERED)
-    cancelled = await _enqueue(store, run, {"cancelled": "letters"}, delay_seconds=3600)
-    for intent_id in cancelled:
-        await store.cancel_intent(intent_id, OPERATOR, "sent by hand instead")
-    await _answer_until_settled(store, list(answered))
-    say(f"{WORKER} answered for {len(answered)} intents")
-
-    await _repair(store, list(abandoned), say)
-    await _answer_until_settled(store, list(abandoned))
-    return Played(answered | abandoned | cancelled)
+    seconds: float | None
+    is_kill: bool
+    workers: int
+    rate_per_second: float
 
 
-async def _enqueue(
-    store: Store, run: str, stories: Mapping[str, str], delay_seconds: float | None = None
-) -> dict[IntentId, str]:
-    given = [
-        NewIntent(
-            target=target,
-            payload={"story": story},
-            idempotency_key=f"{run}/{story}",
-            delay_seconds=delay_seconds,
-        )
-        for story, target in stories.items()
-    ]
-    answers = await store.enqueue_intents(given)
-    accepted = {
-        answer.intent_id: story
-        for answer, story in zip(answers, stories, strict=True)
-        if answer.intent_id is not None
-    }
-    if len(accepted) < len(given):
-        raise LeaseholdError(f"the database refused sample intents: {answers}")
-    return accepted
+class Play:
+    """One performance, from an empty database to the summary."""
 
+    def __init__(
+        self,
+        plan: Plan,
+        database_url: str,
+        logs: Path,
+        teller: Teller,
+        mend: Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._database_url = database_url
+        self._logs = logs
+        self._teller = teller
+        self._mend = mend
+        self._stage = Stage(logs, database_url, teller.say)
+        self._acting: asyncio.Task[None] | None = None
+        self._requests = 0
+        self._is_settled = False
 
-async def _fall_silent(store: Store) -> None:
-    """Claim everything; begin the calls of which nobody will know how they ended."""
-    claimed = await store.claim_outbox_batch(
-        _BATCH, SILENT_WORKER, _SHORT_LEASE_SECONDS, list(CONTRACTS)
-    )
-    begun = [one.claim for one in claimed if _story(one) == "in doubt"]
-    await store.begin_outbox_attempts(SILENT_WORKER, begun)
+    async def perform(self, interruption: Interruption) -> Audit | None:
+        """Play until the time is over or somebody interrupts; None: there is nothing to audit."""
+        with interruption.told(self._interrupt):
+            try:
+                async with PostgresStore(self._database_url, POOL) as store:
+                    return await self._perform(store)
+            finally:
+                await self._stage.stop()
 
+    async def _perform(self, store: PostgresStore) -> Audit | None:
+        urls: list[str] = []
+        if not await self._completes(self._open(store, urls)):
+            return None
+        async with SandboxClient(urls[0]) as sandbox:
+            trickle = Trickle(store, self._plan.rate_per_second)
+            reader = Reader(store.pool)
+            self._is_settled = await self._completes(self._play(reader, sandbox, trickle))
+            self._teller.write("stopping: the workers, the gateway, the database")
+            await self._stage.stop_workers()
+            if self._requests > 1:
+                return None
+            return await self._audit(reader, sandbox, trickle)
 
-async def _repair(store: Store, intent_ids: Sequence[IntentId], say: Callable[[str], None]) -> None:
-    """Wait for the silent worker's leases to run out, and end its claims."""
-    waiting = set(intent_ids)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while waiting and time.monotonic() < deadline:
-        for repaired in await store.repair_expired_leases(_BATCH, WORKER):
-            say(f"repair wrote {repaired.state} for a claim of {repaired.replaced_holder}")
-        tried = await store.read_ledger(list(waiting))
-        waiting -= {attempt.intent_id for attempt in tried}
-        await asyncio.sleep(_POLL_SECONDS)
+    def _interrupt(self) -> None:
+        """Stop in order the first time, at once the second."""
+        self._requests += 1
+        if self._requests > 1:
+            self._stage.kill_all()
+        elif self._acting is not None:
+            self._acting.cancel()
 
+    async def _completes(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do a part of the play; false where it was interrupted. Raises what it raises."""
+        self._acting = asyncio.create_task(work)
+        if self._requests:
+            self._acting.cancel()
+        await asyncio.wait([self._acting])
+        if self._acting.cancelled():
+            return False
+        self._acting.result()
+        return True
 
-async def _answer_until_settled(store: Store, intent_ids: Sequence[IntentId]) -> None:
-    """Answer until each of these is finished, or waits for something that is not a call of ours."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        await _answer_all(store)
-        statuses = await store.read_status(intent_ids)
-        if all(one.status != "pending" for one in statuses):
+    async def _open(self, store: PostgresStore, urls: list[str]) -> None:
+        """Start the gateway, publish contracts for it, start the workers."""
+        urls.append(await self._stage.start_sandbox())
+        async with SandboxClient(urls[0]) as sandbox:
+            await sandbox.turn(TROUBLE)
+        for contract in contracts(urls[0]):
+            await store.publish_contract(contract.target, contract.terms(), "demo")
+        for _ in range(self._plan.workers):
+            self._stage.start_worker()
+        await self._wait_for_workers(Reader(store.pool))
+
+    async def _wait_for_workers(self, reader: Reader) -> None:
+        ends_at = time.monotonic() + START_SECONDS
+        while True:
+            self._stage.supervise()
+            seen = {one.pid for one in await reader.instances() if one.is_alive}
+            if {one.process.pid for one in self._stage.workers} <= seen:
+                return
+            if time.monotonic() > ends_at:
+                raise LeaseholdError(f"the workers did not start: see the logs in {self._logs}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _play(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> None:
+        places = {
+            "database": self._database_url,
+            "gateway": sandbox.url,
+            "logs": str(self._logs),
+        }
+        with self._teller.playing(places):
+            # Only the timeline comes to an end; the others can but fail.
+            tasks = [
+                asyncio.create_task(self._timeline(reader, sandbox, trickle)),
+                asyncio.create_task(self._watch(reader, sandbox, trickle)),
+                asyncio.create_task(trickle.run()),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _timeline(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> None:
+        seconds = self._plan.seconds
+        if seconds is None:
+            await asyncio.Event().wait()
             return
-        await asyncio.sleep(_POLL_SECONDS)
+        scene = KillScene(self._stage, reader, sandbox, trickle, self._teller.say)
+        if self._plan.is_kill:
+            await asyncio.sleep(seconds * KILL_AFTER)
+            await scene.play()
+        await asyncio.sleep(max(0.0, seconds - self._teller.elapsed_seconds))
+        trickle.close()
+        self._teller.say("no more intents; waiting until each is finished, or held for a person")
+        await self._settle(reader, trickle)
+        await scene.tell_end()
 
+    async def _settle(self, reader: Reader, trickle: Trickle) -> None:
+        ends_at = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < ends_at:
+            try:
+                if trickle.is_quiet and await reader.unsettled() == 0:
+                    return
+            except DatabaseUnavailable:
+                pass  # whoever watches mends it
+            await asyncio.sleep(_POLL_SECONDS)
+        self._teller.say(f"not all came to an end within {SETTLE_SECONDS:.0f} s")
 
-async def _answer_all(store: Store) -> None:
-    """Claim what is due and say what became of it."""
-    claimed = await store.claim_outbox_batch(_BATCH, WORKER, 30, list(CONTRACTS))
-    if not claimed:
-        return
-    # Only for what is really called: the others are asked about.
-    await store.begin_outbox_attempts(WORKER, [one.claim for one in claimed if _is_call(one)])
-    results = [
-        Result(intent_id=one.intent_id, claim=one.claim, outcome=_answer(one)) for one in claimed
-    ]
-    await store.complete_outbox_attempts(WORKER, results)
+    async def _watch(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> None:
+        while True:
+            self._stage.supervise()
+            if self._teller.is_due:
+                await self._show(reader, sandbox, trickle)
+            await asyncio.sleep(VIEW_SECONDS)
 
+    async def _show(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> None:
+        try:
+            snapshot = await self._snapshot(reader, sandbox, trickle)
+        except DatabaseUnavailable:
+            self._teller.say("the database does not answer; the workers do nothing until it does")
+            await asyncio.to_thread(self._mend)
+        except LeaseholdError as error:
+            self._teller.say(str(error))  # a slow answer; a dead gateway is found by supervising
+        else:
+            self._teller.show(snapshot)
 
-def _answer(claimed: Claimed) -> Outcome:
-    """Play the gateway."""
-    if not _is_call(claimed):
-        return Accepted(reference=claimed.reference, detail="asked: it had gone through")
-    match _story(claimed):
-        case "retried" if claimed.attempt_no == 1:
-            return Retryable(retry_after_seconds=0.2, reason="busy", code="503")
-        case "rejected":
-            return Rejected(reason="no such number", code="422")
-        case "confirming":
-            return Submitted(reference=f"pay-{claimed.intent_id.hex[-6:]}", ask_after_seconds=60)
-        case "held":
-            return Unknown(
-                retry_after_seconds=0.0,
-                reason="timeout",
-                detail="the line went dead after the call",
-            )
-        case _:
-            return Accepted(reference=f"ok-{claimed.intent_id.hex[-6:]}", code="200")
+    async def _snapshot(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> Snapshot:
+        rate_seconds = min(max(self._teller.elapsed_seconds, 1.0), RATE_SECONDS)
+        return Snapshot(
+            instances=await reader.instances(),
+            leases=await reader.leases(),
+            work=await reader.work(),
+            finished_per_second=await reader.finished_per_second(rate_seconds),
+            ledger=await reader.ledger(LEDGER_ROWS),
+            effects=await sandbox.effects(),
+            accepted=dict(trickle.accepted),
+            elapsed_seconds=self._teller.elapsed_seconds,
+        )
 
-
-def _is_call(claimed: Claimed) -> bool:
-    return claimed.last_state not in {AttemptState.IN_DOUBT, AttemptState.SUBMITTED}
-
-
-def _story(claimed: Claimed) -> str:
-    value: dict[str, str] = claimed.payload.value() if claimed.payload else {}
-    return value.get("story", "")
+    async def _audit(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> Audit:
+        """Compare what stands in the database with what happened at the gateway, and tell it."""
+        found = audit(
+            [one async for one in reader.all_intents()],
+            await sandbox.effects_per_key(),
+            trickle.accepted.total(),
+            is_settled=self._is_settled,
+        )
+        self._teller.write("")
+        for line in found.lines():
+            self._teller.write(line)
+        return found
