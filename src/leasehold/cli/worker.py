@@ -103,6 +103,7 @@ async def run_worker(
     server = None
     if settings.metrics_port is not None:
         server = instance.metrics.serve(settings.metrics_port, settings.metrics_host)
+        _LOG.info("metrics_served", port=server.port, worker_id=instance.worker_id)
     try:
         with on_signals(instance.request_stop, reload):
             async with instance:

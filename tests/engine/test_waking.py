@@ -1,0 +1,55 @@
+"""How a worker learns of work: by a hint, by looking, and through a pooler by looking alone."""
+
+from __future__ import annotations
+
+from urllib.request import urlopen
+
+import pytest
+
+from leasehold import Instance, read_settings
+from leasehold.executor import competing
+from tests.support.engine import until
+
+
+async def test_hint_wakes_an_instance_that_would_look_in_a_minute(engine, monkeypatch):
+    monkeypatch.setattr(competing, "POLL_SECONDS_MIN", 60.0)
+    engine.publish("sms", lease_seconds=30)
+    settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
+    async with Instance(settings):
+        await until(
+            lambda: engine.database.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'"
+            )
+        )
+        # The first may be found by the look after LISTEN; only a hint leads to the others.
+        for _ in range(3):
+            ids = engine.outbox.enqueue(1)
+            engine.outbox.call("ingest", "notify_targets", ["sms"])
+            await engine.until_status(ids)
+
+
+@pytest.mark.program("pgbouncer")
+async def test_worker_behind_a_transaction_pooler_finds_work_by_looking(engine, pooler):
+    engine.publish("sms")
+    engine.publish("bank", "lookup")
+    worker = engine.worker(url=pooler.url_as("executor"), through_pooler="true")
+    await worker.started()
+    await engine.until_status(engine.outbox.enqueue(20) + engine.outbox.enqueue(5, "bank"))
+
+
+async def test_metrics_are_served_with_the_state_of_the_queue(engine):
+    engine.publish("sms")
+    held = engine.outbox.enqueue(2, delay_seconds=3600)
+    worker = engine.worker("--metrics-port", "0")
+    await worker.started()
+    port = (await worker.logged("metrics_served"))["port"]
+
+    def exposition() -> str:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return answer.read().decode()
+
+    await until(lambda: f"leasehold_queue_depth {len(held)}.0" in exposition())
+    await engine.until_status(engine.outbox.enqueue(3))
+    text = exposition()
+    assert "leasehold_reaper_runs_total" in text
+    assert 'leasehold_attempts_total{state="DISPATCHED",target="sms",worker_id=' in text
