@@ -49,8 +49,9 @@ def demo(
 ) -> None:
     """Run workers, a gateway that misbehaves a little and a trickle of intents, and show them.
 
-    In a terminal it shows a live view until Ctrl-C. Where stdin is no terminal it prints lines and
-    ends by itself. Exit code 0 only if no intent was lost and none had its effect twice.
+    In a terminal it shows a live view until Ctrl-C. Where stdin is no terminal it ends by itself
+    after 20 seconds; where stdout is none it prints lines. Exit code 0 only if no intent was lost
+    and none had its effect twice.
     """
     interruption = Interruption()
     seconds = seconds_to_play(for_seconds, is_kill=kill, is_terminal=sys.stdin.isatty())

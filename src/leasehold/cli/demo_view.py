@@ -120,7 +120,7 @@ class Teller:
             Layout(_section("Events", self._event_lines()), size=1 + _EVENTS_SHOWN),
         )
         layout["people"].split_row(
-            Layout(_section("Instances", _instances(snapshot.instances)), size=width * 37 // 80),
+            Layout(_section("Instances", _instances(snapshot.instances)), size=width * 35 // 80),
             Layout(_section("Leases", _leases(snapshot.leases))),
         )
         return layout
