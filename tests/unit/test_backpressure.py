@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable, Unknown
-from leasehold.executor.backpressure import Gate
+from leasehold.executor.backpressure import Gate, claim_size
 
 FULL = Retryable(is_saturated=True)
 
@@ -85,3 +85,21 @@ def test_slow_rate_lets_one_go_at_a_time(clock):
     assert gate.seconds_until_room() == pytest.approx(2)
     clock.now = 2
     assert gate.room(0) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "slots", "latency_seconds", "size"),
+    [
+        (10, 10, 0, 5),  # half of the slots
+        (3, 10, 0, 3),
+        (0, 10, 0, 0),
+        (1, 1, 0, 1),
+        (500, 1000, 0.02, 500),
+        (10, 20, 5, 6),  # six calls of five seconds fit into the lease
+        (10, 20, 29, 1),
+        (10, 20, 600, 1),  # one is always tried
+    ],
+)
+def test_claim_shrinks_when_its_calls_would_outlive_the_lease(room, slots, latency_seconds, size):
+    made = claim_size(room, slots=slots, latency_seconds=latency_seconds, lease_seconds=30)
+    assert made == size

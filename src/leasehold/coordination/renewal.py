@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.claims import Claims, Held
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
+    from leasehold.store.answers import RenewedClaim
     from leasehold.store.protocol import ExecutorStore
 
 _LOG = get_logger(__name__)
@@ -64,18 +65,10 @@ class Renewal:
 
     async def _renew(self, group: Sequence[Held], lease_seconds: float) -> None:
         asked_at = self._claims.clock()
-        trust_left = min(held.trust.seconds_left(asked_at) for held in group)
         is_answered = False
         try:
-            async with asyncio.timeout(trust_left):
-                answers = await self._store.renew_outbox_leases(
-                    self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
-                )
+            answers = await self._ask(group, lease_seconds, asked_at)
             is_answered = True
-        except TimeoutError:
-            raise DatabaseUnavailable(
-                "the heartbeat was not answered while we trusted our leases"
-            ) from None
         finally:
             # Whatever went wrong, nobody can say any more what is ours.
             if not is_answered:
@@ -90,6 +83,29 @@ class Renewal:
                 # A claim whose result is on its way may be gone because the result has arrived.
                 self._lost(self._claims.lose([held]), "the database says so", held)
 
+    async def _ask(
+        self, group: Sequence[Held], lease_seconds: float, asked_at: float
+    ) -> list[RenewedClaim]:
+        """Wait for the answer no longer than we trust our leases, whatever the driver is doing.
+
+        To cancel a call over a network that swallows packets takes seconds, so nobody waits for it.
+        """
+        trust_left = min(held.trust.seconds_left(asked_at) for held in group)
+        call = asyncio.ensure_future(
+            self._store.renew_outbox_leases(
+                self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
+            )
+        )
+        try:
+            answered, _ = await asyncio.wait([call], timeout=trust_left)
+        finally:
+            if not call.done():
+                call.cancel()
+                call.add_done_callback(_forget)
+        if not answered:
+            raise DatabaseUnavailable("the heartbeat was not answered while we trusted our leases")
+        return call.result()
+
     def _lost(self, count: int, why: str, held: Held | None = None) -> None:
         if not count:
             return
@@ -98,3 +114,9 @@ class Renewal:
         _LOG.warning(
             "lease_lost", worker_id=self._claims.worker_id, claims=count, why=why, **of_work
         )
+
+
+def _forget(call: asyncio.Future[list[RenewedClaim]]) -> None:
+    """Look at how a call ended that nobody waits for, or asyncio complains that nobody did."""
+    if not call.cancelled():
+        call.exception()

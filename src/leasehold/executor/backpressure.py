@@ -25,6 +25,18 @@ RETRY_AFTER_SECONDS_MAX = 300.0
 BURST_SECONDS = 0.1
 
 
+def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: float) -> int:
+    """Say how many items to claim at once for the room that there is.
+
+    Half of the slots at most, so that one half is being claimed while the other is being written.
+    And no more than could be called one after the other inside the lease, if it came to that.
+    """
+    size = min(room, (slots + 1) // 2)
+    if latency_seconds > 0:
+        size = min(size, max(1, int(lease_seconds / latency_seconds)))
+    return size
+
+
 class Breaker:
     """Whether a target may be called, by what it last said."""
 

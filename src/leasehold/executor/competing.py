@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.backpressure import claim_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 POLL_SECONDS_MIN = 0.05
 # Slots come free one by one. Below a quarter of them, a claim waits this long for more.
 GATHER_SECONDS = 0.003
-_CLAIM_MAX = 10_000
 _TARGETS_MAX = 1000
 
 
@@ -95,7 +95,12 @@ class CompetingExecutor:
         return AGAIN if self._hungry else Pause(self._look_at - self._claims.clock())
 
     async def _claim(self, room: Mapping[str, int], lease_seconds: float) -> int:
-        batch_size = self._batch_size(sum(room.values()), lease_seconds)
+        batch_size = claim_size(
+            min(sum(room.values()), self._claims.free_slots),
+            slots=self._claims.slots,
+            latency_seconds=self._attempts.latency_seconds,
+            lease_seconds=lease_seconds,
+        )
         if batch_size == 0:
             return 0
         asked_at = self._claims.clock()
@@ -148,13 +153,6 @@ class CompetingExecutor:
         for target, room in rooms.items():
             by_lease[self._targets.current[target].lease_seconds][target] = room
         return by_lease
-
-    def _batch_size(self, room: int, lease_seconds: float) -> int:
-        half = max(1, (self._claims.slots + 1) // 2)
-        size = min(room, half, self._claims.free_slots, _CLAIM_MAX)
-        if self._attempts.latency_seconds > 0:
-            size = min(size, max(1, int(lease_seconds / self._attempts.latency_seconds)))
-        return size
 
     def _should_gather(self, now: float) -> bool:
         is_small = self._claims.free_slots * 4 < self._claims.slots

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 1000
 # Calls end one by one; those that end together are written together.
-LINGER_SECONDS = 0.002
+LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)
 
 _LOG = get_logger(__name__)
