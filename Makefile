@@ -28,7 +28,7 @@ run: setup ## Start the product on its embedded database
 	@$(BIN)/leasehold demo
 
 test: setup ## Run the tests on a real PostgreSQL
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/ruff format --check .

@@ -19,6 +19,7 @@ import psycopg
 
 from leasehold.store.embedded import EmbeddedPostgres, PostgresBinaries
 from leasehold.store.embedded_folder import DataFolder
+from tests.support.memory import roomy_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,16 +156,6 @@ class UserProcess:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def roomy_memory() -> Path | None:
-    """Names the folder in memory if it will do: no test cuts the power, and disks can be slow."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
-        return None
-    room = os.statvfs(memory)
-    executable = not room.f_flag & os.ST_NOEXEC
-    return memory if executable and room.f_bavail * room.f_frsize > 2 * 1024**3 else None
 
 
 def children_of(parent: int) -> list[int]:

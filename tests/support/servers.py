@@ -20,6 +20,7 @@ from leasehold.store.embedded import (
     wheel_binaries,
 )
 from leasehold.store.postgres.migrate import migrate
+from tests.support.memory import roomy_memory
 
 ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor")
 PASSWORD = "of a throwaway server"
@@ -114,7 +115,8 @@ class Servers:
 
     def __init__(self, worker: str):
         # As root the server runs as another user, who must be able to enter this folder.
-        self._folder = Path(tempfile.mkdtemp(prefix=f"leasehold-tests-{worker}-"))
+        prefix = f"leasehold-tests-{worker}-"
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=roomy_memory()))
         self._folder.chmod(0o711)
         self._running: dict[str, Server] = {}
         self._open = ExitStack()
