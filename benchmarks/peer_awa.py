@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from benchmarks.peer_engine import Called
 
-WORKERS = 200
-CLAIMERS = 2
+WORKERS = 1_000
+CLAIMERS = 1
 CLAIM_BATCH = 512
 POLL_MS = 10
 
@@ -36,10 +36,9 @@ class Engine:
         f"max_workers={WORKERS}, claimers={CLAIMERS}, claim_batch_size={CLAIM_BATCH},"
         f" poll_interval_ms={POLL_MS}, COPY"
     )
-    unfinished = (
-        "SELECT count(*) FROM awa.jobs"
-        " WHERE state::text IN ('available', 'running', 'scheduled', 'retryable')"
-    )
+    # Its view of jobs takes long to count in the middle of a drain. So its drain is over when the
+    # last call has begun, which favours it by one flush.
+    unfinished = None
     on_uvloop = False
 
     async def install(self, url: str) -> None:

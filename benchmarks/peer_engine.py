@@ -46,8 +46,8 @@ class Engine(Protocol):
     distributions: tuple[str, ...]
     # What it was told, for the reader of the report.
     settings: str
-    # Counts what is not finished yet.
-    unfinished: str
+    # Counts what is not finished yet; None where that costs more than the work itself.
+    unfinished: str | None
     # Whether its own documentation runs it on uvloop.
     on_uvloop: bool
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -21,13 +20,12 @@ if TYPE_CHECKING:
 
     from benchmarks.peer_engine import Called
 
-CONSUMERS = 5
-BATCH = 100
+BATCH = 1_000
 
 
 class Engine:
     distributions = ("pgqueuer", "asyncpg")
-    settings = f"asyncpg, uvloop, {CONSUMERS} consumers, batch_size={BATCH}"
+    settings = f"asyncpg, uvloop, batch_size={BATCH}"
     unfinished = "SELECT count(*) FROM pgqueuer"
     on_uvloop = True
 
@@ -43,16 +41,13 @@ class Engine:
         await connection.close()
 
     async def work(self, url: str, called: Called) -> None:
-        consumers = [PgQueuer(AsyncpgDriver(await asyncpg.connect(url))) for _ in range(CONSUMERS)]
-        for consumer in consumers:
-            _register(consumer, called)
-        await asyncio.gather(*[consumer.run(batch_size=BATCH) for consumer in consumers])
+        consumer = PgQueuer(AsyncpgDriver(await asyncpg.connect(url)))
 
+        @consumer.entrypoint(QUEUE)
+        async def call(job: Job) -> None:
+            called(json.loads(job.payload or b"{}")["number"])
 
-def _register(consumer: PgQueuer, called: Called) -> None:
-    @consumer.entrypoint(QUEUE)
-    async def call(job: Job) -> None:
-        called(json.loads(job.payload or b"{}")["number"])
+        await consumer.run(batch_size=BATCH)
 
 
 class Producer:

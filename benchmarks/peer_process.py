@@ -105,8 +105,10 @@ def ask(name: str, job: str, *arguments: str, seconds: float = _PATIENCE_SECONDS
 class Database:
     """A database of the server, for one engine and one measurement."""
 
-    def __init__(self, url: str, about: dict[str, Any]) -> None:
+    def __init__(self, url: str, about: dict[str, Any], filled: dict[str, Any]) -> None:
         self.url = url
+        self.items: int = filled["items"]
+        self.fill_seconds: float = filled["seconds"]
         versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         self.engine = f"{versions} ({about['settings']})"
 
@@ -118,13 +120,19 @@ class Database:
 
 
 @contextmanager
-def fresh_database(server: BenchmarkServer, name: str) -> Iterator[Database]:
-    """An empty database with the engine's schema, gone afterwards."""
+def filled_database(
+    server: BenchmarkServer, name: str, items: int, seconds_max: float
+) -> Iterator[Database]:
+    """A database with the engine's schema and items that wait, gone afterwards."""
     own = f"bench_{name}"
     server.execute(f"DROP DATABASE IF EXISTS {own} WITH (FORCE)")
     server.execute(f"CREATE DATABASE {own}")
     url = server.url.rsplit("/", 1)[0] + f"/{own}"
     try:
-        yield Database(url, ask(name, "install", url))
+        with Talk(name, "fill", url, str(items), str(seconds_max)) as talk:
+            database = Database(url, talk.hear(), talk.hear(seconds_max + _PATIENCE_SECONDS))
+        if items:
+            database.settle()
+        yield database
     finally:
         server.execute(f"DROP DATABASE IF EXISTS {own} WITH (FORCE)")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from benchmarks.peer_engine import Called
 
-CONCURRENCY = 100
-POOL = 20
+CONCURRENCY = 30
+POOL = 32
 
 
 class Engine:

@@ -1,10 +1,10 @@
 """One engine in a process of its own, in its own virtual environment; answers in JSON lines.
 
-    python -m benchmarks.peer_runner <engine> install <url>
-    python -m benchmarks.peer_runner <engine> enqueue_single|enqueue_bulk <url> <items>
+    python -m benchmarks.peer_runner <engine> fill <url> <items> <seconds at most>
     python -m benchmarks.peer_runner <engine> drain <url> <items> <seconds at most>
     python -m benchmarks.peer_runner <engine> serve <url>      until its standard input ends
-    python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input
+    python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input,
+                                                               or "burst <items>" one by one
 
 Times are of the monotonic clock, which all processes of a machine share.
 """
@@ -40,27 +40,19 @@ def say(**line: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
     sys.stdout.flush()
 
 
-async def install(engine: Engine, url: str) -> None:
+async def fill(engine: Engine, url: str, items: str, seconds_max: str) -> None:
+    """Make the schema and hand items in, many per call."""
     await engine.install(url)
     versions = {name: metadata.version(name) for name in engine.distributions}
     say(versions=versions, settings=engine.settings)
-
-
-async def enqueue_single(engine: Engine, url: str, items: str) -> None:
-    async with engine.producer(url) as producer:
-        await producer.one(-1)  # connects
-        began_at = time.monotonic()
-        for number in range(int(items)):
-            await producer.one(number)
-        say(items=int(items), seconds=time.monotonic() - began_at)
-
-
-async def enqueue_bulk(engine: Engine, url: str, items: str) -> None:
+    done = 0
     async with engine.producer(url) as producer:
         began_at = time.monotonic()
-        for first in range(0, int(items), BULK):
-            await producer.many(range(first, min(first + BULK, int(items))))
-        say(items=int(items), seconds=time.monotonic() - began_at)
+        while done < int(items) and time.monotonic() - began_at < float(seconds_max):
+            until = min(done + BULK, int(items))
+            await producer.many(range(done, until))
+            done = until
+        say(items=done, seconds=time.monotonic() - began_at)
 
 
 class Calls:
@@ -78,13 +70,16 @@ class Calls:
 
 
 async def drain(engine: Engine, url: str, items: str, seconds_max: str) -> None:
-    """From the first call to the last item that the database knows as finished."""
+    """From the first call to the last item that the database knows as finished.
+
+    Where time runs out first, what was called counts.
+    """
     wanted, calls = int(items), Calls()
     ends_at = time.monotonic() + float(seconds_max)
     cpu_before = cpu_seconds()
     memory: dict[str, int] = {}
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        left = await unfinished(engine, connection)
+        left = await unfinished(engine, connection, wanted)
         if left != wanted:
             raise RuntimeError(f"{left} items are waiting, not {wanted}")
         worker = asyncio.create_task(engine.work(url, calls.called))
@@ -93,17 +88,16 @@ async def drain(engine: Engine, url: str, items: str, seconds_max: str) -> None:
             note_memory(memory, calls.count / wanted)
             if worker.done():
                 worker.result()
-            if calls.count >= wanted:
-                left = await unfinished(engine, connection)
+            left = max(wanted - calls.count, 0)
+            if not left:
+                left = await unfinished(engine, connection, left)
         ended_at = time.monotonic()
         cpu = cpu_seconds() - cpu_before
-        left = await unfinished(engine, connection)
     say(
         items=wanted - left,
         seconds=ended_at - (calls.first_at or ended_at),
         cpu_seconds=cpu,
         memory=memory,
-        is_cut_short=left > 0,
     )
     end()
 
@@ -124,11 +118,21 @@ async def trickle(engine: Engine, url: str) -> None:
     async with engine.producer(url) as producer:
         while line := await asyncio.to_thread(sys.stdin.readline):
             called_at = time.monotonic()
-            await producer.one(int(line))
+            for number in numbers_of(line):
+                await producer.one(number)
             say(called_at=called_at, committed_at=time.monotonic())
 
 
-async def unfinished(engine: Engine, connection: psycopg.AsyncConnection[Any]) -> int:
+def numbers_of(line: str) -> range:
+    first, *burst = line.split()
+    return range(int(burst[0])) if burst else range(int(first), int(first) + 1)
+
+
+async def unfinished(
+    engine: Engine, connection: psycopg.AsyncConnection[Any], uncalled: int
+) -> int:
+    if engine.unfinished is None:
+        return uncalled
     cursor = await connection.execute(engine.unfinished)
     [count] = await cursor.fetchone() or [0]
     return count
@@ -159,7 +163,7 @@ def end() -> None:
 def main() -> None:
     name, job, *arguments = sys.argv[1:]
     engine: Engine = importlib.import_module(f"benchmarks.peer_{name}").Engine()
-    jobs = (install, enqueue_single, enqueue_bulk, drain, serve, trickle)
+    jobs = (fill, drain, serve, trickle)
     [run] = [one for one in jobs if one.__name__ == job]
     if engine.on_uvloop:
         importlib.import_module("uvloop").run(run(engine, *arguments))
