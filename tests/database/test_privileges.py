@@ -101,6 +101,7 @@ OWNERS = (
     "require_leases",
     "require_list",
     "require_name",
+    "require_read_committed",
     "set_aside",
     "stream_lease_name",
     "stream_share",

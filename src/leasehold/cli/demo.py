@@ -89,4 +89,5 @@ def _perform(
         applied = migrate(database_url)
         teller.write(f"migrated a fresh database: {len(applied)} steps")
         play = Play(plan, database_url, logs, teller, database.ensure_running)
+        interruption.keep()
         return asyncio.run(play.perform(interruption))
