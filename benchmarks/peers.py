@@ -61,9 +61,9 @@ class Amounts:
 SMOKE = Amounts(
     drained=200,
     single=50,
-    picked_up=5,
+    picked_up=3,
     remembered=2_000,
-    through_sandbox=200,
+    through_sandbox=100,
     rounds=1,
     seconds_max=3.0,
 )
