@@ -96,9 +96,7 @@ def bare_claim_and_complete(batch: int) -> Script:
 
 def record(batch: int) -> Script:
     return Script(f"""
-        SELECT jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED'))
-               AS results
-          FROM ({_cluster_window(batch)}) AS due
+        {_cluster_window(batch)}
         \\gset
         SELECT count(*) FROM leasehold.record_attempts('{LEASE}', 'bench', 1, :results);
     """)
@@ -106,7 +104,7 @@ def record(batch: int) -> Script:
 
 def bare_record(batch: int) -> Script:
     return Script(f"""
-        SELECT array_agg(intent_id) AS ids FROM ({_cluster_window(batch)}) AS due
+        {_cluster_window(batch)}
         \\gset
         {_BARE_RECORD}
     """)
@@ -134,10 +132,14 @@ _BARE_RECORD = """
 
 
 def _cluster_window(batch: int) -> str:
-    return (
-        "SELECT intent_id FROM leasehold.outbox_pending WHERE scope = 'cluster' AND priority = 1"
-        f" AND lease_name = '{LEASE}' ORDER BY due_at, intent_id LIMIT {batch}"
-    )
+    """What both sides read first, as ids and as results: an executor has them in its memory."""
+    return f"""
+        SELECT array_agg(intent_id) AS ids,
+               jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED'))
+               AS results
+          FROM (SELECT intent_id FROM leasehold.outbox_pending
+                 WHERE scope = 'cluster' AND priority = 1 AND lease_name = '{LEASE}'
+                 ORDER BY due_at, intent_id LIMIT {batch}) AS due"""
 
 
 def _compact(value: object) -> str:

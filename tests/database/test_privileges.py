@@ -85,6 +85,7 @@ OWNERS = (
     "judged_streams",
     "ledger_months",
     "lock_streams",
+    "number_in_streams",
     "new_intent_id",
     "prune",
     "read_intents",

@@ -43,7 +43,8 @@ BEGIN
             OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
        WHEN p_fence = 'lease' AND p.lease_name IS DISTINCT FROM o.lease_name THEN 'not_found'
        WHEN p_fence <> 'none' AND p.attempt_count >= 20 AND o.state = 'RETRYABLE' THEN 'ceiling_reached'
-       WHEN p_fence <> 'none' AND leasehold.is_unbegun_call(p, c.guarantee, o.state)
+       WHEN p_fence <> 'none'
+            AND leasehold.is_unbegun_call(p.begun_at, p.last_state, p.scope, c.guarantee, o.state)
          THEN leasehold.refuse_unbegun(o.intent_id)
        ELSE 'applied' END AS verdict) AS judged
      CROSS JOIN LATERAL (SELECT CASE

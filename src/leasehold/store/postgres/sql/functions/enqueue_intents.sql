@@ -16,6 +16,7 @@ DECLARE
   v_now timestamptz;
   v_contracts leasehold.contracts[];
   v_scopes text[];
+  v_numbers bigint[];
 BEGIN
   IF p_intents IS NULL OR jsonb_typeof(p_intents) <> 'array' THEN
     RAISE EXCEPTION 'p_intents is %, but must be a JSON array of objects',
@@ -28,9 +29,7 @@ BEGIN
    CROSS JOIN LATERAL (SELECT c AS contract FROM leasehold.contracts c
                         WHERE c.target = asked.target ORDER BY c.version DESC LIMIT 1) AS current;
   IF 'stream' = ANY (v_scopes) THEN
-    PERFORM leasehold.lock_streams(array_agg(entry.target), array_agg(entry.stream))
-       FROM leasehold.read_intents(p_intents, v_contracts, clock_timestamp()) AS entry
-      WHERE entry.scope = 'stream' AND entry.problem IS NULL;
+    v_numbers := leasehold.number_in_streams(p_intents, v_contracts);
   END IF;
   IF v_scopes && '{stream,cluster}' THEN
     v_now := leasehold.announce_change();
@@ -39,22 +38,15 @@ BEGIN
   END IF;
 
   RETURN QUERY
-  WITH seated AS MATERIALIZED (
-    -- Numbers go to new keys only; a gap from a key that loses a race is harmless, an inversion is not.
-    SELECT entry.*,
-           CASE WHEN entry.scope = 'stream' AND entry.problem IS NULL THEN
-             (SELECT last_seq FROM leasehold.streams s
-               WHERE s.target = entry.target AND s.stream = entry.stream)
-             + row_number() OVER (PARTITION BY entry.lease_name, entry.problem IS NULL ORDER BY entry.ordinal)
-           END AS stream_seq
-      FROM leasehold.read_intents(p_intents, v_contracts, v_now) AS entry
+  WITH entry AS MATERIALIZED (
+    SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_now)
   ), inserted AS (
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,
       body, content_type, payload_hash, metadata, trace_context, created_at, deadline_at)
-    SELECT intent_id, target, contract_version, stream, stream_seq, idempotency_key, intent_id, payload,
+    SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], idempotency_key, intent_id, payload,
            body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
-      FROM seated WHERE problem IS NULL
+      FROM entry WHERE problem IS NULL
      ORDER BY target, idempotency_key, ordinal
         ON CONFLICT (target, idempotency_key) DO NOTHING
     RETURNING intent_id
@@ -62,19 +54,14 @@ BEGIN
     INSERT INTO leasehold.outbox_pending (
       intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
       deadline_at, last_modified_at)
-    SELECT intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+    SELECT intent_id, scope, target, contract_version, lease_name, stream, v_numbers[ordinal], priority, due_at,
            deadline_at, v_now
-      FROM seated JOIN inserted USING (intent_id)
-  ), advanced AS (
-    UPDATE leasehold.streams s SET last_seq = newest.stream_seq
-      FROM (SELECT target, stream, max(stream_seq) AS stream_seq
-              FROM seated JOIN inserted USING (intent_id) WHERE scope = 'stream' GROUP BY 1, 2) AS newest
-     WHERE s.target = newest.target AND s.stream = newest.stream
+      FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
            CASE WHEN inserted.intent_id IS NULL AND problem IS NULL
                 THEN leasehold.first_of_key(target, idempotency_key) END AS first
-      FROM seated LEFT JOIN inserted USING (intent_id)
+      FROM entry LEFT JOIN inserted USING (intent_id)
   )
   SELECT ordinal,
          CASE WHEN problem = 'unknown_target' THEN 'unknown_target'

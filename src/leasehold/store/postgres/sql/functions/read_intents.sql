@@ -14,8 +14,10 @@ LANGUAGE sql STABLE AS $$
          CASE scope WHEN 'cluster' THEN cluster_lease_name
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
          stream, coalesce(idempotency_key, intent_id::text), payload, raw_body, content_type,
-         -- No JSON text has a zero byte, so a body never stands for a payload.
-         sha256(coalesce(normal_form, convert_to(content_type, 'UTF8') || '\x00'::bytea || raw_body)),
+         -- Nobody can repeat an intent that has no key of its own. No JSON text has a zero byte, so a body
+         -- never stands for a payload.
+         CASE WHEN idempotency_key IS NOT NULL THEN sha256(coalesce(
+           convert_to(payload::text, 'UTF8'), convert_to(content_type, 'UTF8') || '\x00'::bytea || raw_body)) END,
          metadata, trace_context,
          coalesce(priority, contract_priority, 1::smallint), first_due_at, last_at,
          CASE
@@ -23,7 +25,8 @@ LANGUAGE sql STABLE AS $$
            WHEN version IS NULL THEN 'unknown_target'
            WHEN num_nonnulls(payload, raw_body) <> 1 THEN 'exactly one of payload and body must be given'
            WHEN (raw_body IS NULL) <> (content_type IS NULL) THEN 'content_type goes with body, and only with it'
-           WHEN octet_length(coalesce(normal_form, raw_body)) > 1048576 THEN 'payload or body is over 1 MiB'
+           WHEN pg_column_size(payload) > 1048576 OR octet_length(raw_body) > 1048576
+             THEN 'payload or body is over 1 MiB'
            WHEN length(idempotency_key) NOT BETWEEN 1 AND 255 OR idempotency_key ~ '[[:cntrl:]]'
              THEN 'idempotency_key must be 1 to 255 characters without control characters'
            WHEN length(content_type) NOT BETWEEN 1 AND 255 OR content_type ~ '[[:cntrl:]]'
@@ -57,8 +60,7 @@ LANGUAGE sql STABLE AS $$
                THEN make_interval(secs => coalesce(raw.deadline_seconds, c.deadline_seconds)) END) AS last_at
         FROM (
           SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
-                 decode(entry.body, 'base64') AS raw_body,
-                 convert_to(entry.payload::text, 'UTF8') AS normal_form
+                 decode(entry.body, 'base64') AS raw_body
             FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
                    target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
                    priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,

@@ -12,7 +12,7 @@ CREATE TABLE leasehold.intents (
   payload jsonb,
   body bytea,
   content_type text,
-  payload_hash bytea NOT NULL,
+  payload_hash bytea,
   metadata jsonb,
   trace_context text,
   created_at timestamptz NOT NULL,
@@ -37,7 +37,8 @@ COMMENT ON COLUMN leasehold.intents.submission_key IS
   'The idempotency key that the gateway sees, the same on every try: the intent id, or that of the '
   'intent it redrives where that one''s effect is not known to be absent.';
 COMMENT ON COLUMN leasehold.intents.payload_hash IS
-  'SHA-256 of the normal form (jsonb text, or content type and body), so that key order is no conflict.';
+  'SHA-256 of the normal form (jsonb text, or content type and body), so that key order is no conflict; '
+  'NULL where no idempotency key was given, so that nobody can repeat it';
 
 -- Readers see everything but the content; the auditor sees the content too.
 GRANT SELECT (

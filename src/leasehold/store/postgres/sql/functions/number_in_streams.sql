@@ -1,0 +1,33 @@
+-- Give the entries of an enqueue call their numbers in their streams, by place in the call; NULL where an
+-- entry has no stream or is refused. Numbers are given out under the stream's row lock, so order inside
+-- a stream is commit order; a number whose entry turns out to be a duplicate is left out, which is
+-- harmless: an inversion would not be.
+-- Locks: streams by (target, stream), in sorted order, until commit; makes the rows that are missing.
+-- Raises: nothing of its own.
+CREATE OR REPLACE FUNCTION leasehold.number_in_streams(p_intents jsonb, p_contracts leasehold.contracts[])
+RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_numbers bigint[] := array_fill(NULL::bigint, ARRAY[jsonb_array_length(p_intents)]);
+  v_stream record;
+  v_last bigint;
+BEGIN
+  FOR v_stream IN
+    SELECT entry.target, entry.stream, array_agg(entry.ordinal ORDER BY entry.ordinal) AS places
+      FROM leasehold.read_intents(p_intents, p_contracts, clock_timestamp()) AS entry
+     WHERE entry.scope = 'stream' AND entry.problem IS NULL
+     GROUP BY entry.target, entry.stream
+     ORDER BY entry.target, entry.stream
+  LOOP
+    INSERT INTO leasehold.streams AS s (target, stream, last_seq)
+      VALUES (v_stream.target, v_stream.stream, cardinality(v_stream.places))
+      ON CONFLICT (target, stream) DO UPDATE SET last_seq = s.last_seq + excluded.last_seq
+      RETURNING s.last_seq INTO v_last;
+    FOR v_place IN 1..cardinality(v_stream.places) LOOP
+      v_numbers[v_stream.places[v_place]] := v_last - cardinality(v_stream.places) + v_place;
+    END LOOP;
+  END LOOP;
+  RETURN v_numbers;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.number_in_streams(jsonb, leasehold.contracts[]) FROM PUBLIC;
