@@ -19,11 +19,15 @@ from tests.support.outbox import Outbox
 from tests.support.servers import SETTINGS, Server, available_binaries
 from tests.support.tcp_proxy import TcpProxy
 
+# A call that is still under way when a busy machine gets to the trouble.
+LATENCY_MS = 4500
+LONG_CALLS = {"lease_seconds": 6.0, "call_timeout_seconds": 5.0}
+
 
 @pytest.mark.parametrize("trouble", ["cut", "blackhole"])
 async def test_worker_cut_off_stops_at_once_and_comes_back_by_itself(engine, trouble):
-    engine.publish("sms")
-    engine.sandbox.dial(latency_ms=1200)
+    engine.publish("sms", **LONG_CALLS)
+    engine.sandbox.dial(latency_ms=LATENCY_MS)
     [intent_id] = engine.outbox.enqueue(1)
     url = engine.database.url_as("executor")
     async with TcpProxy(url) as proxy:
@@ -69,12 +73,13 @@ async def test_workers_survive_a_restart_of_the_database(sandbox, tmp_path):
 
 
 async def restart_under(engine: Engine, postgres: EmbeddedPostgres, folder: Path) -> None:
-    engine.publish("sms")
-    engine.sandbox.dial(latency_ms=1000)
-    ids = engine.outbox.enqueue(6)
+    engine.publish("sms", **LONG_CALLS)
+    engine.sandbox.dial(latency_ms=LATENCY_MS)
     workers = [engine.worker(concurrency="3"), engine.worker(concurrency="3")]
-    for worker in workers:
-        await engine.until_in_flight(await worker.started(), 3)
+    names = [await worker.started() for worker in workers]
+    ids = engine.outbox.enqueue(6)
+    for name in names:
+        await engine.until_in_flight(name, 3)
     os.kill(postmaster_of(folder), SIGINT)
     for worker in workers:
         await worker.logged("lease_lost")
