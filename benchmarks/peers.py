@@ -276,7 +276,7 @@ class PeersBenchmark:
         ratio: float | None = None,
     ) -> None:
         self.rows.append(Row(name, value, unit, against, ratio))
-        told = "" if ratio is None else f" ({ratio:.2f} of {against})"
+        told = "" if ratio is None else f" ({ratio:.3f} of {against})"
         progress(f"{name}: {value:,.1f} {unit}{told}")
 
 

@@ -41,7 +41,7 @@ def publish(name: str, header: dict[str, str], rows: list[Row]) -> Path:
     console.print(f"[bold]{name}[/bold]  " + "  ".join(f"{k}={v}" for k, v in header.items()))
     table = Table("measurement", "value", "unit", "against", "ratio")
     for row in rows:
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
         table.add_row(row.name, f"{row.value:,.1f}", row.unit, row.against or "", ratio)
     console.print(table)
     OUT.mkdir(exist_ok=True)

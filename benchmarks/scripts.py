@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PAYLOAD = {"to": "+41 79 000 00 00", "text": "Your parcel arrives today.", "sender": "post"}
 LEASE = "submission-manager-executor"
 _HASH = r"'\x" + "00" * 32 + "'"
+_NEW_NUMBER = "\\set number random(1, 1000000000000000000)"
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,54 @@ def enqueue(batch: int | None) -> Script:
 
 def bare_enqueue(batch: int) -> Script:
     """The same payloads by the cheapest way in, and the two inserts."""
-    text = f"""
+    text = """
         WITH given AS MATERIALIZED (
           SELECT leasehold.new_intent_id() AS id, payload
             FROM jsonb_array_elements(:payloads::jsonb) AS payload
         ), intent AS (
-          INSERT INTO leasehold.intents (intent_id, target, contract_version, idempotency_key,
-                                         submission_key, payload, payload_hash, created_at)
-          SELECT id, 'bench', 1, id::text, id, payload, {_HASH}::bytea, clock_timestamp() FROM given
+          INSERT INTO leasehold.intents (intent_id, target, contract_version,
+                                         submission_key, payload, created_at)
+          SELECT id, 'bench', 1, id, payload, clock_timestamp() FROM given
         )
         INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version, priority,
                                               due_at, last_modified_at)
         SELECT id, 'item', 'bench', 1, 1, clock_timestamp(), clock_timestamp() FROM given;
     """
     return Script(text, {"payloads": _compact([PAYLOAD] * batch)})
+
+
+def enqueue_keyed(batch: int) -> Script:
+    """With an idempotency key each; what makes the keys new is the same on both sides."""
+    entries = [
+        {"target": "bench", "payload": PAYLOAD, "idempotency_key": f"@-{place}"}
+        for place in range(batch)
+    ]
+    text = f"""
+        {_NEW_NUMBER}
+        SELECT count(*) FROM leasehold.enqueue_intents(replace(:intents, '@', :number)::jsonb);
+    """
+    return Script(text, {"intents": _compact(entries)})
+
+
+def bare_enqueue_keyed(batch: int) -> Script:
+    """Keys and hashes are written, but nobody computes a hash or looks whether a key is new."""
+    text = f"""
+        {_NEW_NUMBER}
+        WITH given AS MATERIALIZED (
+          SELECT leasehold.new_intent_id() AS id, entry.payload, entry.key
+            FROM jsonb_to_recordset(replace(:entries, '@', :number)::jsonb)
+              AS entry (key text, payload jsonb)
+        ), intent AS (
+          INSERT INTO leasehold.intents (intent_id, target, contract_version, idempotency_key,
+                                         submission_key, payload, payload_hash, created_at)
+          SELECT id, 'bench', 1, key, id, payload, {_HASH}::bytea, clock_timestamp() FROM given
+        )
+        INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version, priority,
+                                              due_at, last_modified_at)
+        SELECT id, 'item', 'bench', 1, 1, clock_timestamp(), clock_timestamp() FROM given;
+    """
+    entries = [{"key": f"@-{place}", "payload": PAYLOAD} for place in range(batch)]
+    return Script(text, {"entries": _compact(entries)})
 
 
 def claim_and_complete(batch: int) -> Script:
@@ -152,13 +187,13 @@ def fill(server: BenchmarkServer, rows: int, scope: str = "item") -> None:
     target, lease = ("bench", None) if scope == "item" else ("bench-cluster", LEASE)
     server.execute("TRUNCATE leasehold.outbox_pending")
     server.execute(
-        f"""
+        """
         WITH given AS MATERIALIZED (
           SELECT leasehold.new_intent_id() AS id FROM generate_series(1, %s)
         ), intent AS (
-          INSERT INTO leasehold.intents (intent_id, target, contract_version, idempotency_key,
-                                         submission_key, payload, payload_hash, created_at)
-          SELECT id, %s, 1, id::text, id, %s::jsonb, {_HASH}::bytea, clock_timestamp() FROM given
+          INSERT INTO leasehold.intents (intent_id, target, contract_version,
+                                         submission_key, payload, created_at)
+          SELECT id, %s, 1, id, %s::jsonb, clock_timestamp() FROM given
         )
         INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,
                                               lease_name, priority, due_at, last_modified_at)

@@ -37,6 +37,7 @@ class SqlBenchmark:
         scripts.publish_contracts(self.server)
         for batch in (None, 1, 100, 1000):
             self.enqueue(batch)
+        self.enqueue_keyed(100)
         for batch in (10, 100, 1000):
             for clients in (1, 2, 4):
                 self.claim_and_complete(batch, clients)
@@ -60,6 +61,19 @@ class SqlBenchmark:
             ),
             lambda: self.server.transactions_per_second(
                 scripts.bare_enqueue(size), transactions=transactions
+            ),
+        )
+
+    def enqueue_keyed(self, batch: int) -> None:
+        transactions = self.amount(20_000 // batch)
+        self.beside(
+            f"enqueue batch {batch}, with keys",
+            batch,
+            lambda: self.server.transactions_per_second(
+                scripts.enqueue_keyed(batch), transactions=transactions
+            ),
+            lambda: self.server.transactions_per_second(
+                scripts.bare_enqueue_keyed(batch), transactions=transactions
             ),
         )
 
@@ -189,7 +203,7 @@ class SqlBenchmark:
         ratio: float | None = None,
     ) -> None:
         self.rows.append(Row(name, value, unit, against, ratio))
-        told = "" if ratio is None else f" ({ratio:.2f} of {against})"
+        told = "" if ratio is None else f" ({ratio:.3f} of {against})"
         console.print(f"  {name}: {value:,.1f} {unit}{told}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import RFC_4122
 
 import pytest
 
@@ -351,11 +351,28 @@ def test_ids_are_version_7_and_carry_the_time_of_acceptance(targets):
     after = targets.database.execute("SELECT clock_timestamp() AS now")[0]["now"]
     assert len(set(ids)) == 50
     for intent in ids:
-        assert (intent.version, intent.variant) == (7, UUID(int=1 << 63).variant)
+        assert (intent.version, intent.variant) == (7, RFC_4122)
         milliseconds = intent.int >> 80
         assert before.timestamp() * 1000 - 1 <= milliseconds <= after.timestamp() * 1000
+    assert ids == sorted(ids)  # in the order of the batch
     later = targets.enqueue()[0]
     assert later.int >> 80 >= ids[0].int >> 80
+
+
+def test_largest_batch_has_an_id_for_each_entry(targets):
+    ids = targets.enqueue(10_000)
+    assert len(set(ids)) == 10_000
+    assert ids == sorted(ids)
+    assert {(intent.version, intent.variant) for intent in ids} == {(7, RFC_4122)}
+
+
+def test_intents_without_a_key_have_none_to_compete_for(targets):
+    first, second = targets.enqueue(2)
+    rows = targets.database.execute(
+        "SELECT idempotency_key, payload_hash FROM leasehold.intents WHERE intent_id = ANY (%s)",
+        [[first, second]],
+    )
+    assert [tuple(row.values()) for row in rows] == [(None, None)] * 2
 
 
 def test_gateway_sees_the_intents_own_id_as_key(targets):

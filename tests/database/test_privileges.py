@@ -86,6 +86,7 @@ OWNERS = (
     "ledger_months",
     "lock_streams",
     "number_in_streams",
+    "numbered_intent_id",
     "new_intent_id",
     "prune",
     "read_intents",

@@ -203,7 +203,7 @@ class IntentStatus:
     target: str
     stream: str | None
     stream_seq: int | None
-    idempotency_key: str
+    idempotency_key: str | None
     contract_version: int
     status: Status
     reason: str | None

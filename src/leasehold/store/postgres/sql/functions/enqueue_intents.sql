@@ -13,6 +13,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  v_batch_id text := leasehold.new_intent_id();
   v_now timestamptz;
   v_contracts leasehold.contracts[];
   v_scopes text[];
@@ -39,7 +40,7 @@ BEGIN
 
   RETURN QUERY
   WITH entry AS MATERIALIZED (
-    SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_now)
+    SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_batch_id, v_now)
   ), inserted AS (
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,
@@ -48,7 +49,7 @@ BEGIN
            body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
       FROM entry WHERE problem IS NULL
      ORDER BY target, idempotency_key, ordinal
-        ON CONFLICT (target, idempotency_key) DO NOTHING
+        ON CONFLICT (target, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING intent_id
   ), pending AS (
     INSERT INTO leasehold.outbox_pending (

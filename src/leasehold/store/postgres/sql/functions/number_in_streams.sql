@@ -14,7 +14,7 @@ DECLARE
 BEGIN
   FOR v_stream IN
     SELECT entry.target, entry.stream, array_agg(entry.ordinal ORDER BY entry.ordinal) AS places
-      FROM leasehold.read_intents(p_intents, p_contracts, clock_timestamp()) AS entry
+      FROM leasehold.read_intents(p_intents, p_contracts, NULL, clock_timestamp()) AS entry
      WHERE entry.scope = 'stream' AND entry.problem IS NULL
      GROUP BY entry.target, entry.stream
      ORDER BY entry.target, entry.stream

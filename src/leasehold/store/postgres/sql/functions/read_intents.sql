@@ -2,7 +2,7 @@
 -- wrong with it, if anything. Locks nothing. Raises what a value of the wrong type raises (22P02, 22007).
 -- Stable and without settings of its own, so that its text is planned as part of the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.read_intents(
-  p_intents jsonb, p_contracts leasehold.contracts[], p_now timestamptz
+  p_intents jsonb, p_contracts leasehold.contracts[], p_batch_id text, p_now timestamptz
 )
 RETURNS TABLE (
   ordinal integer, intent_id uuid, target text, contract_version integer, scope text, lease_name text,
@@ -13,7 +13,7 @@ LANGUAGE sql STABLE AS $$
   SELECT ordinal, intent_id, target, version, scope,
          CASE scope WHEN 'cluster' THEN cluster_lease_name
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
-         stream, coalesce(idempotency_key, intent_id::text), payload, raw_body, content_type,
+         stream, idempotency_key, payload, raw_body, content_type,
          -- Nobody can repeat an intent that has no key of its own. No JSON text has a zero byte, so a body
          -- never stands for a payload.
          CASE WHEN idempotency_key IS NOT NULL THEN sha256(coalesce(
@@ -59,7 +59,7 @@ LANGUAGE sql STABLE AS $$
                WHEN coalesce(raw.deadline_seconds, c.deadline_seconds) BETWEEN 0 AND 315360000
                THEN make_interval(secs => coalesce(raw.deadline_seconds, c.deadline_seconds)) END) AS last_at
         FROM (
-          SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.new_intent_id() AS intent_id,
+          SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.numbered_intent_id(p_batch_id, entry.ordinality) AS intent_id,
                  decode(entry.body, 'base64') AS raw_body
             FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
                    target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
@@ -68,4 +68,4 @@ LANGUAGE sql STABLE AS $$
                  ) WITH ORDINALITY AS entry) AS raw
         LEFT JOIN unnest(p_contracts) AS c ON c.target = raw.target) AS timed
 $$;
-REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, leasehold.contracts[], timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.read_intents(jsonb, leasehold.contracts[], text, timestamptz) FROM PUBLIC;

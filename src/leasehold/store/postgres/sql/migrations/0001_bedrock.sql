@@ -86,7 +86,7 @@ CREATE TABLE leasehold.intents (
   contract_version integer NOT NULL,
   stream text COLLATE "C",
   stream_seq bigint,
-  idempotency_key text COLLATE "C" NOT NULL,
+  idempotency_key text COLLATE "C",
   submission_key uuid NOT NULL,
   payload jsonb,
   body bytea,
@@ -99,7 +99,6 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT intents_one_per_key UNIQUE (target, idempotency_key),
   CONSTRAINT intents_payload_or_body CHECK (num_nonnulls(payload, body) = 1),
   CONSTRAINT intents_body_names_its_type CHECK ((body IS NULL) = (content_type IS NULL)),
   CONSTRAINT intents_key_bounded CHECK (length(idempotency_key) BETWEEN 1 AND 255),
@@ -107,6 +106,9 @@ CREATE TABLE leasehold.intents (
   CONSTRAINT intents_body_bounded CHECK (octet_length(body) <= 1048576),
   CONSTRAINT intents_hash_is_sha256 CHECK (octet_length(payload_hash) = 32)
 );
+
+CREATE UNIQUE INDEX intents_one_per_key ON leasehold.intents (target, idempotency_key)
+  WHERE idempotency_key IS NOT NULL;
 
 CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive_of)
   WHERE redrive_of IS NOT NULL;
