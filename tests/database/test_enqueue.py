@@ -123,6 +123,29 @@ def test_intent_keeps_the_terms_it_was_accepted_under(targets):
     assert versions == [1, 2]
 
 
+def global_entry(key, target="sms", **more):
+    return entry(key, target=target, key_scope="all", **more)
+
+
+def test_key_of_all_targets_is_a_conflict_for_another_target(targets):
+    [first] = targets.enqueue_entries([global_entry("k")])
+    rows = targets.enqueue_entries(
+        [global_entry("k"), global_entry("k", "ledger"), global_entry("k", payload="other")]
+    )
+    assert verdicts(rows) == ["duplicate", "conflict", "conflict"]
+    assert {row["intent_id"] for row in rows} == {first["intent_id"]}
+
+
+def test_key_of_one_target_is_free_for_every_other(targets):
+    rows = targets.enqueue_entries([entry("k"), entry("k", target="ledger"), global_entry("k")])
+    assert verdicts(rows) == ["accepted", "accepted", "duplicate"]
+
+
+def test_key_scope_is_one_of_two(targets):
+    [row] = targets.enqueue_entries([entry("k", key_scope="tenant")])
+    assert (row["verdict"], row["problem"]) == ("invalid", "key_scope must be target or all")
+
+
 # Concurrency
 
 
@@ -148,6 +171,31 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
     assert verdicts(probe.run(statement, [json.dumps([entry("b", payload=2)])])) == ["accepted"]
     first.run("ROLLBACK")
     assert sorted(verdicts(up.result()) + verdicts(down.result())) == [
+        "accepted",
+        "conflict",
+        "conflict",
+        "duplicate",
+    ]
+
+
+def test_batches_with_keys_of_all_targets_crossed_over_targets_do_not_deadlock(targets):
+    """One order for both indexes: by target first, each would hold the key the other waits for."""
+    first, second, third, probe = (targets.database.session("ingest") for _ in range(4))
+    statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
+
+    def crossed(low, high):
+        return [json.dumps([entry("b", target=high, key_scope="all"), global_entry("a", low)])]
+
+    first.run("BEGIN")
+    first.run(statement, [json.dumps([global_entry("a", "sms")])])
+    one = second.start(statement, crossed("sms", "ledger"))
+    one.assert_blocked()
+    other = third.start(statement, crossed("ledger", "sms"))
+    other.assert_blocked()
+    # Neither of them holds the higher key while it waits for the lower one.
+    assert verdicts(probe.run(statement, [json.dumps([global_entry("b", "sms")])])) == ["accepted"]
+    first.run("ROLLBACK")
+    assert sorted(verdicts(one.result()) + verdicts(other.result())) == [
         "accepted",
         "conflict",
         "conflict",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class NewIntent:
     """What a caller gives to enqueue. The database judges it and answers per intent.
 
     Exactly one of `payload` (any JSON but null) and `body` (opaque bytes, with `content_type`).
-    Without an `idempotency_key` every call is a new intent.
+    Without an `idempotency_key` every call is a new intent. A key stands for one intent of its
+    target; with `key_scope` "all", for one intent among all those whose key was given so.
     """
 
     target: str
@@ -79,6 +80,7 @@ class NewIntent:
     body: bytes | None = None
     content_type: str | None = None
     idempotency_key: str | None = None
+    key_scope: Literal["all"] | None = None
     stream: str | None = None
     priority: int | None = None
     due_at: datetime | None = None

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, assert_never
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, assert_never
 
 from leasehold.domain.errors import IdempotencyConflict, InvalidArgument, UnknownTarget
 from leasehold.domain.intent import NewIntent
@@ -30,7 +30,7 @@ BATCH_MAX = 10_000  # in one call of enqueue_intents
 _PRIORITY_MAX = 32767
 # A payload of 1 MiB can be written with at most six characters per byte.
 _JSON_CHARACTERS_MAX = 6 * 1024 * 1024 + 1024
-_TEXTS = ("target", "content_type", "idempotency_key", "stream", "trace_context")
+_TEXTS = ("target", "content_type", "idempotency_key", "key_scope", "stream", "trace_context")
 _SECONDS = ("delay_seconds", "deadline_seconds")
 _MOMENTS = ("due_at", "deadline_at")
 _KINDS: dict[str, type] = {"body": bytes, "metadata": dict}
@@ -44,6 +44,7 @@ class IntentOptions(TypedDict, total=False):
     body: bytes | None
     content_type: str | None
     idempotency_key: str | None
+    key_scope: Literal["all"] | None
     stream: str | None
     priority: int | None
     due_at: datetime | None
@@ -131,7 +132,7 @@ def conflict_problem(new: NewIntent, answer: Enqueued) -> str:
     """Say whose the key is."""
     return (
         f"idempotency key {new.idempotency_key!r} of target {new.target!r} already stands for "
-        f"intent {answer.intent_id} with another payload: use a new key for a new payload"
+        f"intent {answer.intent_id} with another payload or target: use a new key for a new intent"
     )
 
 

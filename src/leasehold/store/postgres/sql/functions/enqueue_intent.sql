@@ -1,6 +1,6 @@
 -- Accept one intent and return its id, the same id again for the same key and payload. For callers
 -- who would rather have an error than a verdict, such as plain SQL inside one's own transaction.
--- Locks: as enqueue_intents. Raises: P7005 when the key stands for another payload, 22023 when the
+-- Locks: as enqueue_intents. Raises: P7005 when the key stands for another intent, 22023 when the
 -- intent cannot be accepted.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
   p_target text, p_payload jsonb, p_idempotency_key text DEFAULT NULL, p_options jsonb DEFAULT '{}'
@@ -18,9 +18,9 @@ BEGIN
       'target', p_target, 'idempotency_key', p_idempotency_key))
     || CASE WHEN p_payload IS NULL THEN '{}' ELSE jsonb_build_object('payload', p_payload) END));
   IF v_result.verdict = 'conflict' THEN
-    RAISE EXCEPTION 'idempotency key % of target % already stands for intent % with another payload',
+    RAISE EXCEPTION 'idempotency key % of target % already stands for intent % with another payload or target',
       quote_literal(p_idempotency_key), quote_literal(p_target), v_result.intent_id
-      USING ERRCODE = 'P7005', HINT = 'Use a new key for a new payload.', DETAIL = v_result.intent_id::text;
+      USING ERRCODE = 'P7005', HINT = 'Use a new key for a new intent.', DETAIL = v_result.intent_id::text;
   ELSIF v_result.verdict NOT IN ('accepted', 'duplicate') THEN
     RAISE EXCEPTION 'the intent was refused: %', v_result.problem USING ERRCODE = '22023';
   END IF;

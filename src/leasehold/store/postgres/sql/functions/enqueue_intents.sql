@@ -1,9 +1,10 @@
 -- Accept intents: a JSON array of 1 to 10,000 objects with
 --   target, payload (any JSON but null) or body (base64) with content_type, and optionally
---   idempotency_key, stream, priority (0 first to 3 last), due_at or delay_seconds,
---   deadline_at or deadline_seconds, metadata, trace_context.
+--   idempotency_key with key_scope (target; or all: the key stands for one intent, whatever its target),
+--   stream, priority (0 first to 3 last), due_at or delay_seconds, deadline_at or deadline_seconds,
+--   metadata, trace_context.
 -- One verdict per entry, by its place in the array: accepted; duplicate (same key, same payload: the
--- first intent's id); conflict (same key, other payload: P7005 where one intent is enqueued alone);
+-- first intent's id); conflict (same key, other payload or target: P7005 where one intent is enqueued alone);
 -- unknown_target; invalid (the problem says why). Only accepted entries are written.
 -- Locks: the rows of the streams it writes to, then the new keys, both in sorted order.
 -- Raises: 22023 when the argument is not such an array.
@@ -43,13 +44,14 @@ BEGIN
     SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_batch_id, v_now)
   ), inserted AS (
     INSERT INTO leasehold.intents (
-      intent_id, target, contract_version, stream, stream_seq, idempotency_key, submission_key, payload,
-      body, content_type, payload_hash, metadata, trace_context, created_at, deadline_at)
-    SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], idempotency_key, intent_id, payload,
-           body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
+      intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets, submission_key,
+      payload, body, content_type, payload_hash, metadata, trace_context, created_at, deadline_at)
+    SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], idempotency_key, is_key_of_all_targets,
+           intent_id, payload, body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
       FROM entry WHERE problem IS NULL
-     ORDER BY target, idempotency_key, ordinal
-        ON CONFLICT (target, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+     -- By key first: a key of all targets must be waited for in the same order as one of its target.
+     ORDER BY idempotency_key, target, ordinal
+        ON CONFLICT DO NOTHING
     RETURNING intent_id
   ), pending AS (
     INSERT INTO leasehold.outbox_pending (
@@ -61,14 +63,14 @@ BEGIN
   ), judged AS MATERIALIZED (
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
            CASE WHEN inserted.intent_id IS NULL AND problem IS NULL
-                THEN leasehold.first_of_key(target, idempotency_key) END AS first
+                THEN leasehold.first_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
   )
   SELECT ordinal,
          CASE WHEN problem = 'unknown_target' THEN 'unknown_target'
               WHEN problem IS NOT NULL THEN 'invalid'
               WHEN is_new THEN 'accepted'
-              WHEN (first).payload_hash = payload_hash THEN 'duplicate'
+              WHEN (first).target = target AND (first).payload_hash = payload_hash THEN 'duplicate'
               ELSE 'conflict' END,
          CASE WHEN is_new THEN intent_id ELSE (first).intent_id END,
          CASE problem WHEN 'unknown_target' THEN format('no contract is published for target %L', target)

@@ -6,14 +6,15 @@ CREATE OR REPLACE FUNCTION leasehold.read_intents(
 )
 RETURNS TABLE (
   ordinal integer, intent_id uuid, target text, contract_version integer, scope text, lease_name text,
-  stream text, idempotency_key text, payload jsonb, body bytea, content_type text, payload_hash bytea,
-  metadata jsonb, trace_context text, priority smallint, due_at timestamptz, deadline_at timestamptz,
+  stream text, idempotency_key text, is_key_of_all_targets boolean, payload jsonb, body bytea,
+  content_type text, payload_hash bytea, metadata jsonb, trace_context text, priority smallint, due_at timestamptz, deadline_at timestamptz,
   problem text)
 LANGUAGE sql STABLE AS $$
   SELECT ordinal, intent_id, target, version, scope,
          CASE scope WHEN 'cluster' THEN cluster_lease_name
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
-         stream, idempotency_key, payload, raw_body, content_type,
+         stream, idempotency_key, idempotency_key IS NOT NULL AND coalesce(key_scope = 'all', false),
+         payload, raw_body, content_type,
          -- Nobody can repeat an intent that has no key of its own. No JSON text has a zero byte, so a body
          -- never stands for a payload.
          CASE WHEN idempotency_key IS NOT NULL THEN sha256(coalesce(
@@ -29,6 +30,7 @@ LANGUAGE sql STABLE AS $$
              THEN 'payload or body is over 1 MiB'
            WHEN length(idempotency_key) NOT BETWEEN 1 AND 255 OR idempotency_key ~ '[[:cntrl:]]'
              THEN 'idempotency_key must be 1 to 255 characters without control characters'
+           WHEN key_scope NOT IN ('target', 'all') THEN 'key_scope must be target or all'
            WHEN length(content_type) NOT BETWEEN 1 AND 255 OR content_type ~ '[[:cntrl:]]'
              THEN 'content_type must be 1 to 255 characters without control characters'
            WHEN scope = 'stream' AND stream IS NULL THEN 'stream is missing, but the target''s scope is stream'
@@ -59,11 +61,12 @@ LANGUAGE sql STABLE AS $$
                WHEN coalesce(raw.deadline_seconds, c.deadline_seconds) BETWEEN 0 AND 315360000
                THEN make_interval(secs => coalesce(raw.deadline_seconds, c.deadline_seconds)) END) AS last_at
         FROM (
-          SELECT entry.*, entry.ordinality::integer AS ordinal, leasehold.numbered_intent_id(p_batch_id, entry.ordinality) AS intent_id,
+          SELECT entry.*, entry.ordinality::integer AS ordinal,
+                 leasehold.numbered_intent_id(p_batch_id, entry.ordinality) AS intent_id,
                  decode(entry.body, 'base64') AS raw_body
             FROM ROWS FROM (jsonb_to_recordset(p_intents) AS (
-                   target text, payload jsonb, body text, content_type text, idempotency_key text, stream text,
-                   priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
+                   target text, payload jsonb, body text, content_type text, idempotency_key text, key_scope text,
+                   stream text, priority smallint, due_at timestamptz, delay_seconds double precision, deadline_at timestamptz,
                    deadline_seconds double precision, metadata jsonb, trace_context text)
                  ) WITH ORDINALITY AS entry) AS raw
         LEFT JOIN unnest(p_contracts) AS c ON c.target = raw.target) AS timed

@@ -23,7 +23,7 @@ BEGIN
   END IF;
 
   INSERT INTO leasehold.intents VALUES (
-    v_id, v_old.target, v_contract.version, v_old.stream, v_stream_seq, NULL,
+    v_id, v_old.target, v_contract.version, v_old.stream, v_stream_seq, NULL, false,
     CASE WHEN p_with_new_key THEN v_id ELSE v_old.submission_key END, v_old.payload, v_old.body,
     v_old.content_type, v_old.payload_hash, v_old.metadata, v_old.trace_context, v_now,
     v_now + make_interval(secs => v_contract.deadline_seconds), v_old.intent_id)
