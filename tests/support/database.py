@@ -93,7 +93,7 @@ class Database:
             connection.close()
         for connection in self._async_connections:
             connection.pgconn.finish()  # its event loop may be gone already
-        self.server.drop_database(self.name)
+        self.server.leave_database(self.name)
 
     def _address(self, role: str | None) -> str:
         more = {"options": "-c role=leasehold_owner"} if role == "owner" else {}

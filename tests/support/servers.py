@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import itertools
 import shutil
 import tempfile
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leasehold.store.embedded import (
     EmbeddedPostgres,
@@ -25,6 +28,7 @@ from tests.support.memory import roomy_memory
 ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor")
 PASSWORD = "of a throwaway server"
 TEMPLATE = "leasehold_template"
+LEFT_MAX = 5  # databases that wait to be dropped
 # Nothing here must survive a crash, so nothing needs to reach the disk in time.
 SETTINGS = {
     "fsync": "off",
@@ -51,6 +55,7 @@ class Server:
         self.url = url
         self.version = version
         self._numbers = itertools.count(1)
+        self._left: list[str] = []
         self._has_template = False
         self._admin: psycopg.Connection | None = None
 
@@ -64,11 +69,20 @@ class Server:
         """Create a database with the schema, or without anything, and return its name."""
         if not empty and not self._has_template:
             self._create_template()
+        while len(self._left) > LEFT_MAX:
+            self.drop_database(self._left.pop(0))
         name = f"test_{next(self._numbers)}"
         # Without fsync a copy of files is several times faster than a copy through the log.
         statement = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
         self.execute(statement, name, "template0" if empty else TEMPLATE)
         return name
+
+    def leave_database(self, name: str) -> None:
+        """Drop a database soon: its sessions are still on their way out.
+
+        To drop it at once is to wait for them, a tenth of a second for each look.
+        """
+        self._left.append(name)
 
     def drop_database(self, name: str) -> None:
         self.execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
@@ -81,7 +95,9 @@ class Server:
         self._admin.execute(sql.SQL(statement).format(*parts))
 
     def drop_roles(self) -> None:
-        """Forget all roles and logins but the superuser; nothing may belong to them any more."""
+        """Forget all roles and logins but the superuser, and the databases that were left."""
+        while self._left:
+            self.drop_database(self._left.pop())
         with psycopg.connect(self.url) as connection:
             found = connection.execute(
                 "SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname NOT LIKE 'pg\\_%'"
@@ -104,7 +120,7 @@ class Server:
             self.execute(
                 "CREATE ROLE {} LOGIN INHERIT PASSWORD {} IN ROLE {}",
                 login,
-                sql.Literal(PASSWORD),
+                _cheap_to_check(PASSWORD),
                 f"leasehold_{role}",
             )
         self._has_template = True
@@ -129,9 +145,26 @@ class Servers:
             binaries = available_binaries()[name]
             running = EmbeddedPostgres(self._folder / key, binaries=binaries, settings=SETTINGS)
             url = self._open.enter_context(running).url
-            self._running[key] = Server(url, binaries.version)
-            self._open.callback(self._running[key].close)
+            server = self._running[key] = Server(url, binaries.version)
+            self._open.callback(server.close)
+            password = str(conninfo_to_dict(url)["password"])
+            server.execute("ALTER ROLE CURRENT_USER PASSWORD {}", _cheap_to_check(password))
         return self._running[key]
 
     def stop(self) -> None:
         self._open.close()
+
+
+def _cheap_to_check(password: str) -> sql.Literal:
+    """The form in which the server stores a password, made with one round of hashing.
+
+    The usual 4,096 rounds, on both sides, are most of what a connection costs; there are thousands.
+    """
+    salt = b"of a throwaway server"
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations=1)
+    client_key, server_key = (
+        hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key")
+    )
+    stored = hashlib.sha256(client_key).digest()
+    parts = [base64.b64encode(one).decode() for one in (salt, stored, server_key)]
+    return sql.Literal("SCRAM-SHA-256$1:{}${}:{}".format(*parts))
