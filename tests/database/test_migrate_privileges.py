@@ -54,7 +54,7 @@ def test_roles_cannot_log_in_and_have_no_attribute(place, tree):
          WHERE rolname LIKE 'leasehold\\_%' AND NOT (rolcanlogin OR rolsuper OR rolcreaterole
                OR rolcreatedb OR rolreplication OR rolbypassrls)
          ORDER BY 1""")
-    expected = ["auditor", "executor", "ingest", "operator", "owner", "readonly"]
+    expected = ["api", "auditor", "executor", "ingest", "operator", "owner", "readonly"]
     assert [row["rolname"] for row in roles] == [f"leasehold_{name}" for name in expected]
 
 

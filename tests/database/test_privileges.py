@@ -12,15 +12,16 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-ROLES = ("ingest", "executor", "operator", "readonly", "auditor")
+ROLES = ("ingest", "executor", "operator", "readonly", "auditor", "api")
 EVERYBODY = set(ROLES)
-READERS = EVERYBODY - {"ingest"}
+READERS = EVERYBODY - {"ingest", "api"}
 NOBODY: set[str] = set()
 
 # Relation: who may SELECT, and the columns hidden from whom.
 RELATIONS = {
+    "api_tokens": (NOBODY, {}),
     "chain_accounts": (NOBODY, {}),
-    "contracts": (EVERYBODY, {}),
+    "contracts": (EVERYBODY - {"api"}, {}),
     "instances": (READERS, {}),
     "intent_status": (READERS, {}),
     "intents": (
@@ -68,13 +69,14 @@ EXECUTION = (
     "surplus_streams",
 )
 INTERVENTION = ("cancel_intent", "publish_contract", "redrive_intents", "resolve_intent")
-# Retention, and the helpers of the functions above.
+# Retention, the tokens of the HTTP API, and the helpers of the functions above.
 OWNERS = (
     "absence",
     "active_streams",
     "announce_change",
     "append_attempts",
     "change_horizon",
+    "create_token",
     "doubt_begun_calls",
     "end_expired_claims",
     "first_intent_id",
@@ -84,6 +86,7 @@ OWNERS = (
     "is_unbegun_call",
     "judged_streams",
     "ledger_months",
+    "list_tokens",
     "lock_streams",
     "number_in_streams",
     "numbered_intent_id",
@@ -104,6 +107,7 @@ OWNERS = (
     "require_list",
     "require_name",
     "require_read_committed",
+    "revoke_token",
     "set_aside",
     "stream_lease_name",
     "stream_share",
@@ -116,6 +120,7 @@ FUNCTIONS: dict[str, set[str]] = {
     **{name: {"operator"} for name in INTERVENTION},
     **dict.fromkeys(OWNERS, NOBODY),
     "notify_targets": {"ingest", "executor"},
+    "read_active_tokens": {"api"},
     # A function inside a view runs as the view's reader.
     "final_status": READERS,
 }

@@ -25,7 +25,7 @@ from leasehold.store.embedded import (
 from leasehold.store.postgres.migrate import migrate
 from tests.support.memory import roomy_memory
 
-ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor")
+ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor", "api")
 PASSWORD = "of a throwaway server"
 TEMPLATE = "leasehold_template"
 LEFT_MAX = 5  # databases that wait to be dropped

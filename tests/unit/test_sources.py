@@ -127,6 +127,7 @@ VERDICTS = {
     verdict.CancelVerdict: ["cancel_intent"],
     verdict.ResolveVerdict: ["resolve_intent"],
     verdict.RedriveVerdict: ["redrive_intents", "redrive_intent"],
+    verdict.RevokeVerdict: ["revoke_token"],
 }
 
 

@@ -85,3 +85,11 @@ class RedriveVerdict(StrEnum):
     NOT_TERMINAL = "not_terminal"
     UNKNOWN_TARGET = "unknown_target"
     NOT_FOUND = "not_found"
+
+
+class RevokeVerdict(StrEnum):
+    """Of the end of an API token; only REVOKED wrote something."""
+
+    REVOKED = "revoked"
+    ALREADY_REVOKED = "already_revoked"
+    NOT_FOUND = "not_found"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.domain import intent, lease, outcome, verdict
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import AttemptState, IntentId, NewIntent
     from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Result
+    from leasehold.domain.token import ApiToken, Scope
     from leasehold.store import answers
 
     Json = Mapping[str, Any]
@@ -282,5 +283,33 @@ class ReaderStore(ContractStore, Protocol):
         ...
 
 
-class Store(IngestStore, ExecutorStore, OperatorStore, ReaderStore, Protocol):
+class TokenStore(Protocol):
+    """For whoever keeps the tokens of the HTTP API, as the owner; and for who checks them."""
+
+    async def create_token(
+        self,
+        *,
+        name: str,
+        token_hash: bytes,
+        scopes: Collection[Scope],
+        targets: Collection[str] | None,
+        operator: str,
+    ) -> ApiToken:
+        """Make a token known by its hash, or raise InvalidArgument."""
+        ...
+
+    async def revoke_token(self, name: str, operator: str) -> verdict.RevokeVerdict:
+        """End a token, for ever."""
+        ...
+
+    async def list_tokens(self, after: str | None = None, limit: int = 1000) -> list[ApiToken]:
+        """Read what is known of the tokens after a name, the revoked ones too, by name."""
+        ...
+
+    async def read_active_tokens(self) -> dict[bytes, ApiToken]:
+        """Read the tokens that are in force, by their hashes."""
+        ...
+
+
+class Store(IngestStore, ExecutorStore, OperatorStore, ReaderStore, TokenStore, Protocol):
     """All of it, for a process that is everything at once."""

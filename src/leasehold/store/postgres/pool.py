@@ -8,6 +8,9 @@ reach the server in one of two ways:
 - through a transaction pooler (`through_pooler`): with each call, in its own transaction, because
   the next call may go to another session, and because pgbouncer refuses start-up options. Both
   travel in one query string, so a call is one round trip either way. Nothing is prepared.
+
+A `role` travels the same ways: every call of the pool then has the rights of that role alone,
+whatever else the login is a member of.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ import psycopg
 from psycopg.adapt import Loader
 from psycopg_pool import AsyncConnectionPool
 
-from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
+from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
 from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.errors import translated
@@ -42,6 +46,8 @@ _ANSWER_SECONDS = 2.0
 # The pool waits twice as long after each failure to connect, and this bounds how long it can sleep
 # through the database's return.
 _RECONNECT_SECONDS = 5.0
+# Anything more would need quotes on its way to the server.
+_ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +65,13 @@ class PoolSettings:
     idle_in_transaction_seconds: float = 5.0
     through_pooler: bool = False
     check_on_checkout: bool = False
+    role: str | None = None
 
     def __post_init__(self) -> None:
+        if self.role is not None and not _ROLE.fullmatch(self.role):
+            raise InvalidArgument(
+                f"role is {self.role!r}, but must be the name of a role, such as leasehold_ingest"
+            )
         if not 0 <= self.size_min <= self.size_max or self.size_max < 1:
             raise InvalidArgument(
                 f"size_min ({self.size_min}) must not be over size_max ({self.size_max}), "
@@ -78,13 +89,14 @@ class PoolSettings:
         return self.wait_seconds + self.statement_seconds + _ANSWER_SECONDS
 
     def server_settings(self) -> dict[str, str]:
-        """Give the limits that the server keeps, in its words."""
+        """Give the limits that the server keeps, in its words, and the role that it acts as."""
         seconds = {
             "statement_timeout": self.statement_seconds,
             "lock_timeout": self.lock_seconds,
             "idle_in_transaction_session_timeout": self.idle_in_transaction_seconds,
         }
-        return {name: f"{max(1, round(limit * 1000))}ms" for name, limit in seconds.items()}
+        limits = {name: f"{max(1, round(limit * 1000))}ms" for name, limit in seconds.items()}
+        return limits if self.role is None else {**limits, "role": self.role}
 
 
 class Pool:
@@ -138,6 +150,11 @@ class Pool:
             said = without_password(str(error), self._parameters)
             if "unsupported startup parameter" in said:
                 said += ": a pooler stands before the database; set LEASEHOLD_THROUGH_POOLER=true"
+            if self.settings.role is not None and "permission denied to set role" in said:
+                raise AccessDenied(
+                    f"this login may not act as {self.settings.role}: have a DBA run "
+                    f"GRANT {self.settings.role} TO the login"
+                ) from None
             raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
         await connection.close()
 

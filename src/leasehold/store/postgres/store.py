@@ -12,12 +12,15 @@ from leasehold.store.postgres.executor import PostgresExecutor
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.operators import PostgresOperators, PostgresReaders
 from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.tokens import PostgresTokens
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class PostgresStore(PostgresIngest, PostgresExecutor, PostgresOperators, PostgresReaders):
+class PostgresStore(
+    PostgresIngest, PostgresExecutor, PostgresOperators, PostgresReaders, PostgresTokens
+):
     """Store on PostgreSQL: `async with PostgresStore(database_url) as store`."""
 
     def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:

@@ -7,13 +7,16 @@ DECLARE
 BEGIN
   FOREACH role_name IN ARRAY ARRAY[
     'leasehold_owner', 'leasehold_ingest', 'leasehold_executor',
-    'leasehold_operator', 'leasehold_readonly', 'leasehold_auditor'
+    'leasehold_operator', 'leasehold_readonly', 'leasehold_auditor', 'leasehold_api'
   ] LOOP
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role_name) THEN
       BEGIN
         EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
       EXCEPTION WHEN duplicate_object OR unique_violation THEN
         NULL; -- roles belong to the server: a migration of another database made it meanwhile
+      WHEN insufficient_privilege THEN
+        RAISE EXCEPTION 'this login may not make the role % (a DBA may: CREATE ROLE % NOLOGIN)', role_name, role_name
+          USING ERRCODE = '42501';
       END;
     END IF;
   END LOOP;
@@ -46,4 +49,5 @@ $schema$;
 SET LOCAL ROLE leasehold_owner;
 REVOKE ALL ON SCHEMA leasehold FROM PUBLIC;
 GRANT USAGE ON SCHEMA leasehold
-  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor,
+     leasehold_api;

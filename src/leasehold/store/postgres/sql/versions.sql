@@ -22,4 +22,5 @@ COMMENT ON TABLE leasehold.schema_sources IS
   'older release does not overwrite what a newer one wrote.';
 
 GRANT SELECT ON leasehold.schema_migrations, leasehold.schema_sources
-  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+  TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor,
+     leasehold_api;

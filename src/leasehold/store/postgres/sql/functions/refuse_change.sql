@@ -41,3 +41,13 @@ CREATE OR REPLACE TRIGGER pending_transactions_binding_is_permanent
 CREATE OR REPLACE TRIGGER pending_transactions_no_truncate
   BEFORE TRUNCATE ON leasehold.pending_transactions
   FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER api_tokens_insert_only
+  BEFORE UPDATE OF name, token_hash, scopes, targets, created_at, created_by OR DELETE
+  ON leasehold.api_tokens
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER api_tokens_revocation_is_final
+  BEFORE UPDATE ON leasehold.api_tokens
+  FOR EACH ROW WHEN (OLD.revoked_at IS NOT NULL) EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER api_tokens_no_truncate
+  BEFORE TRUNCATE ON leasehold.api_tokens
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();

@@ -1,0 +1,101 @@
+"""RoleStores: one login, a store per scope of the HTTP API, each with the rights of one role alone.
+
+What a handler of a scope can do is then bounded by the database, not by the care of its author. It
+is a guard against mistakes, not against whoever can run SQL of their own in this process: the login
+itself is a member of all these roles.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from psycopg.rows import tuple_row
+
+from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.store.postgres.calls import Calls
+from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# The most connections of each; the intake's own bound is the pool's, for there the load is.
+_SIZES_MAX = {"reader": 4, "operator": 2, "auditor": 2, "api": 1}
+_NAME_LENGTH_MAX = 63
+# The privilege called MEMBER includes, since PostgreSQL 16, members that may not SET ROLE.
+_READ_MEMBERSHIPS = """
+SELECT asked.name, current_user::text, r.oid IS NOT NULL,
+       coalesce(pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer
+                                             >= 160000 THEN 'SET' ELSE 'MEMBER' END), false)
+  FROM unnest(%s::text[]) AS asked (name) LEFT JOIN pg_catalog.pg_roles r ON r.rolname = asked.name
+"""
+
+
+class RoleStores:
+    """`async with RoleStores(database_url, settings) as stores`: refuses a login that lacks one."""
+
+    def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
+        self._database_url = database_url
+        self._settings = settings or PoolSettings()
+        self._opened = AsyncExitStack()
+        self.ingest = self._store("ingest", "leasehold_ingest")
+        self.reader = self._store("reader", "leasehold_readonly")
+        self.operator = self._store("operator", "leasehold_operator")
+        self.auditor = self._store("auditor", "leasehold_auditor")
+        self.api = self._store("api", "leasehold_api")
+
+    @property
+    def all(self) -> tuple[PostgresStore, ...]:
+        """Every one of them."""
+        return (self.ingest, self.reader, self.operator, self.auditor, self.api)
+
+    async def __aenter__(self) -> Self:
+        await self._require_roles()
+        async with AsyncExitStack() as opening:
+            for store in self.all:
+                await opening.enter_async_context(store)
+            self._opened = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opened.__aexit__(kind, error, traceback)
+
+    def _store(self, name: str, role: str) -> PostgresStore:
+        size_max = min(self._settings.size_max, _SIZES_MAX.get(name, self._settings.size_max))
+        settings = replace(
+            self._settings,
+            role=role,
+            size_min=min(self._settings.size_min, size_max),
+            size_max=size_max,
+            application_name=f"{self._settings.application_name} {name}"[:_NAME_LENGTH_MAX],
+        )
+        return PostgresStore(self._database_url, settings)
+
+    async def _require_roles(self) -> None:
+        """Ask as the login itself, so that all that is missing is told at once, by name."""
+        roles = [str(store.pool.settings.role) for store in self.all]
+        pool = Pool(self._database_url, replace(self._settings, role=None, size_min=0, size_max=1))
+        await pool.open()
+        try:
+            rows = await Calls(pool).rows(tuple_row, _READ_MEMBERSHIPS, roles)
+        finally:
+            await pool.close()
+        absent = [name for name, _, is_there, _ in rows if not is_there]
+        if absent:
+            raise MigrationError(
+                f"the server has no role {', '.join(absent)}: run `leasehold migrate`"
+            )
+        lacking = [name for name, _, _, is_member in rows if not is_member]
+        if lacking:
+            login, named = rows[0][1], ", ".join(lacking)
+            raise AccessDenied(
+                f"the login {login} may not act as {named}, which serving the HTTP API needs: "
+                f'have a DBA run GRANT {named} TO "{login}"'
+            )

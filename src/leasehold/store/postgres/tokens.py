@@ -1,0 +1,77 @@
+"""The calls about tokens of the HTTP API: of leasehold_owner, and of leasehold_api for reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leasehold.domain.token import ApiToken, Scope
+from leasehold.domain.verdict import RevokeVerdict
+from leasehold.store.postgres.calls import Calls, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+class PostgresTokens:
+    """TokenStore on PostgreSQL."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def create_token(
+        self,
+        *,
+        name: str,
+        token_hash: bytes,
+        scopes: Collection[Scope],
+        targets: Collection[str] | None,
+        operator: str,
+    ) -> ApiToken:
+        """Make a token known by its hash, or raise InvalidArgument."""
+        created_at = await self._calls.value(
+            "SELECT leasehold.create_token(%s, %s::bytea, %s::text[], %s::text[], %s)",
+            name,
+            token_hash,
+            sorted(scopes),
+            None if targets is None else sorted(targets),
+            operator,
+        )
+        return ApiToken(
+            name=name,
+            scopes=frozenset(scopes),
+            targets=None if targets is None else frozenset(targets),
+            created_at=created_at,
+            created_by=operator,
+        )
+
+    async def revoke_token(self, name: str, operator: str) -> RevokeVerdict:
+        """End a token, for ever."""
+        return RevokeVerdict(
+            await self._calls.value("SELECT leasehold.revoke_token(%s, %s)", name, operator)
+        )
+
+    async def list_tokens(self, after: str | None = None, limit: int = 1000) -> list[ApiToken]:
+        """Read what is known of the tokens after a name, the revoked ones too, by name."""
+        return await self._calls.rows(
+            _TOKEN, "SELECT * FROM leasehold.list_tokens(%s, %s)", after or "", limit
+        )
+
+    async def read_active_tokens(self) -> dict[bytes, ApiToken]:
+        """Read the tokens that are in force, by their hashes."""
+        return dict(
+            await self._calls.rows(_HASHED_TOKEN, "SELECT * FROM leasehold.read_active_tokens()")
+        )
+
+
+def _scopes(names: Sequence[str]) -> frozenset[Scope]:
+    """Leave out a scope that this release does not know: what it stands for cannot be done here."""
+    known = set(Scope)
+    return frozenset(Scope(name) for name in names if name in known)
+
+
+def _hashed(token_hash: bytes, **columns: Any) -> tuple[bytes, ApiToken]:  # noqa: ANN401
+    return bytes(token_hash), ApiToken(**columns)
+
+
+_TOKEN = rows_of(ApiToken, scopes=_scopes, targets=frozenset)
+_HASHED_TOKEN = rows_of(_hashed, scopes=_scopes, targets=frozenset)

@@ -1,0 +1,53 @@
+"""Tokens cannot be guessed, and what is stored of one does not give it away."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from leasehold.domain.token import ApiToken, Scope, new_token, token_hash
+
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def make_token(**given):
+    fields = {"name": "ci", "scopes": frozenset({Scope.INGEST}), "targets": None}
+    return ApiToken(**fields | given, created_at=NOW, created_by="ada")
+
+
+def test_token_is_a_prefix_and_256_random_bits():
+    made = {new_token() for _ in range(100)}
+    assert len(made) == 100
+    assert all(re.fullmatch(r"lh_[A-Za-z0-9_-]{43}", token) for token in made)
+
+
+def test_hash_is_that_of_the_whole_token():
+    token = new_token()
+    assert token_hash(token) == hashlib.sha256(token.encode()).digest()
+    assert token_hash(token[:-1]) != token_hash(token)
+
+
+@pytest.mark.parametrize("sent", ["", "lh_", "\x00", "\ud800", "ü" * 10_000])
+def test_whatever_is_sent_in_the_place_of_a_token_has_a_hash(sent):
+    assert len(token_hash(sent)) == 32
+
+
+def test_scope_that_was_not_given_is_not_implied_by_another():
+    token = make_token(scopes=frozenset({Scope.OPERATE, Scope.AUDIT}))
+    assert [scope for scope in Scope if token.may(scope)] == [Scope.OPERATE, Scope.AUDIT]
+
+
+def test_revoked_token_may_nothing():
+    token = make_token(scopes=frozenset(Scope), revoked_at=NOW, revoked_by="ada")
+    assert not any(token.may(scope) for scope in Scope)
+
+
+def test_token_covers_its_own_targets_alone():
+    assert make_token().covers("sms")
+    token = make_token(targets=frozenset({"sms"}))
+    assert token.covers("sms")
+    assert not token.covers("sms2")
+    assert not make_token(targets=frozenset()).covers("sms")
