@@ -11,6 +11,7 @@ LeaseholdError
 ├── TerminalGuardHit           a second terminal row was stopped by its index (23505)
 ├── AccessDenied               this login lacks the role that the call needs (42501)
 ├── DatabaseUnavailable        the database did not answer; nothing is known
+├── IntakeFull                 too much waits to be handed in; nothing was written
 ├── MigrationError             the schema is not what this release needs
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
@@ -96,6 +97,10 @@ class DatabaseUnavailable(LeaseholdError):
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
+
+
+class IntakeFull(LeaseholdError):
+    """Too many intents wait to be handed in already; this one was not taken. Try again later."""
 
 
 class MigrationError(LeaseholdError):
