@@ -133,7 +133,7 @@ async def test_refused_neighbours_hurt_nobody(batching, commits):
     assert sum(commits()) == 2
 
 
-async def test_full_queue_refuses_and_takes_again_when_there_is_room(store, database, commits):
+async def test_full_queue_refuses_and_takes_again_when_there_is_room(store, commits):
     batching = Batching(store, waiting_max=3)
     waiting = [asyncio.create_task(batching.enqueue(new())) for _ in range(3)]
     await asyncio.sleep(0)
@@ -186,7 +186,7 @@ async def _until_accepted(batching, intent):
             await asyncio.sleep(0.05)
 
 
-async def test_caller_that_goes_away_does_no_harm(batching, commits, database):
+async def test_caller_that_goes_away_does_no_harm(batching, commits):
     callers = [asyncio.create_task(batching.enqueue(new(str(number)))) for number in range(10)]
     await asyncio.sleep(0)  # all of them wait, and the call has not begun
     for caller in callers[::2]:
