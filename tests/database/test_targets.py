@@ -1,34 +1,14 @@
-"""Targets from file to database and back, as people and executors see them."""
+"""Targets in the database, as executors see them."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from leasehold.cli.targets_file import read_targets
 from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTerms
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 from tests.support.racing import refused
 
-COMMAND = Path(sys.executable).parent / "leasehold"
-SMS = """
-[targets.sms]
-scope = "item"
-guarantee = "keyed"
-gateway = { kind = "http", url = "https://sms.example.com/send" }
-"""
-LETTERS = """
-[targets.letters]
-scope = "item"
-guarantee = "blind"
-gateway = { kind = "python", function = "post.office:send" }
-"""
 CONTRACTS = [
     Contract(
         target="sms",
@@ -63,111 +43,6 @@ CONTRACTS = [
         priority=0,
     ),
 ]
-
-
-@pytest.fixture
-def targets(database, tmp_path):
-    """Runs `leasehold targets`, as an operator, where its file lies."""
-
-    def run(*arguments, file=None, role="operator"):
-        if file is not None:
-            (tmp_path / "leasehold.toml").write_text(file)
-        environment = {
-            **os.environ,
-            "LEASEHOLD_DATABASE_URL": database.url_as(role),
-            "LEASEHOLD_OPERATOR": "ada",
-        }
-        return subprocess.run(
-            [COMMAND, "targets", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    return run
-
-
-def test_apply_publishes_what_changed_and_says_what_did_not(targets, outbox, database):
-    first = targets("apply", file=SMS + LETTERS)
-    assert first.stdout == "sms: version 1 (new)\nletters: version 1 (new)\n", first.stderr
-    [before] = outbox.enqueue()
-    again = targets("apply")
-    assert again.stdout == "sms: unchanged (version 1)\nletters: unchanged (version 1)\n"
-    changed = targets("apply", file=SMS + "concurrency = 11")
-    assert changed.stdout == (
-        "sms: version 2 (was 1)\nletters: not in leasehold.toml, left as it is (version 1)\n"
-    )
-    [after] = outbox.enqueue()
-    versions = {row["intent_id"]: row["contract_version"] for row in outbox.claim()}
-    assert versions == {before: 1, after: 2}, "an intent keeps the version it was accepted under"
-    rows = database.execute("SELECT DISTINCT published_by FROM leasehold.contracts")
-    assert rows == [{"published_by": "ada"}]
-
-
-def test_apply_of_a_file_with_one_bad_target_publishes_none(targets, database):
-    result = targets("apply", file=SMS + LETTERS.replace("blind", "hopeful"))
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: leasehold.toml: targets.letters.guarantee: must be 'keyed', 'fenced', 'lookup' or"
-        " 'blind'\n"
-    )
-    assert database.execute("SELECT * FROM leasehold.contracts") == []
-
-
-def test_apply_by_a_login_that_may_not_publish_says_so_in_one_line(targets):
-    result = targets("apply", file=SMS, role="readonly")
-    assert result.returncode == 1
-    assert len(result.stderr.splitlines()) == 1
-    assert "publish_contract" in result.stderr
-
-
-def test_list_shows_every_target_also_those_that_this_release_cannot_read(targets, outbox):
-    targets("apply", file=SMS + LETTERS)
-    outbox.publish("plain")
-    outbox.publish("strange", two_phase=True)
-    listed = targets("list", role="readonly")
-    assert listed.returncode == 0, listed.stderr
-    lines = {line.split()[0]: line.split() for line in listed.stdout.splitlines()}
-    assert lines["sms"][1:6] == ["1", "item", "keyed", "http", "https://sms.example.com/send"]
-    assert lines["letters"][1:6] == ["1", "item", "blind", "python", "post.office:send"]
-    assert lines["plain"][1:5] == ["1", "item", "keyed", "none"]
-    assert lines["strange"][4] == "unreadable:"
-    as_json = json.loads(targets("list", "--json", role="readonly").stdout)
-    assert [one["target"] for one in as_json] == ["letters", "plain", "sms", "strange"]
-    assert {one["published_by"] for one in as_json} == {"ada", "test"}
-
-
-def test_list_of_an_empty_database_is_empty(targets):
-    listed = targets("list", "--json", role="readonly")
-    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
-
-
-def test_shown_terms_are_a_file_that_applies_without_a_change(targets, tmp_path):
-    targets("apply", file=SMS)
-    targets("apply", file=SMS + 'retry = { policy = "one_shot" }')
-    shown = targets("show", "sms", role="readonly")
-    assert shown.stdout.startswith("# sms, version 2, published ")
-    assert targets("apply", file=shown.stdout).stdout == "sms: unchanged (version 2)\n"
-    earlier = targets("show", "sms", "--version", "1", role="readonly").stdout
-    (tmp_path / "earlier.toml").write_text(earlier)
-    [contract] = read_targets(tmp_path / "earlier.toml")
-    assert contract.retry == RetryTerms()
-    terms = json.loads(targets("show", "sms", "--json").stdout)
-    assert (terms["retry_policy"], terms["attempts_max"]) == ("one_shot", 1)
-
-
-def test_show_of_what_is_not_there_names_what_is(targets):
-    targets("apply", file=SMS)
-    for arguments, told in {
-        ("nobody",): "no contract of nobody is published; targets: sms",
-        ("sms", "--version", "9"): "no contract of sms, version 9, is published; targets: sms",
-    }.items():
-        shown = targets("show", *arguments)
-        assert (shown.returncode, shown.stdout) == (1, "")
-        assert shown.stderr == f"Error: {told}\n"
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.target)

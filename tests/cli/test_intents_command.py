@@ -8,8 +8,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from leasehold.domain.intent import Status
-from leasehold.store.postgres.listing import find_intents
 from tests.support.command import assert_one_line_of_error, leasehold
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -82,25 +80,6 @@ def test_list_finds_by_status_and_by_target(intents, outbox, held, rejected, sta
     assert found(intents("list", "--status", status, "--target", target)) == [of[status]]
     other = "sms" if status == "held" else "letters"
     assert found(intents("list", "--status", status, "--target", other)) == []
-
-
-async def test_list_of_what_is_rare_looks_at_a_bounded_window_and_says_how_far(
-    stores, outbox, rejected
-):
-    newer = sorted(outbox.enqueue(7))
-    calls = stores.readonly._calls
-    rare = Status.REJECTED, None
-    first = await find_intents(calls, *rare, None, 50, window=5)
-    assert first == ([], newer[2])
-    second = await find_intents(calls, *rare, newer[2], 50, window=5)
-    assert second == ([rejected], None)
-
-
-async def test_window_that_ends_with_the_last_intent_still_says_how_far(stores, outbox):
-    outbox.publish("sms")
-    ids = sorted(outbox.enqueue(5))  # inside a millisecond their order is chance
-    found = await find_intents(stores.readonly._calls, None, None, None, 50, window=5)
-    assert found == (ids[::-1], ids[0])
 
 
 def test_cancelled_intent_carries_the_operators_name_and_note(intents, outbox):
