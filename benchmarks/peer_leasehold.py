@@ -41,7 +41,7 @@ class Engine:
     distributions = ("leasehold",)
     settings = f"concurrency={CONCURRENCY}"
     unfinished = "SELECT count(*) FROM leasehold.outbox_pending"
-    on_uvloop = False
+    on_uvloop = True
 
     async def install(self, url: str) -> None:
         migrate(url)

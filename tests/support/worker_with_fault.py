@@ -13,6 +13,7 @@ from leasehold.cli.worker import run_worker
 from leasehold.config import read_settings
 from leasehold.executor.faults import FaultPoint
 from leasehold.observe.logs import get_logger
+from leasehold.runtime import event_loop
 from leasehold.runtime.instance import Instance
 
 # For a request to leave before the worker does.
@@ -48,4 +49,4 @@ class Saboteur:
 
 if __name__ == "__main__":
     saboteur = Saboteur(os.environ["TEST_FAULT"])
-    asyncio.run(run_worker(read_settings, lambda given: Instance(given, faults=saboteur)))
+    event_loop.run(run_worker(read_settings, lambda given: Instance(given, faults=saboteur)))

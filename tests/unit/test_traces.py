@@ -61,7 +61,7 @@ def test_error_inside_a_span_is_not_swallowed():
         raise ZeroDivisionError
 
 
-def test_spans_go_to_opentelemetry_where_it_is_set_up():
+def test_spans_go_to_opentelemetry_where_it_is_set_up(monkeypatch):
     sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra otel is not installed")
     from opentelemetry import trace
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -71,6 +71,8 @@ def test_spans_go_to_opentelemetry_where_it_is_set_up():
     provider = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
+    # That it was not set up a moment ago is believed for a second.
+    monkeypatch.setattr(traces._NOT_SET_UP, "until", 0.0)
     with span("submit", TraceContext(TRACE, SPAN), {"target": "sms"}) as made:
         pass
     [exported] = exporter.get_finished_spans()

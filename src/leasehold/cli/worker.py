@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the an
 from leasehold.config import Settings, read_settings
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
+from leasehold.runtime import event_loop
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.shutdown import on_signals
 
@@ -83,7 +83,7 @@ def worker(
             reaper=reaper,
         )
 
-    asyncio.run(run_worker(read))
+    event_loop.run(run_worker(read))
 
 
 async def run_worker(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class NewIntent:
     trace_context: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A due item under a fresh claim, with all that a call needs.
 
     `submission_key` is the idempotency key for the gateway, the same on every try. `last_state`
@@ -102,10 +101,10 @@ class Claimed:
 
     intent_id: IntentId
     claim: Claim
+    last_state: AttemptState | None
     target: str
     contract_version: int
     attempt_no: int
-    last_state: AttemptState | None
     reference: str | None
     priority: int
     submission_key: UUID

@@ -9,7 +9,7 @@ stop sooner.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class StreamLease:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """The lease of one item, inside its pending row. (worker_id, lease_token) is its fence."""
 
     worker_id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from leasehold.domain.intent import AttemptState
 
@@ -113,8 +113,7 @@ def next_look_seconds(outcome: Outcome) -> float | None:
             assert_never(outcome)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """An outcome on its way to the ledger. Items have a claim; under a lease there is none."""
 
     intent_id: IntentId

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import LookupAnswer, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """All that a call needs.
 
     `submission_key` is the idempotency key towards the gateway: the same on every try, whoever

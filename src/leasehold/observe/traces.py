@@ -7,21 +7,24 @@ by the program, spans are recorded there; else only the ids are made, and nothin
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from contextlib import AbstractContextManager
 
 _TRACEPARENT = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace_id>[0-9a-f]{32})-(?P<span_id>[0-9a-f]{16})"
     r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
 )
 _SAMPLED = 0x01
+_ASK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +69,24 @@ def trace_of(text: str | None) -> TraceContext:
     return parse_traceparent(text) or new_trace()
 
 
-@contextmanager
 def span(
     name: str,
     parent: TraceContext,
     attributes: Mapping[str, str | int | float | bool] | None = None,
-) -> Generator[TraceContext]:
+) -> AbstractContextManager[TraceContext]:
     """Do something as a span of the parent's trace; gives the context to send along."""
-    if _OPENTELEMETRY is None:
-        yield parent.child()
-        return
-    trace = _OPENTELEMETRY
+    if _is_set_up():
+        return _recorded_span(_OPENTELEMETRY, name, parent, attributes)
+    return nullcontext(parent.child())
+
+
+@contextmanager
+def _recorded_span(
+    trace: Any,  # noqa: ANN401 (a module that may not be there)
+    name: str,
+    parent: TraceContext,
+    attributes: Mapping[str, str | int | float | bool] | None,
+) -> Generator[TraceContext]:
     remote = trace.SpanContext(
         trace_id=int(parent.trace_id, 16),
         span_id=int(parent.span_id, 16),
@@ -103,11 +113,35 @@ def _find_opentelemetry() -> Any:  # noqa: ANN401 (a module that may not be ther
         return None
 
 
+def _is_set_up() -> bool:
+    """Whether the program has given OpenTelemetry somewhere to record to. It may do so late, so a
+    no is asked again, but not for every span: the answer is read from the environment.
+    """
+    if _OPENTELEMETRY is None or time.monotonic() < _NOT_SET_UP.until:
+        return False
+    provider = _OPENTELEMETRY.get_tracer_provider()
+    if isinstance(provider, _OPENTELEMETRY.ProxyTracerProvider):
+        _NOT_SET_UP.until = time.monotonic() + _ASK_AGAIN_SECONDS
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _NotSetUp:
+    until: float = 0.0
+
+
+_NOT_SET_UP = _NotSetUp()
+
+
 def _new_id(size: int) -> str:
-    """Make an id of that many random bytes; all zeros would mean that there is none."""
-    while not any(made := secrets.token_bytes(size)):
+    """Make an id of that many random bytes; all zeros would mean that there is none.
+
+    Not a secret: it need only be unlike the others.
+    """
+    while not (made := random.getrandbits(8 * size)):
         pass
-    return made.hex()
+    return f"{made:0{2 * size}x}"
 
 
 _OPENTELEMETRY = _find_opentelemetry()

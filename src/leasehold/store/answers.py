@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.domain.contract import Contract
 
@@ -75,8 +75,7 @@ class BegunLeased:
     trace_context: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(NamedTuple):
     """What a result became on the ledger. No `due_at`: it is finished, or held for a person."""
 
     intent_id: IntentId

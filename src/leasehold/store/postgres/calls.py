@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import AsyncClientCursor
@@ -74,22 +75,39 @@ class Calls:
 
 
 def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncRowFactory[Row]:
-    """Make rows into values by column name; `convert` turns the text of a column into its enum."""
+    """Make rows into values by column name; `convert` turns what a column holds into
+    what it means, such as a text into a member of its enum.
+
+    A NamedTuple whose fields are the columns in their order is made without looking at names.
+    """
+    meanings = {name: _meaning(to) for name, to in convert.items()}
 
     def factory(cursor: AsyncCursor[Any]) -> RowMaker[Row]:
         names = [column.name for column in cursor.description or ()]
-        converted = [(names.index(name), to) for name, to in convert.items() if name in names]
+        converted = [(names.index(name), to) for name, to in meanings.items() if name in names]
+        is_in_order = getattr(kind, "_fields", None) == tuple(names)
 
         def make(values: Sequence[Any]) -> Row:
             row = list(values)
             for place, to in converted:
-                if row[place] is not None:
-                    row[place] = to(row[place])
-            return kind(**dict(zip(names, row, strict=True)))
+                row[place] = to(row[place])
+            return kind(*row) if is_in_order else kind(**dict(zip(names, row, strict=True)))
 
         return make
 
     return factory
+
+
+def _meaning(to: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Leave NULL alone, and find an enum's member without calling the enum."""
+    if isinstance(to, type) and issubclass(to, StrEnum):
+        return members_by_text(to).__getitem__
+    return lambda value: None if value is None else to(value)
+
+
+def members_by_text(enum: type[StrEnum]) -> dict[str | None, Any]:
+    """Give the members of an enum by what the database calls them; NULL stays None."""
+    return {None: None, **{member.value: member for member in enum}}
 
 
 def first_column(_cursor: AsyncCursor[Any]) -> RowMaker[Any]:

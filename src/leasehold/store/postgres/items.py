@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.domain.intent import AttemptState, Claimed, IntentId
-from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.intent import AttemptState, Claimed
+from leasehold.domain.lease import Claim
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.answers import (
@@ -17,12 +17,12 @@ from leasehold.store.answers import (
     Repaired,
 )
 from leasehold.store.postgres.arguments import results_argument, told_of
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
-    from uuid import UUID
+
+    from psycopg.rows import AsyncRowFactory
 
     from leasehold.domain.outcome import Outcome, Result
 
@@ -33,6 +33,19 @@ _BEGUN = rows_of(Begun, verdict=BeginVerdict)
 _RELEASED = rows_of(ReleasedClaim, verdict=ReleaseVerdict)
 _REPAIRED = rows_of(Repaired, state=AttemptState)
 _MISSED = rows_of(MissedDeadline)
+
+_STATES = members_by_text(AttemptState)
+
+
+def _claimed_by(worker_id: str) -> AsyncRowFactory[Claimed]:
+    """Make the rows of a claim: the columns of the claim itself, then those of Claimed in order."""
+
+    def make(row: Sequence[Any]) -> Claimed:
+        intent_id, lease_token, expires_at, last_state, *others = row
+        claim = Claim(worker_id, intent_id, lease_token, expires_at)
+        return Claimed(intent_id, claim, _STATES[last_state], *others)
+
+    return lambda _cursor: make
 
 
 class PostgresItems:
@@ -50,24 +63,13 @@ class PostgresItems:
         target_limits: Sequence[int] | None = None,
     ) -> list[Claimed]:
         """Lease due items, each under a fresh token."""
-
-        def claimed(
-            intent_id: UUID,
-            lease_token: UUID,
-            lease_expires_at: datetime,
-            **columns: Any,  # noqa: ANN401
-        ) -> Claimed:
-            claim = Claim(
-                worker_id=worker_id,
-                intent_id=IntentId(intent_id),
-                lease_token=LeaseToken(lease_token),
-                expires_at=lease_expires_at,
-            )
-            return Claimed(intent_id=claim.intent_id, claim=claim, **columns)
-
         return await self._calls.rows(
-            rows_of(claimed, last_state=AttemptState),
-            "SELECT * FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
+            _claimed_by(worker_id),
+            "SELECT intent_id, lease_token, lease_expires_at, last_state,"
+            "       target, contract_version, attempt_no, reference, priority, submission_key,"
+            "       payload, body, content_type, metadata, trace_context, stream, created_at,"
+            "       due_at, deadline_at, first_tried_at, claimed_at"
+            "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
             batch_size,
             worker_id,
             lease_seconds,
