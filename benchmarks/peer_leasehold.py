@@ -13,7 +13,7 @@ from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted
-from leasehold.intake.accept import Client
+from leasehold.intake.accept import Intake
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.store import PostgresStore
@@ -58,8 +58,8 @@ class Engine:
 
     @asynccontextmanager
     async def producer(self, url: str) -> AsyncGenerator[Producer]:
-        async with Client.connected(url) as client:
-            yield Producer(client)
+        async with Intake.connected(url) as intake:
+            yield Producer(intake)
 
     async def work(self, url: str, called: Called) -> None:
         global _called
@@ -71,15 +71,15 @@ class Engine:
 
 
 class Producer:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
 
     async def one(self, number: int) -> None:
-        await self._client.enqueue(QUEUE, payload(number))
+        await self._intake.enqueue(QUEUE, payload(number))
 
     async def many(self, numbers: range) -> None:
         given = [NewIntent(target=QUEUE, payload=payload(number)) for number in numbers]
-        await self._client.enqueue_many(given)
+        await self._intake.enqueue_many(given)
 
 
 async def publish(url: str, contract: Contract) -> None:

@@ -20,7 +20,7 @@ from benchmarks.peer_process import EngineFailed
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import NewIntent
-from leasehold.intake.accept import Client
+from leasehold.intake.accept import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +63,9 @@ def _rate(url: str, items: int, workers: int) -> float:
 
 
 async def _enqueue(url: str, items: int) -> None:
-    async with Client.connected(url) as client:
+    async with Intake.connected(url) as intake:
         given = [NewIntent(target=TARGET, payload={"number": number}) for number in range(items)]
-        await client.enqueue_many(given, batch_size=1_000)
+        await intake.enqueue_many(given, batch_size=1_000)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leasehold.gateway.errors import NotSent
     from leasehold.gateway.protocol import Submission
     from leasehold.gateway.python import gateway_function
-    from leasehold.intake.accept import Client
+    from leasehold.intake.accept import Intake
     from leasehold.intake.inside import (
         aenqueue_in,
         aenqueue_many_in,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepted",
-    "Client",
     "Contract",
     "Instance",
+    "Intake",
     "LeaseholdError",
     "NewIntent",
     "NotFound",
@@ -68,7 +68,7 @@ _HOMES = {
     "leasehold.gateway.errors": ("NotSent",),
     "leasehold.gateway.protocol": ("Submission",),
     "leasehold.gateway.python": ("gateway_function",),
-    "leasehold.intake.accept": ("Client",),
+    "leasehold.intake.accept": ("Intake",),
     "leasehold.intake.inside": (
         *("aenqueue_in", "aenqueue_many_in", "enqueue_in", "enqueue_many_in"),
     ),

@@ -75,9 +75,9 @@ def test_order_and_intent_are_committed_together(name, database, orders):
 
 
 @pytest.mark.parametrize("name", [name for name in PYTHON if name not in PAYING])
-def test_client_enqueues_on_its_own(name, database, outbox):
+def test_intake_enqueues_on_its_own(name, database, outbox):
     outbox.publish("sms")
-    arguments = [["Ada", "Grace"]] if name == "client-many" else []
+    arguments = [["Ada", "Grace"]] if name == "intake-many" else []
     answer = run(name, database, *arguments)
     found = {row["idempotency_key"] for row in intents(database)}
     assert found == ({"greet-Ada", "greet-Grace"} if arguments else {"greeting-1"})

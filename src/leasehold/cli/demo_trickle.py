@@ -12,7 +12,7 @@ from leasehold.domain.contract import Contract, HttpTerms, RetryTerms
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.accept import Client
+from leasehold.intake.accept import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Trickle:
     def __init__(self, store: PostgresStore, rate_per_second: float) -> None:
         # What we were told is accepted, by target.
         self.accepted: Counter[str] = Counter()
-        self._client = Client(store)
+        self._intake = Intake(store)
         self._rate = rate_per_second
         self._numbered = 0
         self._is_open = True
@@ -79,7 +79,7 @@ class Trickle:
 
     async def run(self) -> None:
         """Keep to the rate; after a pause of the database, do not make up for all of it."""
-        async with self._client:
+        async with self._intake:
             last_at, owed = time.monotonic(), 1.0
             while True:
                 if self._is_open and owed >= 1:
@@ -100,7 +100,7 @@ class Trickle:
     async def _enqueue(self, batch: Sequence[NewIntent]) -> None:
         while True:
             try:
-                answers = await self._client.enqueue_many(batch)
+                answers = await self._intake.enqueue_many(batch)
                 break
             except DatabaseUnavailable:
                 await asyncio.sleep(_AGAIN_SECONDS)

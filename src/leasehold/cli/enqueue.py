@@ -20,7 +20,7 @@ from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.accept import Client
+from leasehold.intake.accept import Intake
 from leasehold.intake.entry import accepted_id, conflict_problem
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _one_payload(text: str) -> object:
 
 
 async def _enqueue_one(settings: Settings, new: NewIntent) -> None:
-    async with Client.connected(settings.required_database_url(), settings.pool()) as client:
-        [answer] = await client.enqueue_many([new])
+    async with Intake.connected(settings.required_database_url(), settings.pool()) as intake:
+        [answer] = await intake.enqueue_many([new])
     typer.echo(accepted_id(new, answer))
     if answer.verdict is EnqueueVerdict.DUPLICATE:
         typer.echo("It was enqueued before, under the same key with the same payload.", err=True)
@@ -130,10 +130,10 @@ def _opened(file: Path | None, opened: ExitStack) -> tuple[BinaryIO, int | None]
 async def _enqueue_lines(
     settings: Settings, lines: Iterator[Read], summary: Summary, progress: _Progress
 ) -> None:
-    async with Client.connected(settings.required_database_url(), settings.pool()) as client:
+    async with Intake.connected(settings.required_database_url(), settings.pool()) as intake:
         for batch in _batches(lines):
             asked = [(line, line.intent) for line in batch if line.intent is not None]
-            answers = await client.enqueue_many([intent for _, intent in asked])
+            answers = await intake.enqueue_many([intent for _, intent in asked])
             for line in batch:
                 if line.problem is not None:
                     summary.refuse(line.number, EnqueueVerdict.INVALID, line.problem)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import IngestStore
 
 
-class Client:
-    """Hands intents in: `async with Client.connected(database_url) as client`, or on a store that
-    is open already `async with Client(store) as client`.
+class Intake:
+    """Hands intents in: `async with Intake.connected(database_url) as intake`, or on a store that
+    is open already `async with Intake(store) as intake`.
     """
 
     def __init__(self, store: IngestStore, *, notify: bool = True) -> None:
@@ -42,7 +42,7 @@ class Client:
     async def connected(
         cls, database_url: str, settings: PoolSettings | None = None, *, notify: bool = True
     ) -> AsyncGenerator[Self]:
-        """Open a client with a pool of its own. The login needs the role leasehold_ingest."""
+        """Open one with a pool of its own. The login needs the role leasehold_ingest."""
         async with PostgresStore(database_url, settings) as store, cls(store, notify=notify) as one:
             yield one
 

@@ -54,7 +54,7 @@ def enqueue_in(
     payload: Any = None,  # noqa: ANN401 (any JSON)
     **options: Unpack[IntentOptions],
 ) -> IntentId:
-    """Accept one intent in the transaction of `connection`, or raise as Client.enqueue does."""
+    """Accept one intent in the transaction of `connection`, or raise as Intake.enqueue does."""
     new = as_intent(intent, payload, **options)
     [answer] = enqueue_many_in(connection, [new])
     return accepted_id(new, answer)

@@ -1,4 +1,4 @@
-"""The client: one call, many callers; each call is committed when it returns."""
+"""The intake: one call, many callers; each call is committed when it returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import NewIntent
-from leasehold.intake.accept import Client
+from leasehold.intake.accept import Intake
 from leasehold.intake.wake import Wakeups
 from leasehold.store.postgres.store import PostgresStore
 
@@ -31,9 +31,9 @@ def published(outbox):
 
 
 @pytest.fixture
-async def client(database):
-    async with Client.connected(database.url_as("ingest")) as client:
-        yield client
+async def intake(database):
+    async with Intake.connected(database.url_as("ingest")) as intake:
+        yield intake
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def new(**more):
     return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
 
 
-async def test_intent_is_committed_when_the_call_returns(client, outbox):
-    intent_id = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
+async def test_intent_is_committed_when_the_call_returns(intake, outbox):
+    intent_id = await intake.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     assert outbox.status(intent_id) == "pending"
-    assert await client.enqueue(new(idempotency_key=KEY)) == intent_id
+    assert await intake.enqueue(new(idempotency_key=KEY)) == intent_id
 
 
-async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(client):
-    first = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
+async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(intake):
+    first = await intake.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     with pytest.raises(IdempotencyConflict, match=str(first)) as caught:
-        await client.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
+        await intake.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
     assert caught.value.intent_id == first
 
 
@@ -75,28 +75,28 @@ async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(clie
         (new(payload=NESTED), InvalidArgument, "nested too deeply"),
     ],
 )
-async def test_refused_intent_is_an_error_that_says_why(client, intent, error, told):
+async def test_refused_intent_is_an_error_that_says_why(intake, intent, error, told):
     with pytest.raises(error, match=told):
-        await client.enqueue(intent)
+        await intake.enqueue(intent)
 
 
-async def test_callers_of_one_key_at_once_get_one_intent(client, database):
-    found = await asyncio.gather(*[client.enqueue(new(idempotency_key=KEY)) for _ in range(20)])
+async def test_callers_of_one_key_at_once_get_one_intent(intake, database):
+    found = await asyncio.gather(*[intake.enqueue(new(idempotency_key=KEY)) for _ in range(20)])
     assert len(set(found)) == 1
     assert len(database.execute("SELECT intent_id FROM leasehold.intents")) == 1
 
 
-async def test_more_than_one_call_may_hold_is_handed_in_by_several(client, database):
+async def test_more_than_one_call_may_hold_is_handed_in_by_several(intake, database):
     given = (new(idempotency_key=str(number)) for number in range(12_500))
-    answers = await client.enqueue_many(given)
+    answers = await intake.enqueue_many(given)
     assert [one.ordinal for one in answers] == list(range(1, 12_501))
     assert {one.verdict for one in answers} == {"accepted"}
     [row] = database.execute("SELECT count(*) AS n FROM leasehold.intents")
     assert row["n"] == 12_500
 
 
-async def test_one_unreadable_value_does_not_fail_its_neighbours(client):
-    answers = await client.enqueue_many(
+async def test_one_unreadable_value_does_not_fail_its_neighbours(intake):
+    answers = await intake.enqueue_many(
         [new(), new(payload={"x": "\0"}), new(target="nowhere"), new(priority="high"), new()],
         batch_size=4,
     )
@@ -111,54 +111,54 @@ async def test_one_unreadable_value_does_not_fail_its_neighbours(client):
     assert "payload" in answers[1].problem
 
 
-async def test_batch_of_unreadable_values_only_is_refused_one_by_one(client):
-    answers = await client.enqueue_many([new(payload={"x": "\0"})] * 2)
+async def test_batch_of_unreadable_values_only_is_refused_one_by_one(intake):
+    answers = await intake.enqueue_many([new(payload={"x": "\0"})] * 2)
     assert [one.verdict.value for one in answers] == ["invalid"] * 2
 
 
-async def test_nothing_to_hand_in_is_no_call(client):
-    assert await client.enqueue_many([]) == []
+async def test_nothing_to_hand_in_is_no_call(intake):
+    assert await intake.enqueue_many([]) == []
 
 
-async def test_absurd_batch_size_is_refused(client):
+async def test_absurd_batch_size_is_refused(intake):
     with pytest.raises(InvalidArgument, match="batch_size is 0"):
-        await client.enqueue_many([new()], batch_size=0)
+        await intake.enqueue_many([new()], batch_size=0)
 
 
-async def test_whoever_waits_for_the_target_is_woken_after_the_commit(client, listener, database):
-    await client.enqueue(new())
+async def test_whoever_waits_for_the_target_is_woken_after_the_commit(intake, listener, database):
+    await intake.enqueue(new())
     assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
     assert len(database.execute("SELECT intent_id FROM leasehold.outbox_pending")) == 1
 
 
 async def test_many_enqueues_wake_few_times(database, listener):
-    async with Client.connected(database.url_as("ingest")) as client:
-        await asyncio.gather(*[client.enqueue(new()) for _ in range(200)])
+    async with Intake.connected(database.url_as("ingest")) as intake:
+        await asyncio.gather(*[intake.enqueue(new()) for _ in range(200)])
     woken = await asyncio.to_thread(listener)
     assert 1 <= len(woken) < 100
     assert set(woken) == {"sms"}
 
 
-async def test_nobody_is_woken_for_nothing(client, listener):
-    await client.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
-    await client.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
-    await client.enqueue_many([new(priority=9)])
+async def test_nobody_is_woken_for_nothing(intake, listener):
+    await intake.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
+    await intake.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
+    await intake.enqueue_many([new(priority=9)])
     assert await asyncio.to_thread(listener) == []
 
 
-async def test_client_that_is_asked_not_to_wakes_nobody(database, listener):
-    async with Client.connected(database.url_as("ingest"), notify=False) as client:
-        await client.enqueue(new())
+async def test_intake_that_is_asked_not_to_wakes_nobody(database, listener):
+    async with Intake.connected(database.url_as("ingest"), notify=False) as intake:
+        await intake.enqueue(new())
     assert await asyncio.to_thread(listener) == []
 
 
-async def test_lost_wakeup_does_not_fail_the_enqueue(database, client, outbox):
+async def test_lost_wakeup_does_not_fail_the_enqueue(database, intake, outbox):
     database.owner_execute(
         "REVOKE EXECUTE ON FUNCTION leasehold.notify_targets FROM leasehold_ingest"
     )
-    intent_id = await client.enqueue(new())
+    intent_id = await intake.enqueue(new())
     await asyncio.sleep(0.05)
-    assert outbox.status(await client.enqueue(new())) == "pending"
+    assert outbox.status(await intake.enqueue(new())) == "pending"
     assert outbox.status(intent_id) == "pending"
 
 
@@ -170,24 +170,24 @@ async def test_flood_of_targets_waits_in_bounded_memory(database, listener):
     assert len(await asyncio.to_thread(listener, 1.0)) == 1000
 
 
-async def test_client_shares_a_store_and_leaves_it_open(database, outbox):
+async def test_intake_shares_a_store_and_leaves_it_open(database, outbox):
     async with PostgresStore(database.url_as("ingest")) as store:
-        async with Client(store) as client:
-            await client.enqueue(new())
-        async with Client(store) as client:
-            assert outbox.status(await client.enqueue(new())) == "pending"
+        async with Intake(store) as intake:
+            await intake.enqueue(new())
+        async with Intake(store) as intake:
+            assert outbox.status(await intake.enqueue(new())) == "pending"
 
 
 async def test_caller_without_a_database_learns_that_nothing_is_known(database):
     given = psycopg.conninfo.conninfo_to_dict(database.url_as("ingest")) | {"port": 1}
     with pytest.raises(DatabaseUnavailable):
-        async with Client.connected(psycopg.conninfo.make_conninfo("", **given)):
+        async with Intake.connected(psycopg.conninfo.make_conninfo("", **given)):
             pass
 
 
 def test_ids_are_plain_uuids(database):
     async def enqueue():
-        async with Client.connected(database.url_as("ingest")) as client:
-            return await client.enqueue(replace(new(), idempotency_key=KEY))
+        async with Intake.connected(database.url_as("ingest")) as intake:
+            return await intake.enqueue(replace(new(), idempotency_key=KEY))
 
     assert type(asyncio.run(enqueue())) is UUID
