@@ -4,7 +4,7 @@
 # started or enabled: the tests start their own.
 set -eu
 
-PROGRAMS="pgbouncer"
+PROGRAMS="pgbouncer haproxy"
 
 missing=""
 for program in $PROGRAMS; do
