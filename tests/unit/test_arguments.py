@@ -26,6 +26,17 @@ def test_what_is_not_given_is_left_out():
     assert intent_entry(NewIntent(target="sms", payload=0)) == {"target": "sms", "payload": 0}
 
 
+def test_document_that_was_checked_travels_as_it_was_written():
+    amount = b'{"amount": 0.12345678901234567890, "to": "\xc3\xa9"}'
+    new = NewIntent(target="sms", payload=JsonDocument(amount), metadata=JsonDocument(b"{}"))
+    written = intents_argument([new, NewIntent(target="sms", payload=1)])
+    assert amount.decode() in written
+    assert [entry.keys() for entry in json.loads(written)] == [
+        {"target", "payload", "metadata"},
+        {"target", "payload"},
+    ]
+
+
 def test_body_travels_as_base64_and_moments_with_their_zone():
     east = timezone(timedelta(hours=3))
     entry = intent_entry(

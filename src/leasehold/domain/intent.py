@@ -73,6 +73,7 @@ class NewIntent:
     Exactly one of `payload` (any JSON but null) and `body` (opaque bytes, with `content_type`).
     Without an `idempotency_key` every call is a new intent. A key stands for one intent of its
     target; with `key_scope` "all", for one intent among all those whose key was given so.
+    A `payload` or `metadata` that is a JsonDocument has been checked, and goes as it is written.
     """
 
     target: str
@@ -87,7 +88,7 @@ class NewIntent:
     delay_seconds: float | None = None
     deadline_at: datetime | None = None
     deadline_seconds: float | None = None
-    metadata: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | JsonDocument | None = None
     trace_context: str | None = None
 
 
