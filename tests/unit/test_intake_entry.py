@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.errors import InvalidArgument, UnknownTarget
-from leasehold.domain.intent import IntentId, NewIntent
+from leasehold.domain.intent import IntentId, NewIntent, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import Asked, accepted_id, as_intent, problem_of
+from leasehold.intake.entry import Asked, accepted_id, problem_of
 from leasehold.store.answers import Enqueued
 
 NESTED: list[object] = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
+
+from leasehold.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
+    from typing import Unpack
 
     from leasehold.domain.lease import Claim
 
@@ -90,6 +93,36 @@ class NewIntent:
     deadline_seconds: float | None = None
     metadata: Mapping[str, Any] | JsonDocument | None = None
     trace_context: str | None = None
+
+
+class IntentOptions(TypedDict, total=False):
+    """What may be said of an intent beside its target and payload; see NewIntent."""
+
+    body: bytes | None
+    content_type: str | None
+    idempotency_key: str | None
+    key_scope: Literal["all"] | None
+    stream: str | None
+    priority: int | None
+    due_at: datetime | None
+    delay_seconds: float | None
+    deadline_at: datetime | None
+    deadline_seconds: float | None
+    metadata: Mapping[str, Any] | None
+    trace_context: str | None
+
+
+def as_intent(
+    intent: NewIntent | str,
+    payload: Any,  # noqa: ANN401 (any JSON)
+    **options: Unpack[IntentOptions],
+) -> NewIntent:
+    """Read either spelling: a whole intent, or a target with all the rest beside it."""
+    if isinstance(intent, str):
+        return NewIntent(target=intent, payload=payload, **options)
+    if payload is not None or options:
+        raise InvalidArgument("give either a NewIntent, or a target with its payload and options")
+    return intent
 
 
 class Claimed(NamedTuple):

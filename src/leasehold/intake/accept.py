@@ -11,8 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import BATCH_MAX, Asked, accepted_id, as_intent
+from leasehold.intake.entry import BATCH_MAX, Asked, accepted_id
 from leasehold.intake.wake import Wakeups
 from leasehold.store.postgres.store import PostgresStore
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from leasehold.domain.intent import IntentId, NewIntent
-    from leasehold.intake.entry import IntentOptions
+    from leasehold.domain.intent import IntentId, IntentOptions, NewIntent
     from leasehold.store.answers import Enqueued
     from leasehold.store.postgres.pool import PoolSettings
     from leasehold.store.protocol import IngestStore

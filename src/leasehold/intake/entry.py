@@ -1,4 +1,4 @@
-"""One intent on its way in: how it may be written, what no database could read, what was answered.
+"""One intent on its way in: what no database could read, and what was answered.
 
 The database judges intents. But a value of the wrong type ends the whole call and, inside a
 caller's transaction, that transaction too: such values are found here, before they are sent.
@@ -11,19 +11,17 @@ import math
 import re
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.errors import IdempotencyConflict, InvalidArgument, UnknownTarget
-from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.answers import Enqueued
 from leasehold.store.postgres.arguments import intents_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Unpack
+    from collections.abc import Iterable, Sequence
 
-    from leasehold.domain.intent import IntentId
+    from leasehold.domain.intent import IntentId, NewIntent
 
 BATCH_MAX = 10_000  # in one call of enqueue_intents
 # What PostgreSQL's smallint holds; which of these are priorities, the database says.
@@ -36,36 +34,6 @@ _MOMENTS = ("due_at", "deadline_at")
 _KINDS: dict[str, type] = {"body": bytes, "metadata": dict}
 # As json.dumps writes it: an odd number of backslashes, then u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-class IntentOptions(TypedDict, total=False):
-    """What may be said of an intent beside its target and payload; see NewIntent."""
-
-    body: bytes | None
-    content_type: str | None
-    idempotency_key: str | None
-    key_scope: Literal["all"] | None
-    stream: str | None
-    priority: int | None
-    due_at: datetime | None
-    delay_seconds: float | None
-    deadline_at: datetime | None
-    deadline_seconds: float | None
-    metadata: Mapping[str, Any] | None
-    trace_context: str | None
-
-
-def as_intent(
-    intent: NewIntent | str,
-    payload: Any,  # noqa: ANN401 (any JSON)
-    **options: Unpack[IntentOptions],
-) -> NewIntent:
-    """Read either spelling: a whole intent, or a target with all the rest beside it."""
-    if isinstance(intent, str):
-        return NewIntent(target=intent, payload=payload, **options)
-    if payload is not None or options:
-        raise InvalidArgument("give either a NewIntent, or a target with its payload and options")
-    return intent
 
 
 def problem_of(new: NewIntent) -> str | None:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.intent import IntentId
+from leasehold.domain.intent import IntentId, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import BATCH_MAX, Asked, accepted_id, as_intent
+from leasehold.intake.entry import BATCH_MAX, Asked, accepted_id
 from leasehold.store.answers import Enqueued
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from leasehold.domain.intent import NewIntent
-    from leasehold.intake.entry import IntentOptions
+    from leasehold.domain.intent import IntentOptions, NewIntent
 
 Rows: TypeAlias = Iterable[Sequence[Any]]
 _NO_ROWS: Rows = ()
