@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from leasehold.domain.retry import Step
     from leasehold.executor.completion import Completion
     from leasehold.executor.faults import Faults
+    from leasehold.executor.fence import Fence
     from leasehold.executor.targets import Served, Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import TraceContext
-    from leasehold.store.protocol import ExecutorStore
 
     Planned: TypeAlias = tuple[Held, Served, Step]
 
@@ -63,17 +63,17 @@ class Attempts:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        fence: Fence,
         claims: Claims,
         targets: Targets,
         completion: Completion,
         metrics: Metrics,
         *,
-        trouble: Callable[[], None],
+        trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.latency_seconds = 0.0
-        self._store = store
+        self._fence = fence
         self._claims = claims
         self._targets = targets
         self._completion = completion
@@ -118,7 +118,9 @@ class Attempts:
             await self._faults.reach(FaultPoint.AFTER_CLAIM)
             planned = await self._plan(batch)
             must_begin = [
-                one for one in planned if isinstance(one[2], Submit) and one[1].contract.must_begin
+                one
+                for one in planned
+                if isinstance(one[2], Submit) and self._fence.must_begin(one[1].contract)
             ]
             if must_begin:
                 await self._faults.reach(FaultPoint.BEFORE_BEGIN)
@@ -140,9 +142,9 @@ class Attempts:
             claimed = held.claimed
             try:
                 served = await self._targets.of(claimed.target, claimed.contract_version)
-            except DatabaseUnavailable:
+            except DatabaseUnavailable as error:
                 self._claims.let_go([held])
-                self._trouble()
+                self._trouble(error)
             except LeaseholdError as error:
                 _LOG.error("contract_not_served", error=str(error), **self._names(held))
                 self._completion.give_back(held, CANNOT_SERVE_SECONDS)
@@ -153,17 +155,14 @@ class Attempts:
     async def _begin(self, batch: Sequence[Held]) -> set[int]:
         """Make "about to call" durable. Returns those for which no call may be made."""
         try:
-            answers = await self._store.begin_outbox_attempts(
-                self._claims.worker_id, [held.claimed.claim for held in batch]
-            )
+            verdicts = await self._fence.begin(batch)
         except Exception as error:  # noqa: BLE001 (whatever it was, no call may be made)
             # They may have been begun all the same: only the reaper can say what they are now.
             _LOG.warning("begin_failed", worker_id=self._claims.worker_id, error=str(error))
             self._claims.let_go(batch)
-            self._trouble()
+            self._trouble(error)
             return {id(held) for held in batch}
         await self._faults.reach(FaultPoint.AFTER_BEGIN)
-        verdicts = {one.intent_id: one.verdict for one in answers}
         refused = [
             held for held in batch if verdicts[held.claimed.intent_id] is not BeginVerdict.BEGUN
         ]
@@ -255,14 +254,14 @@ class Attempts:
 
     def _submission(self, held: Held, trace: TraceContext) -> Submission:
         claimed = held.claimed
+        fencing_token, fence = self._fence.token(claimed)
         return Submission(
             intent_id=claimed.intent_id,
             target=claimed.target,
             attempt_no=claimed.attempt_no,
             submission_key=claimed.submission_key,
-            # Not the lease's token: who knows that could complete in our name.
-            fencing_token=f"{self._claims.worker_id}:{claimed.attempt_no}",
-            fence=claimed.attempt_no,
+            fencing_token=fencing_token,
+            fence=fence,
             payload=claimed.payload,
             body=claimed.body,
             content_type=claimed.content_type,

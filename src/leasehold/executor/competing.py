@@ -49,7 +49,7 @@ class CompetingExecutor:
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
-        trouble: Callable[[], None],
+        trouble: Callable[[Exception], None],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -108,8 +108,8 @@ class CompetingExecutor:
             claimed = await self._store.claim_outbox_batch(
                 batch_size, self._claims.worker_id, lease_seconds, list(room), list(room.values())
             )
-        except DatabaseUnavailable:
-            self._trouble()
+        except DatabaseUnavailable as error:
+            self._trouble(error)
             raise
         if claimed:
             trust = TrustWindow.counted_from(asked_at, lease_seconds)

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.claims import Stage
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError, TerminalGuardHit
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    LeaseholdError,
+    LeaseLost,
+    TerminalGuardHit,
+)
 from leasehold.domain.outcome import Result
-from leasehold.domain.verdict import RecordVerdict, ReleaseVerdict
+from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.observe.logs import get_logger
 
@@ -28,9 +33,9 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
+    from leasehold.executor.fence import Fence
     from leasehold.observe.metrics import Metrics
     from leasehold.store.answers import Recorded
-    from leasehold.store.protocol import ExecutorStore
 
 BATCH_MAX = 1000
 # Calls end one by one; those that end together are written together.
@@ -58,15 +63,15 @@ class Completion:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        fence: Fence,
         claims: Claims,
         metrics: Metrics,
         *,
-        trouble: Callable[[], None],
+        trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.wake = asyncio.Event()
-        self._store = store
+        self._fence = fence
         self._claims = claims
         self._metrics = metrics
         self._trouble = trouble
@@ -112,8 +117,12 @@ class Completion:
         try:
             if trusted:
                 await self._record(trusted)
-        except DatabaseUnavailable:
-            self._trouble()
+        except LeaseLost as error:
+            for one in trusted:
+                self._refused(one, RecordVerdict.LEASE_LOST)
+            self._trouble(error)
+        except DatabaseUnavailable as error:
+            self._trouble(error)
             raise
         finally:
             self._claims.let_go(one.held for one in batch)
@@ -130,10 +139,10 @@ class Completion:
         ]
         try:
             recorded, _ = await asyncio.gather(
-                self._store.complete_outbox_attempts(self._claims.worker_id, results),
+                self._fence.record(results),
                 self._faults.reach(FaultPoint.DURING_COMPLETE),
             )
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, LeaseLost):
             raise
         except LeaseholdError as error:
             await self._record_apart(batch, error)
@@ -188,10 +197,7 @@ class Completion:
             by_delay[delay_seconds].append(held)
         try:
             for delay_seconds, group in by_delay.items():
-                answers = await self._store.release_outbox_claims(
-                    self._claims.worker_id, [held.claimed.claim for held in group], delay_seconds
-                )
-                lost = sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in answers)
+                lost = await self._fence.give_back(group, delay_seconds)
                 if lost:
                     self._metrics.lease_lost(lost)
         finally:

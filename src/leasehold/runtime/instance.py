@@ -26,6 +26,7 @@ from leasehold.executor.attempt import Attempts
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completion import Completion
 from leasehold.executor.faults import NO_FAULTS
+from leasehold.executor.fence import ClaimFence
 from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
@@ -82,11 +83,12 @@ class Instance:
         self._targets = Targets(
             self._store, self._opened, self.timings, self._claims.clock, settings.targets
         )
+        fence = ClaimFence(self._store, self.worker_id)
         self._completion = Completion(
-            self._store, self._claims, self.metrics, trouble=self._trouble, faults=faults
+            fence, self._claims, self.metrics, trouble=self._trouble, faults=faults
         )
         self._attempts = Attempts(
-            self._store,
+            fence,
             self._claims,
             self._targets,
             self._completion,
@@ -205,8 +207,9 @@ class Instance:
     def _opened(self, contract: Contract) -> Gateway:
         return open_gateway(contract, environment=self._environment)
 
-    def _trouble(self) -> None:
+    def _trouble(self, error: Exception) -> None:
         """A call of the database failed: let the heartbeat find out at once whether all is lost."""
+        del error
         self._renewal.wake.set()
 
     def _detail(self) -> dict[str, Any]:
