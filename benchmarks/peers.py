@@ -59,11 +59,11 @@ class Amounts:
 
 
 SMOKE = Amounts(
-    drained=200,
-    single=50,
-    picked_up=3,
-    remembered=2_000,
-    through_sandbox=100,
+    drained=100,
+    single=10,
+    picked_up=1,
+    remembered=100,
+    through_sandbox=20,
     rounds=1,
     seconds_max=3.0,
 )

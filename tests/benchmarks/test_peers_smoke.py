@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PEERS = {"pgqueuer", "procrastinate", "absurd", "awa", "dbos"}
 MEASURED = (
-    "drain of 200 no-op items: leasehold",
+    "drain of 100 no-op items: leasehold",
     "enqueue one by one: leasehold",
     "enqueue 1,000 per call: leasehold",
     "CPU of the worker per item: leasehold",
     "pickup, commit to call, p50: leasehold",
     "pickup, commit to call, p99: leasehold",
-    "memory of the worker at 100% of 2,000 items",
+    "memory of the worker at 100% of 100 items",
     "gateway of 20 ms: two workers",
 )
 
@@ -48,4 +48,4 @@ def test_smoke_run_reports_every_measurement_and_names_every_peer():
     assert set(MEASURED) <= values.keys()
     skipped = {name for name in PEERS if report["header"][name].startswith("skipped: ")}
     for name in PEERS - skipped:
-        assert f"drain of 200 no-op items: {name}" in values
+        assert f"drain of 100 no-op items: {name}" in values

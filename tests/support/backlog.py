@@ -122,8 +122,13 @@ def load_backlog(database: Database) -> None:
         owner.execute(
             "SELECT leasehold.publish_contract(%s, %s, 'test')", [target, json.dumps(terms)]
         )
-    for table in large_tables(database):
-        owner.execute(f"ALTER TABLE leasehold.{table} SET (autovacuum_enabled = off)")
+    large = [f"leasehold.{table}" for table in large_tables(database)]
+    for table in large:
+        owner.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    # Indexes that are built at the end cost a third of what they cost growing row by row.
+    database.execute(
+        "UPDATE pg_index SET indisready = false WHERE indrelid = ANY (%s::regclass[])", [large]
+    )
     owner.execute(_SEEDS, {"total": FINISHED + PENDING})
     owner.execute("ANALYZE seeds")
     _load(owner, Group("done", FINISHED), after=0, with_pending=False)
@@ -133,6 +138,8 @@ def load_backlog(database: Database) -> None:
         after += group.rows
     owner.execute(_LEDGER, {"finished": FINISHED})
     owner.execute(_STREAMS, {"streams": STREAMS})
+    for table in large:
+        database.execute(f"REINDEX TABLE {table}")
 
 
 def large_tables(database: Database) -> list[str]:
