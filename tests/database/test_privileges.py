@@ -121,6 +121,7 @@ FUNCTIONS: dict[str, set[str]] = {
     **dict.fromkeys(OWNERS, NOBODY),
     "notify_targets": {"ingest", "executor"},
     "read_active_tokens": {"api"},
+    **dict.fromkeys(("list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}),
     # A function inside a view runs as the view's reader.
     "final_status": READERS,
 }

@@ -36,6 +36,7 @@ _INDEX_OF_LEDGER = {
     "_pkey": "outbox_attempts_pkey",
     "_intent_id_idx": "outbox_attempts_one_terminal_per_intent",
     "_finished_at_idx": "outbox_attempts_finished",
+    "_transaction_id_intent_id_attempt_no_idx": "outbox_attempts_events",
 }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from leasehold.domain.contract import Contract
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import IntentId
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from uuid import UUID
 
-    from leasehold.domain.intent import AttemptState, IntentId, JsonDocument, Status
+    from leasehold.domain.intent import AttemptState, JsonDocument, Status
     from leasehold.domain.lease import Lease, LeaseToken
     from leasehold.domain.verdict import (
         BeginVerdict,
@@ -243,3 +246,77 @@ class Listing:
 
     intents: list[IntentStatus]
     searched_to: IntentId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What an intent carries: exactly one of `payload` and `body`."""
+
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSeen:
+    """An instance as it last reported itself, and whether it still has the time it asked for."""
+
+    instance_id: str
+    role: str
+    detail: JsonDocument
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSeen:
+    """A lease as it stood when it was looked at."""
+
+    lease_name: str
+    holder_id: str
+    lease_epoch: int
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class EventCursor:
+    """A place in the order of events, also as text: 'transaction-intent-attempt'."""
+
+    transaction: int
+    intent_id: IntentId
+    attempt_no: int
+
+    def __str__(self) -> str:
+        return f"{self.transaction}-{self.intent_id}-{self.attempt_no}"
+
+    @classmethod
+    def parse(cls, text: str) -> EventCursor:
+        """Read a cursor back, or raise InvalidArgument."""
+        parts = _CURSOR.fullmatch(text)
+        if parts is None:
+            raise InvalidArgument("the cursor of events must be one that came with an event")
+        transaction, intent_id, attempt_no = parts.groups()
+        return cls(
+            transaction=int(transaction),
+            intent_id=IntentId(UUID(intent_id)),
+            attempt_no=int(attempt_no),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEvent:
+    """A row of the ledger that is final; no `target` where retention has taken the intent."""
+
+    cursor: EventCursor
+    target: str | None
+    attempt: Attempt
+
+
+# No longer than a bigint and an integer can be.
+_CURSOR = re.compile(r"([0-9]{1,18})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")

@@ -266,10 +266,44 @@ class ReaderStore(ContractStore, Protocol):
         *,
         status: intent.Status | None = None,
         target: str | None = None,
+        targets: Collection[str] | None = None,
+        stream: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         before: IntentId | None = None,
         limit: int = 50,
     ) -> answers.Listing:
-        """Find the newest intents that were accepted before one; see Listing for how far."""
+        """Find the newest intents that were accepted before one; see Listing for how far.
+
+        With `targets` only of those, whatever `target` asks for. `since` is included, `until` is
+        not; both to the millisecond.
+        """
+        ...
+
+    async def read_events(
+        self, after: answers.EventCursor | None, limit: int
+    ) -> list[answers.LedgerEvent]:
+        """Read rows of the ledger after a cursor, in an order in which none can appear behind it;
+        None is the beginning. An open transaction of anybody holds newer rows back.
+        """
+        ...
+
+    async def newest_event(self) -> answers.EventCursor:
+        """Give the cursor after which only what is not final yet will come."""
+        ...
+
+    async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
+        """Count the unfinished intents of each target, but no further than its limit."""
+        ...
+
+    async def read_instances(self, after: str | None, limit: int) -> list[answers.InstanceSeen]:
+        """Read the instances after an id, as they last reported themselves, by id."""
+        ...
+
+    async def read_leases(
+        self, prefix: str | None, after: str | None, limit: int
+    ) -> list[answers.LeaseSeen]:
+        """Read the leases after a name, and of names that begin so, by name."""
         ...
 
     async def read_published_contracts(self) -> list[answers.PublishedContract]:
@@ -280,6 +314,14 @@ class ReaderStore(ContractStore, Protocol):
         self, target: str, version: int | None = None
     ) -> answers.PublishedContract | None:
         """Read one version of a target's terms, or the current one; None where there is none."""
+        ...
+
+
+class AuditorStore(ReaderStore, Protocol):
+    """For whoever may see what intents carry, too."""
+
+    async def read_content(self, intent_id: IntentId) -> answers.Content | None:
+        """Read what an intent carries, as it was accepted; None where it is not known."""
         ...
 
 
@@ -311,5 +353,5 @@ class TokenStore(Protocol):
         ...
 
 
-class Store(IngestStore, ExecutorStore, OperatorStore, ReaderStore, TokenStore, Protocol):
+class Store(IngestStore, ExecutorStore, OperatorStore, AuditorStore, TokenStore, Protocol):
     """All of it, for a process that is everything at once."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Self
 from leasehold.store.postgres.calls import Calls
 from leasehold.store.postgres.executor import PostgresExecutor
 from leasehold.store.postgres.ingest import PostgresIngest
-from leasehold.store.postgres.operators import PostgresOperators, PostgresReaders
+from leasehold.store.postgres.operators import PostgresOperators
 from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.readers import PostgresReaders
 from leasehold.store.postgres.tokens import PostgresTokens
 
 if TYPE_CHECKING:

@@ -199,6 +199,11 @@ CREATE INDEX outbox_pending_cluster_due
   ON leasehold.outbox_pending (lease_name, priority, due_at, intent_id)
   WHERE scope = 'cluster';
 
+-- Only to count what a target has in its queue; the other scopes' indexes begin with the target.
+CREATE INDEX outbox_pending_cluster_targets
+  ON leasehold.outbox_pending (target)
+  WHERE scope = 'cluster';
+
 CREATE UNIQUE INDEX outbox_pending_stream_order
   ON leasehold.outbox_pending (target, stream, stream_seq)
   WHERE scope = 'stream';
@@ -254,6 +259,7 @@ CREATE TABLE leasehold.outbox_attempts (
   reference text,
   code text,
   detail text,
+  transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
 
   CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
   CONSTRAINT outbox_attempts_number_positive CHECK (attempt_no >= 1),
@@ -282,15 +288,21 @@ CREATE UNIQUE INDEX outbox_attempts_one_terminal_per_intent ON leasehold.outbox_
 CREATE INDEX outbox_attempts_finished ON leasehold.outbox_attempts
   USING brin (finished_at) WITH (pages_per_range = 32, autosummarize = on);
 
+-- The order of events, in which nothing can appear behind a reader; see read_events.
+CREATE INDEX outbox_attempts_events
+  ON leasehold.outbox_attempts (transaction_id, intent_id, attempt_no);
+
 COMMENT ON TABLE leasehold.outbox_attempts IS
   'The append-only ledger: every try and every intervention, numbered without gaps per intent.';
+COMMENT ON COLUMN leasehold.outbox_attempts.transaction_id IS
+  'The transaction that wrote the row: what is older than every open one is complete.';
 COMMENT ON INDEX leasehold.outbox_attempts_one_terminal_per_intent IS
   'Invariant: an intent has at most one terminal outcome (DISPATCHED, FAILED or CANCELLED), ever. '
   'A violation stopped here is a defect elsewhere, counted as terminal_guard_hit.';
 
 GRANT SELECT (
   intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch, started_at, finished_at,
-  reference, code, detail
+  reference, code, detail, transaction_id
 ) ON leasehold.outbox_attempts
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 

@@ -62,6 +62,11 @@ CREATE INDEX outbox_pending_cluster_due
   ON leasehold.outbox_pending (lease_name, priority, due_at, intent_id)
   WHERE scope = 'cluster';
 
+-- Only to count what a target has in its queue; the other scopes' indexes begin with the target.
+CREATE INDEX outbox_pending_cluster_targets
+  ON leasehold.outbox_pending (target)
+  WHERE scope = 'cluster';
+
 CREATE UNIQUE INDEX outbox_pending_stream_order
   ON leasehold.outbox_pending (target, stream, stream_seq)
   WHERE scope = 'stream';

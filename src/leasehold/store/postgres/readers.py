@@ -1,0 +1,197 @@
+"""The calls of the role leasehold_readonly, and of leasehold_auditor for what intents carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import AttemptState, IntentId, Status
+from leasehold.store.answers import (
+    Attempt,
+    Content,
+    EventCursor,
+    InstanceSeen,
+    IntentStatus,
+    LeaseSeen,
+    LedgerEvent,
+    Listing,
+)
+from leasehold.store.postgres.calls import rows_of
+from leasehold.store.postgres.contracts import PostgresContracts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+_ATTEMPT = rows_of(Attempt, state=AttemptState)
+_STATUS = rows_of(IntentStatus, status=Status)
+_CONTENT = rows_of(Content)
+_INSTANCE = rows_of(InstanceSeen)
+_LEASE = rows_of(LeaseSeen)
+# Before everything, and after everything of a transaction: no intent has either id.
+_FIRST_ID = IntentId(UUID(int=0))
+_LAST_ID = IntentId(UUID(int=2**128 - 1))
+_BEGINNING = EventCursor(transaction=0, intent_id=_FIRST_ID, attempt_no=0)
+# By bytes, as names of leases are compared, nothing in UTF-8 comes after it.
+_LAST_CHARACTER = "\U0010ffff"
+
+
+class PostgresReaders(PostgresContracts):
+    """ReaderStore on PostgreSQL."""
+
+    async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
+        """Read the attempts of these intents, in order."""
+        return await self._calls.rows(
+            _ATTEMPT,
+            "SELECT intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch,"
+            "       started_at, finished_at, reference, code, detail"
+            "  FROM leasehold.outbox_attempts WHERE intent_id = ANY (%s::uuid[])"
+            " ORDER BY intent_id, attempt_no",
+            list(intent_ids),
+        )
+
+    async def read_status(self, intent_ids: Sequence[IntentId]) -> list[IntentStatus]:
+        """Read where these intents stand."""
+        return await self._calls.rows(
+            _STATUS,
+            "SELECT intent_id, target, stream, stream_seq, idempotency_key, contract_version,"
+            "       status, reason, attempts, reference, code, detail, priority,"
+            "       nullif(due_at, 'infinity') AS due_at, claimed_by, created_at, deadline_at,"
+            "       finished_at, redrive_of"
+            "  FROM leasehold.intent_status WHERE intent_id = ANY (%s::uuid[])"
+            " ORDER BY intent_id",
+            list(intent_ids),
+        )
+
+    async def list_intents(
+        self,
+        *,
+        status: Status | None = None,
+        target: str | None = None,
+        targets: Collection[str] | None = None,
+        stream: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: IntentId | None = None,
+        limit: int = 50,
+        window: int | None = None,
+    ) -> Listing:
+        """Find the newest intents that were accepted before one; see Listing for how far."""
+        allowed = _either(target, targets)
+        if allowed == []:
+            return Listing([], None)
+        [(found, searched_to)] = await self._calls.rows(
+            rows_of(_found),
+            "SELECT * FROM leasehold.list_intents(%s, %s, %s::text[], %s, %s, %s, %s, %s)",
+            limit,
+            status,
+            allowed,
+            stream,
+            _with_zone("since", since),
+            _with_zone("until", until),
+            before,
+            window,
+        )
+        intents = await self.read_status(found) if found else []
+        return Listing(intents[::-1], searched_to)
+
+    async def read_content(self, intent_id: IntentId) -> Content | None:
+        """Read what an intent carries, as it was accepted; None where it is not known."""
+        found = await self._calls.rows(
+            _CONTENT,
+            "SELECT payload, body, content_type, metadata FROM leasehold.intents"
+            " WHERE intent_id = %s",
+            intent_id,
+        )
+        return found[0] if found else None
+
+    async def read_events(self, after: EventCursor | None, limit: int) -> list[LedgerEvent]:
+        """Read rows of the ledger as they became final; None is the beginning."""
+        cursor = after or _BEGINNING
+        return await self._calls.rows(
+            rows_of(_event, state=AttemptState),
+            "SELECT * FROM leasehold.read_events(%s, %s, %s, %s)",
+            cursor.transaction,
+            cursor.intent_id,
+            cursor.attempt_no,
+            limit,
+        )
+
+    async def newest_event(self) -> EventCursor:
+        """Give the cursor after which only what is not final yet will come."""
+        newest = await self._calls.value(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
+        )
+        return EventCursor(transaction=newest, intent_id=_LAST_ID, attempt_no=0)
+
+    async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
+        """Count the unfinished intents of each target, but no further than its limit."""
+        return dict(
+            await self._calls.rows(
+                rows_of(_depth),
+                "SELECT * FROM leasehold.read_queue_depths(%s::text[], %s::integer[])",
+                list(limits),
+                list(limits.values()),
+            )
+        )
+
+    async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
+        """Read the instances after an id, as they last reported themselves, by id."""
+        return await self._calls.rows(
+            _INSTANCE,
+            "SELECT instance_id, role, detail, started_at, last_seen_at AS seen_at,"
+            "       alive_until AS expires_at, alive_until > clock_timestamp() AS is_alive"
+            "  FROM leasehold.instances WHERE instance_id > %s"
+            " ORDER BY instance_id LIMIT %s",
+            after or "",
+            limit,
+        )
+
+    async def read_leases(
+        self, prefix: str | None, after: str | None, limit: int
+    ) -> list[LeaseSeen]:
+        """Read the leases after a name, and of names that begin so, by name."""
+        return await self._calls.rows(
+            _LEASE,
+            "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at,"
+            "       expires_at > clock_timestamp() AS is_live"
+            "  FROM leasehold.leases"
+            " WHERE lease_name > %s AND lease_name >= %s AND lease_name < %s AND lease_epoch > 0"
+            " ORDER BY lease_name LIMIT %s",
+            after or "",
+            prefix or "",
+            f"{prefix or ''}{_LAST_CHARACTER}",
+            limit,
+        )
+
+
+def _found(
+    intent_ids: list[IntentId], searched_to: IntentId | None
+) -> tuple[list[IntentId], IntentId | None]:
+    return intent_ids, searched_to
+
+
+def _event(transaction_id: int, target: str | None, **columns: Any) -> LedgerEvent:  # noqa: ANN401
+    attempt = Attempt(**columns)
+    cursor = EventCursor(
+        transaction=transaction_id, intent_id=attempt.intent_id, attempt_no=attempt.attempt_no
+    )
+    return LedgerEvent(cursor=cursor, target=target, attempt=attempt)
+
+
+def _depth(target: str, depth: int) -> tuple[str, int]:
+    return target, depth
+
+
+def _either(target: str | None, targets: Collection[str] | None) -> list[str] | None:
+    """Give the targets that both allow; None: all."""
+    if target is None:
+        return None if targets is None else sorted(targets)
+    return [target] if targets is None or target in targets else []
+
+
+def _with_zone(name: str, moment: datetime | None) -> datetime | None:
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidArgument(f"{name} ({moment}) must say its time zone")
+    return moment
