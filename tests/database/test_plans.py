@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -18,7 +19,6 @@ from tests.support.plans import Explainer, Plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from uuid import UUID
 
     from psycopg.rows import DictRow
 
@@ -333,6 +333,54 @@ def test_newest_intents_are_listed_without_a_sort(backlog: Backlog) -> None:
     statement = "SELECT * FROM leasehold.intent_status ORDER BY intent_id DESC LIMIT 10"
     for plans in explained(backlog, statement):
         plans.assert_bounded(rows_max=20, buffers_max=300)
+
+
+def test_reader_of_events_far_behind_reads_its_page_and_no_more(backlog: Backlog) -> None:
+    """All million rows are of one transaction: not even that makes a page cost more."""
+    [middle] = backlog.database.execute(
+        "SELECT transaction_id::text::bigint AS number FROM leasehold.outbox_attempts"
+        " WHERE intent_id = %s LIMIT 1",
+        [backlog.done],
+    )
+    statement = "SELECT * FROM leasehold.read_events(%s, %s, 0, %s)"
+    for cursor in ([0, UUID(int=0)], [middle["number"], backlog.done]):
+        by = {"outbox_attempts_events", INTENTS}
+        check(backlog, statement, [*cursor, COUNT], by=by, rows_max=2 * COUNT, buffers_max=150)
+
+
+@pytest.mark.parametrize(
+    ("status", "by"),
+    [
+        (None, {INTENTS}),
+        ("held", {PENDING}),
+        ("rejected", {INTENTS, PENDING, TERMINAL}),
+    ],
+)
+def test_list_of_what_nobody_has_ends_with_its_window(
+    backlog: Backlog, status: str | None, by: set[str]
+) -> None:
+    window = 500
+    before = backlog.done if status != "held" else UUID(int=2**128 - 1)
+    statement = (
+        "SELECT * FROM leasehold.list_intents(%s, %s, '{nobody}', p_before => %s, p_window => %s)"
+    )
+    for plans in explained(backlog, statement, [COUNT, status, before, window]):
+        [row] = plans.rows
+        assert row["intent_ids"] == []
+        assert row["searched_to"] is not None
+        plans.assert_bounded(rows_max=window, buffers_max=window * 10)
+        used = {name for table in ("outbox_", "intents_") for name in plans.indexes(table)}
+        assert used <= by
+
+
+def test_depth_of_a_queue_is_counted_no_further_than_its_limit(backlog: Backlog) -> None:
+    targets = ["bulk", "leased", "stream", "cluster", "quiet", "idle"]
+    limits = [100] * len(targets)
+    statement = "SELECT * FROM leasehold.read_queue_depths(%s, %s)"
+    for plans in explained(backlog, statement, [targets, limits]):
+        depths = {row["target"]: row["depth"] for row in plans.rows}
+        assert depths == dict.fromkeys(targets, 100) | {"idle": 0}
+        plans.assert_bounded(rows_max=200 * len(targets), buffers_max=3000)
 
 
 # The same assertions, on what they are there to catch.
