@@ -2,7 +2,8 @@
 
 LeaseholdError
 ├── InvalidArgument            a value that no call may have (SQLSTATE 22023)
-│   └── UnknownTarget          no contract is published for the target
+│   ├── UnknownTarget          no contract is published for the target
+│   └── UnknownIntent          no intent of that id is known
 ├── LeaseLost                  someone newer owns the work; drop the result (P7002)
 ├── InvalidCompletionState     a result that no attempt may have (P7003)
 ├── RetryCeilingReached        no try is left to schedule (P7004)
@@ -12,6 +13,8 @@ LeaseholdError
 ├── AccessDenied               this login lacks the role that the call needs (42501)
 ├── DatabaseUnavailable        the database did not answer; nothing is known
 ├── IntakeFull                 too much waits to be handed in; nothing was written
+├── ApiError                   the HTTP API answered with what no caller can mend
+│   └── ApiUnavailable         it did not answer, or could not; nothing is known
 ├── MigrationError             the schema is not what this release needs
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
@@ -38,6 +41,10 @@ class UnknownTarget(InvalidArgument):
     def __init__(self, message: str, *, target: str) -> None:
         super().__init__(message)
         self.target = target
+
+
+class UnknownIntent(InvalidArgument):
+    """No intent of that id is known, or retention has taken it."""
 
 
 class LeaseLost(LeaseholdError):
@@ -101,6 +108,20 @@ class DatabaseUnavailable(LeaseholdError):
 
 class IntakeFull(LeaseholdError):
     """Too many intents wait to be handed in already; this one was not taken. Try again later."""
+
+
+class ApiError(LeaseholdError):
+    """The HTTP API answered with a defect, or somebody else did in its place; see `status`."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiUnavailable(ApiError):
+    """The HTTP API did not answer, or could not. Nothing is known of what was asked; with an
+    idempotency key it is safe to ask again. `status` is None where there was no answer at all.
+    """
 
 
 class MigrationError(LeaseholdError):
