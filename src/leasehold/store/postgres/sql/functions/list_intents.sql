@@ -37,22 +37,13 @@ BEGIN
     v_end := least(v_end, leasehold.first_intent_id(least(greatest(p_until, 'epoch'), '9999-12-31 00:00:00Z')));
   END IF;
 
-  IF v_is_unfinished THEN
-    SELECT p.intent_id INTO searched_to FROM leasehold.outbox_pending p
-     WHERE p.intent_id >= v_first AND p.intent_id < v_end
-     ORDER BY p.intent_id DESC OFFSET v_window - 1 LIMIT 1;
-  ELSE
-    SELECT i.intent_id INTO searched_to FROM leasehold.intents i
-     WHERE i.intent_id >= v_first AND i.intent_id < v_end
-     ORDER BY i.intent_id DESC OFFSET v_window - 1 LIMIT 1;
-  END IF;
-  v_first := coalesce(searched_to, v_first);
-
+  -- Each window is read only as far as it takes to fill the page.
   IF v_is_unfinished THEN
     intent_ids := ARRAY(
-      SELECT p.intent_id FROM leasehold.outbox_pending p
-       WHERE p.intent_id >= v_first AND p.intent_id < v_end
-         AND (p_targets IS NULL OR p.target = ANY (p_targets)) AND (p_stream IS NULL OR p.stream = p_stream)
+      SELECT p.intent_id FROM (
+        SELECT * FROM leasehold.outbox_pending p WHERE p.intent_id >= v_first AND p.intent_id < v_end
+         ORDER BY p.intent_id DESC LIMIT v_window) AS p
+       WHERE (p_targets IS NULL OR p.target = ANY (p_targets)) AND (p_stream IS NULL OR p.stream = p_stream)
          AND p_status = CASE WHEN p.due_at = 'infinity' THEN 'held'
                              WHEN p.last_state = 'IN_DOUBT' THEN 'in_doubt'
                              WHEN p.last_state = 'SUBMITTED' THEN 'confirming'
@@ -60,20 +51,31 @@ BEGIN
        ORDER BY p.intent_id DESC LIMIT p_limit);
   ELSIF v_is_finished THEN
     intent_ids := ARRAY(
-      SELECT s.intent_id FROM leasehold.intent_status s
-       WHERE s.intent_id >= v_first AND s.intent_id < v_end
-         AND (p_targets IS NULL OR s.target = ANY (p_targets)) AND (p_stream IS NULL OR s.stream = p_stream)
+      SELECT s.intent_id FROM (
+        SELECT * FROM leasehold.intent_status s WHERE s.intent_id >= v_first AND s.intent_id < v_end
+         ORDER BY s.intent_id DESC LIMIT v_window) AS s
+       WHERE (p_targets IS NULL OR s.target = ANY (p_targets)) AND (p_stream IS NULL OR s.stream = p_stream)
          AND s.status = p_status
        ORDER BY s.intent_id DESC LIMIT p_limit);
   ELSE
     intent_ids := ARRAY(
-      SELECT i.intent_id FROM leasehold.intents i
-       WHERE i.intent_id >= v_first AND i.intent_id < v_end
-         AND (p_targets IS NULL OR i.target = ANY (p_targets)) AND (p_stream IS NULL OR i.stream = p_stream)
+      SELECT i.intent_id FROM (
+        SELECT * FROM leasehold.intents i WHERE i.intent_id >= v_first AND i.intent_id < v_end
+         ORDER BY i.intent_id DESC LIMIT v_window) AS i
+       WHERE (p_targets IS NULL OR i.target = ANY (p_targets)) AND (p_stream IS NULL OR i.stream = p_stream)
        ORDER BY i.intent_id DESC LIMIT p_limit);
   END IF;
+
   IF cardinality(intent_ids) = p_limit THEN
-    searched_to := NULL;
+    searched_to := NULL; -- the page itself says where to go on
+  ELSIF v_is_unfinished THEN
+    SELECT p.intent_id INTO searched_to FROM leasehold.outbox_pending p
+     WHERE p.intent_id >= v_first AND p.intent_id < v_end
+     ORDER BY p.intent_id DESC OFFSET v_window - 1 LIMIT 1;
+  ELSE
+    SELECT i.intent_id INTO searched_to FROM leasehold.intents i
+     WHERE i.intent_id >= v_first AND i.intent_id < v_end
+     ORDER BY i.intent_id DESC OFFSET v_window - 1 LIMIT 1;
   END IF;
   RETURN NEXT;
 END
