@@ -56,6 +56,11 @@ COMMANDS = {
         "app",
         "Check, publish and show targets: where intents go, and under which terms.",
     ),
+    "tokens": Entry(
+        "leasehold.cli.tokens",
+        "app",
+        "Make, list and revoke tokens of the HTTP API. Needs the role leasehold_owner.",
+    ),
     "worker": Entry(
         "leasehold.cli.worker",
         "worker",
