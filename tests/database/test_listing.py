@@ -102,7 +102,7 @@ async def test_times_part_the_list_to_the_millisecond(reader, outbox):
 async def test_time_before_or_after_everything_is_no_error(reader, outbox):
     outbox.publish("sms")
     found = outbox.enqueue(1)
-    first, last = (one.replace(tzinfo=UTC) for one in (datetime.min, datetime.max))
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     assert ids(await reader.list_intents(since=first, until=last)) == found
     assert ids(await reader.list_intents(until=first)) == []
     assert ids(await reader.list_intents(since=last)) == []

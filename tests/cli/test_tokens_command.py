@@ -1,0 +1,83 @@
+"""`leasehold tokens` as people and scripts run it: a token is shown once, and errors are plain."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from leasehold.domain.token import token_hash
+from tests.support.command import assert_one_line_of_error, leasehold
+
+
+@pytest.fixture
+def tokens(database):
+    def run(*arguments, role="owner"):
+        return leasehold("tokens", *arguments, url=database.url_as(role))
+
+    return run
+
+
+def active(database):
+    rows = database.execute("SELECT * FROM leasehold.read_active_tokens()")
+    return {bytes(row["token_hash"]): row for row in rows}
+
+
+def test_life_of_a_token(tokens, database, outbox):
+    outbox.publish("sms")
+    made = tokens(
+        "create", "ci", "--scope", "ingest", "--scope", "read",
+        "--target", "sms", "--target", "mail", "--operator", "ada",
+    )  # fmt: skip
+    assert made.returncode == 0, made
+    token = made.stdout.removesuffix("\n")
+    assert re.fullmatch(r"lh_[A-Za-z0-9_-]{43}", token), "nothing else on standard output"
+    assert "Made ci: ingest, read; targets: mail, sms." in made.stderr
+    assert "cannot be shown again" in made.stderr
+    assert "No contract is published yet for mail." in made.stderr
+    row = active(database)[token_hash(token)]
+    assert (row["name"], row["scopes"], row["targets"]) == (
+        "ci",
+        ["ingest", "read"],
+        ["mail", "sms"],
+    )
+
+    listed = tokens("list")
+    assert "ingest, read" in listed.stdout
+    assert token not in listed.stdout + listed.stderr
+    [told] = json.loads(tokens("list", "--json").stdout)
+    assert (told["name"], told["created_by"], told["targets"]) == ("ci", "ada", ["mail", "sms"])
+
+    assert tokens("revoke", "ci", "--operator", "eve").stdout == "ci: revoked\n"
+    assert active(database) == {}
+    assert tokens("revoke", "ci").stdout == "ci: already_revoked\n"
+    assert tokens("list").stdout == "none found\n"
+    [told] = json.loads(tokens("list", "--all", "--json").stdout)
+    assert told["revoked_by"] == "eve"
+
+
+def test_token_for_all_targets_needs_no_list(tokens):
+    made = tokens("create", "all", "--scope", "audit")
+    assert "Made all: audit; targets: all." in made.stderr
+
+
+def test_mistakes_are_one_plain_line(tokens):
+    assert tokens("create", "ci", "--scope", "read").returncode == 0
+    assert_one_line_of_error(tokens("create", "ci", "--scope", "read"), "already named 'ci'")
+    assert_one_line_of_error(tokens("create", "No Name", "--scope", "read"), "p_name is 'No Name'")
+    assert_one_line_of_error(tokens("revoke", "nobody"), "no token is named nobody")
+
+
+def test_token_without_a_scope_or_with_an_unknown_one_is_a_usage_error(tokens, database):
+    for arguments in (("create", "ci"), ("create", "ci", "--scope", "everything")):
+        result = tokens(*arguments)
+        assert result.returncode == 2
+        assert "--scope" in result.stderr
+    assert active(database) == {}
+
+
+def test_login_that_is_not_the_owners_is_told_what_it_lacks(tokens):
+    result = tokens("create", "ci", "--scope", "read", role="operator")
+    assert_one_line_of_error(result, "GRANT leasehold_owner TO the login")
+    assert result.stdout == "", "a token that was not made must not be shown"

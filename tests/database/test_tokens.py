@@ -1,0 +1,201 @@
+"""Tokens of the HTTP API: stored as hashes, named once, revoked for ever, read by one role."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from leasehold.domain.errors import AccessDenied, InvalidArgument
+from leasehold.domain.token import Scope, new_token, token_hash
+from leasehold.domain.verdict import RevokeVerdict
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.racing import refused
+
+
+@pytest.fixture
+async def owner(database):
+    settings = PoolSettings(role="leasehold_owner", size_max=2)
+    async with PostgresStore(database.url_as("owner"), settings) as store:
+        yield store
+
+
+@pytest.fixture
+async def api(database):
+    async with PostgresStore(database.url_as("api")) as store:
+        yield store
+
+
+async def create(store, name="ci", *, scopes=(Scope.INGEST,), targets=None, token=None):
+    token = token or new_token()
+    made = await store.create_token(
+        name=name, token_hash=token_hash(token), scopes=scopes, targets=targets, operator="ada"
+    )
+    return token, made
+
+
+async def test_token_is_found_by_its_hash_as_it_was_made(owner, api):
+    scopes, targets = {Scope.INGEST, Scope.READ}, {"sms", "mail"}
+    token, made = await create(owner, scopes=scopes, targets=targets)
+    assert (made.name, made.scopes, made.targets) == ("ci", scopes, targets)
+    assert (made.created_by, made.revoked_at) == ("ada", None)
+    assert await api.read_active_tokens() == {token_hash(token): made}
+    assert await owner.list_tokens() == [made]
+
+
+async def test_token_without_targets_is_for_all_of_them(owner, api):
+    await create(owner)
+    [found] = (await api.read_active_tokens()).values()
+    assert found.targets is None
+
+
+async def test_database_keeps_nothing_that_opens_a_door(owner, database):
+    token, _ = await create(owner)
+    [row] = database.execute("SELECT t::text AS text, token_hash FROM leasehold.api_tokens AS t")
+    assert token.removeprefix("lh_") not in row["text"]
+    assert row["token_hash"] == token_hash(token)
+
+
+async def test_revoked_token_is_no_longer_read_and_stays_in_the_list(owner, api):
+    await create(owner, "old")
+    _, kept = await create(owner, "new")
+    assert await owner.revoke_token("old", "eve") is RevokeVerdict.REVOKED
+    assert list((await api.read_active_tokens()).values()) == [kept]
+    _, old = await owner.list_tokens()
+    assert (old.name, old.revoked_by) == ("old", "eve")
+    assert old.revoked_at is not None
+    assert not old.may(Scope.INGEST)
+
+
+async def test_second_revocation_changes_nothing_and_says_so(owner):
+    await create(owner)
+    await owner.revoke_token("ci", "eve")
+    before = await owner.list_tokens()
+    assert await owner.revoke_token("ci", "mallory") is RevokeVerdict.ALREADY_REVOKED
+    assert await owner.revoke_token("another", "mallory") is RevokeVerdict.NOT_FOUND
+    assert await owner.list_tokens() == before
+
+
+async def test_name_that_the_ledger_may_hold_is_never_given_to_another_token(owner):
+    await create(owner)
+    with pytest.raises(InvalidArgument, match=r"already named 'ci', .* never given twice"):
+        await create(owner)
+    await owner.revoke_token("ci", "ada")
+    with pytest.raises(InvalidArgument, match="never given twice"):
+        await create(owner)
+
+
+async def test_token_that_is_known_already_is_refused_under_another_name(owner):
+    token, _ = await create(owner)
+    with pytest.raises(InvalidArgument, match="already known under another name"):
+        await create(owner, "other", token=token)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"name": ""}, "p_name is ''"),
+        ({"name": "Upper"}, "p_name is 'Upper', but must be 1 to 64 of a-z"),
+        ({"name": "x" * 65}, "p_name is"),
+        ({"name": "a b"}, "p_name is"),
+        ({"name": "ci\n"}, "p_name is"),
+        ({"scopes": ()}, "p_scopes has no scope, but must be of ingest, read, operate, audit"),
+        ({"scopes": ("all",)}, "p_scopes has 'all'"),
+        ({"targets": ()}, "p_targets has no target"),
+        ({"targets": ("Not One",)}, "p_targets has 'Not One'"),
+        ({"targets": [f"t{n}" for n in range(1001)]}, "p_targets has 1001 entries"),
+    ],
+)
+async def test_token_that_makes_no_sense_is_refused_and_leaves_nothing(owner, given, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        await create(owner, **given)
+    assert await owner.list_tokens() == []
+
+
+async def test_hash_that_is_none_is_refused(owner):
+    for wrong in (b"", b"x" * 31, b"x" * 33):
+        with pytest.raises(InvalidArgument, match="32 bytes of a SHA-256"):
+            await owner.create_token(
+                name="ci", token_hash=wrong, scopes={Scope.READ}, targets=None, operator="ada"
+            )
+
+
+async def test_there_are_never_more_active_tokens_than_an_instance_reads(owner, api, database):
+    database.owner_execute(
+        "SELECT leasehold.create_token('t' || n, sha256(n::text::bytea), '{read}', NULL, 'ada')"
+        "  FROM generate_series(1, 1000) AS n"
+    )
+    with pytest.raises(InvalidArgument, match=r"1000 tokens are active, .*: revoke some"):
+        await create(owner)
+    await owner.revoke_token("t7", "ada")
+    await create(owner)
+    found = await api.read_active_tokens()
+    assert len(found) == 1000
+    assert "t7" not in {one.name for one in found.values()}
+
+
+async def test_list_goes_on_after_a_name(owner):
+    made = [(await create(owner, name))[1] for name in ("a", "b", "c")]
+    assert await owner.list_tokens(limit=2) == made[:2]
+    assert await owner.list_tokens("b", 2) == made[2:]
+
+
+async def test_scope_of_a_later_release_is_left_out_not_an_error(api, database):
+    database.execute("ALTER TABLE leasehold.api_tokens DROP CONSTRAINT api_tokens_scopes_known")
+    database.execute(
+        "INSERT INTO leasehold.api_tokens VALUES"
+        " ('next', sha256('x'), '{read,administer}', NULL, clock_timestamp(), 'ada')"
+    )
+    [found] = (await api.read_active_tokens()).values()
+    assert found.scopes == {Scope.READ}
+
+
+def test_two_who_give_the_same_name_at_once_make_one_token(database):
+    first, second = database.session("owner"), database.session("owner")
+    make = "SELECT leasehold.create_token('ci', sha256(%s), '{read}', NULL, 'ada')"
+    first.run("BEGIN")
+    first.run(make, [b"one"])
+    waiting = second.start(make, [b"two"])
+    waiting.assert_blocked()
+    first.run("COMMIT")
+    with refused("22023"):
+        waiting.result()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE leasehold.api_tokens SET scopes = '{operate}'",
+        "UPDATE leasehold.api_tokens SET targets = NULL",
+        "UPDATE leasehold.api_tokens SET token_hash = sha256('mine')",
+        "UPDATE leasehold.api_tokens SET name = 'other'",
+        "UPDATE leasehold.api_tokens SET revoked_at = NULL, revoked_by = NULL",
+        "DELETE FROM leasehold.api_tokens",
+        "TRUNCATE leasehold.api_tokens",
+    ],
+)
+async def test_not_even_the_owner_rewrites_a_token(owner, database, change):
+    await create(owner, targets={"sms"})
+    await owner.revoke_token("ci", "ada")
+    before = await owner.list_tokens()
+    with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
+        database.owner_execute(change)
+    assert await owner.list_tokens() == before
+
+
+async def test_nobody_else_reads_the_hashes_or_makes_a_token(stores):
+    for store in (stores.ingest, stores.executor, stores.operator, stores.readonly):
+        with pytest.raises(AccessDenied):
+            await store.read_active_tokens()
+        with pytest.raises(AccessDenied):
+            await create(store)
+        with pytest.raises(AccessDenied):
+            await store.list_tokens()
+
+
+async def test_who_checks_tokens_can_do_nothing_else(api):
+    for call in (create(api), api.revoke_token("ci", "x"), api.list_tokens()):
+        with pytest.raises(AccessDenied):
+            await call
+    with pytest.raises(AccessDenied):
+        await api.read_published_contracts()
