@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     shutdown_seconds: float = Field(default=20.0, ge=0, le=3600)
     poll_seconds: float = Field(default=1.0, ge=0.05, le=60)
     contracts_seconds: float = Field(default=5.0, ge=0.1, le=3600)
+    # The lease of a leader, of which every group of targets with scope cluster has one.
+    cluster_lease_seconds: float = Field(default=60.0, ge=1, le=86400)
+    cluster_renew_seconds: float = Field(default=20.0, ge=0.05, le=86400)
+    cluster_acquire_seconds: float = Field(default=30.0, ge=0.05, le=86400)
+    schedule_refresh_seconds: float = Field(default=1.0, ge=0.05, le=3600)
     # Items in flight in this process; each target's contract bounds its own share.
     concurrency: int = Field(default=10, ge=1, le=5000)
     # None: all that have a contract. In the environment: a JSON list of names.
@@ -83,6 +88,10 @@ class Settings(BaseSettings):
                 shutdown_seconds=self.shutdown_seconds,
                 poll_seconds=self.poll_seconds,
                 contracts_seconds=self.contracts_seconds,
+                cluster_lease_seconds=self.cluster_lease_seconds,
+                cluster_renew_seconds=self.cluster_renew_seconds,
+                cluster_acquire_seconds=self.cluster_acquire_seconds,
+                schedule_refresh_seconds=self.schedule_refresh_seconds,
             )
         except InvalidArgument as error:
             raise ValueError(str(error)) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from leasehold.domain.timing import ABORT_LEASES
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from leasehold.domain.intent import Claimed, IntentId
-    from leasehold.domain.lease import TrustWindow
+    from leasehold.domain.lease import Claim
 
     Clock = Callable[[], float]
 
@@ -32,8 +32,20 @@ class Stage(Enum):
     RECORDING = "recording"  # its result is on the way to the ledger
 
 
+class Trust(Protocol):
+    """For how long we may act: the window of one claim, or the term of a leader."""
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing may be done any more."""
+        ...
+
+    def seconds_left(self, now: float) -> float:
+        """How much of it is left."""
+        ...
+
+
 class Held:
-    """A claim in our hands, and for how long we may believe so."""
+    """Work in our hands, and for how long we may believe so."""
 
     __slots__ = (
         "abort_at",
@@ -47,7 +59,7 @@ class Held:
     )
 
     def __init__(
-        self, claimed: Claimed, trust: TrustWindow, lease_seconds: float, taken_at: float
+        self, claimed: Claimed, trust: Trust, lease_seconds: float, taken_at: float
     ) -> None:
         self.claimed = claimed
         self.trust = trust
@@ -57,6 +69,13 @@ class Held:
         self.stage = Stage.CLAIMED
         self.is_lost = False
         self.call: asyncio.Task[None] | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of an item; what stands under a lease has none."""
+        if self.claimed.claim is None:
+            raise TypeError(f"intent {self.claimed.intent_id} stands under a lease, not a claim")
+        return self.claimed.claim
 
     def is_trusted(self, now: float) -> bool:
         """Whether we may act under it."""
@@ -88,6 +107,10 @@ class Claims:
         """How many calls were given up and have not ended all the same."""
         return len(self._stuck)
 
+    def holds(self, intent_id: IntentId) -> bool:
+        """Whether an intent is in our hands."""
+        return intent_id in self._held
+
     def in_flight(self, target: str) -> int:
         """How many of a target's items we hold."""
         return self._by_target[target]
@@ -99,7 +122,7 @@ class Claims:
     def take(
         self,
         claimed: Iterable[Claimed],
-        trust: TrustWindow,
+        trust: Trust,
         lease_seconds: float,
         taken_at: float,
     ) -> list[Held]:

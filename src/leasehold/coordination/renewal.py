@@ -6,9 +6,9 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.answered import answered_within
 from leasehold.coordination.claims import Stage
 from leasehold.coordination.service import Pause
-from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
 from leasehold.observe.logs import get_logger
@@ -77,7 +77,7 @@ class Renewal:
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
         renewed = {one.lease_token for one in answers if one.verdict is RenewVerdict.RENEWED}
         for held in group:
-            if held.claimed.claim.lease_token in renewed:
+            if held.claim.lease_token in renewed:
                 held.trust = trust
             elif held.stage is not Stage.RECORDING:
                 # A claim whose result is on its way may be gone because the result has arrived.
@@ -86,25 +86,12 @@ class Renewal:
     async def _ask(
         self, group: Sequence[Held], lease_seconds: float, asked_at: float
     ) -> list[RenewedClaim]:
-        """Wait for the answer no longer than we trust our leases, whatever the driver is doing.
-
-        To cancel a call over a network that swallows packets takes seconds, so nobody waits for it.
-        """
+        """Wait for the answer no longer than we trust our leases."""
         trust_left = min(held.trust.seconds_left(asked_at) for held in group)
-        call = asyncio.ensure_future(
-            self._store.renew_outbox_leases(
-                self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
-            )
+        call = self._store.renew_outbox_leases(
+            self._claims.worker_id, [held.claim for held in group], lease_seconds
         )
-        try:
-            answered, _ = await asyncio.wait([call], timeout=trust_left)
-        finally:
-            if not call.done():
-                call.cancel()
-                call.add_done_callback(_forget)
-        if not answered:
-            raise DatabaseUnavailable("the heartbeat was not answered while we trusted our leases")
-        return call.result()
+        return await answered_within(trust_left, call, "the heartbeat")
 
     def _lost(self, count: int, why: str, held: Held | None = None) -> None:
         if not count:
@@ -114,9 +101,3 @@ class Renewal:
         _LOG.warning(
             "lease_lost", worker_id=self._claims.worker_id, claims=count, why=why, **of_work
         )
-
-
-def _forget(call: asyncio.Future[list[RenewedClaim]]) -> None:
-    """Look at how a call ended that nobody waits for, or asyncio complains that nobody did."""
-    if not call.cancelled():
-        call.exception()

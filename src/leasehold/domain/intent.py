@@ -126,7 +126,7 @@ def as_intent(
 
 
 class Claimed(NamedTuple):
-    """A due item under a fresh claim, with all that a call needs.
+    """A due item under a fresh claim, or under a leader's lease, with all that a call needs.
 
     `submission_key` is the idempotency key for the gateway, the same on every try. `last_state`
     says what to do: None, RETRYABLE and ZOMBIE_REQUEUE ask for a call, SUBMITTED for a look whether
@@ -134,7 +134,7 @@ class Claimed(NamedTuple):
     """
 
     intent_id: IntentId
-    claim: Claim
+    claim: Claim | None
     last_state: AttemptState | None
     target: str
     contract_version: int

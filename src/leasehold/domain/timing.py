@@ -27,8 +27,18 @@ class Timings:
     shutdown_seconds: float = 20.0
     poll_seconds: float = 1.0
     contracts_seconds: float = 5.0
+    cluster_lease_seconds: float = 60.0
+    cluster_renew_seconds: float = 20.0
+    cluster_acquire_seconds: float = 30.0
+    schedule_refresh_seconds: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.cluster_renew_seconds >= self.cluster_lease_seconds:
+            raise InvalidArgument(
+                f"cluster_renew_seconds ({self.cluster_renew_seconds:g}) must be less than "
+                f"cluster_lease_seconds ({self.cluster_lease_seconds:g}): a leader must renew its "
+                "lease before it ends"
+            )
         self.require(LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds)
 
     def lease_of(self, contract_lease_seconds: float) -> float:
@@ -36,6 +46,15 @@ class Timings:
         if self.lease_seconds is None:
             return contract_lease_seconds
         return min(self.lease_seconds, contract_lease_seconds)
+
+    def require_cluster(self, call_timeout_seconds: float) -> None:
+        """Refuse calls that cannot end under a leader's lease."""
+        if call_timeout_seconds >= self.cluster_lease_seconds:
+            raise InvalidArgument(
+                f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than "
+                f"cluster_lease_seconds ({self.cluster_lease_seconds:g}): a call must end while "
+                "its lease stands, even if no renewal gets through"
+            )
 
     def require(self, lease_seconds: float, call_timeout_seconds: float = 0) -> None:
         """Refuse a lease, and calls under it, that these times cannot keep."""

@@ -63,7 +63,7 @@ class ClaimFence:
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable."""
         answers = await self._store.begin_outbox_attempts(
-            self._worker_id, [held.claimed.claim for held in batch]
+            self._worker_id, [held.claim for held in batch]
         )
         return {one.intent_id: one.verdict for one in answers}
 
@@ -74,7 +74,7 @@ class ClaimFence:
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
         """Release claims."""
         answers = await self._store.release_outbox_claims(
-            self._worker_id, [held.claimed.claim for held in batch], delay_seconds
+            self._worker_id, [held.claim for held in batch], delay_seconds
         )
         return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in answers)
 

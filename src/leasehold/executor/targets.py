@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from leasehold.coordination.claims import Clock
-    from leasehold.domain.contract import Contract
+    from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
 
@@ -59,8 +59,6 @@ class Served:
 class Targets:
     """The service that keeps contracts and gateways current."""
 
-    name = "targets"
-
     def __init__(
         self,
         contracts: Contracts,
@@ -68,13 +66,16 @@ class Targets:
         timings: Callable[[], Timings],
         clock: Clock,
         only: Collection[str] | None = None,
+        scope: Scope = "item",
     ) -> None:
+        self.name = "targets" if scope == "item" else f"{scope} targets"
         self.wake = asyncio.Event()
         self._contracts = contracts
         self._open_gateway = open_gateway
         self._timings = timings
         self._clock = clock
         self._only = only
+        self._scope: Scope = scope
         self._current: dict[str, Served] = {}
         self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
         self._gates: dict[str, Gate] = {}
@@ -128,7 +129,8 @@ class Targets:
         return [
             contract
             for contract in contracts
-            if contract.scope == "item" and (self._only is None or contract.target in self._only)
+            if contract.scope == self._scope
+            and (self._only is None or contract.target in self._only)
         ]
 
     async def _adopt(self, contracts: Iterable[Contract]) -> None:
@@ -173,8 +175,11 @@ class Targets:
 
     def _require(self, contract: Contract) -> None:
         timings = self._timings()
-        lease_seconds = timings.lease_of(contract.lease_seconds)
-        timings.require(lease_seconds, contract.call_timeout_seconds)
+        if self._scope == "cluster":
+            timings.require_cluster(contract.call_timeout_seconds)
+        else:
+            lease_seconds = timings.lease_of(contract.lease_seconds)
+            timings.require(lease_seconds, contract.call_timeout_seconds)
 
     def _refuse_unread(self, target: str, why: str) -> None:
         if self._only is None or target in self._only:

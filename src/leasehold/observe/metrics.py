@@ -50,6 +50,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._targets = _BoundedNames(names_max)
         self._dead_workers = _BoundedNames(names_max)
+        self._leases = _BoundedNames(names_max)
         made = _Maker(self.registry, worker_id)
         self._claims = made.of_target(Counter, "claims", "Items claimed.")
         self._attempts = made.of_target(
@@ -72,6 +73,7 @@ class Metrics:
             Gauge, "breaker_state", "1 for the state that the target's breaker is in.", "state"
         )
         self._worker_counters(made)
+        self._cluster(made)
         self._reaper(made)
         self._queue = {
             column: Gauge(f"leasehold_{name}", told, registry=self.registry)
@@ -90,6 +92,16 @@ class Metrics:
         )
         self._heartbeat_lag = made.of_worker(
             Gauge, "heartbeat_lag_seconds", "By how much the last heartbeat came late."
+        )
+
+    def _cluster(self, made: _Maker) -> None:
+        self._is_leader = made.of_lease(Gauge, "is_leader", "1 while this instance leads.")
+        self._elections = made.of_lease(Counter, "elections", "Elections that this instance won.")
+        self._schedule_size = made.of_lease(
+            Gauge, "schedule_size", "Intents in a leader's memory, waiting to be due."
+        )
+        self._schedule_missed = made.of_lease(
+            Counter, "schedule_missed", "Intents that only a full look found: a defect."
         )
 
     def _reaper(self, made: _Maker) -> None:
@@ -154,6 +166,19 @@ class Metrics:
         name = self._targets.bounded(target)
         for one in BREAKER_STATES:
             self._breaker.at(name, one).set(one == state)
+
+    def leader(self, lease_name: str, *, is_leader: bool) -> None:
+        """Say whether this instance leads."""
+        self._is_leader.at(self._leases.bounded(lease_name)).set(is_leader)
+
+    def election(self, lease_name: str) -> None:
+        """Count an election that this instance won."""
+        self._elections.at(self._leases.bounded(lease_name)).inc()
+
+    def schedule(self, lease_name: str, size: int, missed: int = 0) -> None:
+        """Say how much a leader has in memory, and count what its cursor had missed."""
+        self._schedule_size.at(self._leases.bounded(lease_name)).set(size)
+        self._schedule_missed.at(self._leases.bounded(lease_name)).inc(missed)
 
     def heartbeat_lag(self, seconds: float) -> None:
         """Say by how much the last heartbeat came late."""
@@ -244,6 +269,9 @@ class _Maker:
         **more: Any,  # noqa: ANN401 (buckets, for a histogram)
     ) -> _Labelled[Metric]:
         return _Labelled(self._made(kind, name, told, "target", *labels, **more), self._worker_id)
+
+    def of_lease(self, kind: type[Metric], name: str, told: str) -> _Labelled[Metric]:
+        return _Labelled(self._made(kind, name, told, "lease_name"), self._worker_id)
 
     def of_worker(
         self,

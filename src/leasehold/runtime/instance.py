@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from leasehold.coordination.claims import Claims
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
 from leasehold.coordination.renewal import Renewal
+from leasehold.coordination.row_lease import RowLease
 from leasehold.executor.attempt import Attempts
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completion import Completion
@@ -31,6 +32,7 @@ from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
+from leasehold.runtime.cluster import Cluster
 from leasehold.runtime.listener import Listener
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.presence import Presence
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.config import Settings
+    from leasehold.coordination.elector import Elector
     from leasehold.coordination.service import Service
     from leasehold.domain.contract import Contract
     from leasehold.domain.timing import Timings
@@ -108,7 +111,27 @@ class Instance:
             self.timings,
             trouble=self._trouble,
         )
-        self._presence = Presence(self._store, self.worker_id, self.timings, self._detail)
+        self._cluster_targets = Targets(
+            self._store,
+            self._opened,
+            self.timings,
+            self._claims.clock,
+            settings.targets,
+            scope="cluster",
+        )
+        self.cluster = Cluster(
+            self._store,
+            self._cluster_targets,
+            self.metrics,
+            self.timings,
+            self.worker_id,
+            lambda: self._settings.concurrency,
+            self._elector,
+            faults,
+        )
+        self._presence = Presence(
+            self._store, self.worker_id, self.timings, self._role, self._detail
+        )
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         self._listener: Listener | None = None
 
@@ -146,6 +169,7 @@ class Instance:
         await self._store.pool.open()
         try:
             await self._targets.start()
+            await self._cluster_targets.start()
             if not self._settings.reaper:
                 await require_other_reaper(self._store, self.worker_id)
         except BaseException:
@@ -156,7 +180,7 @@ class Instance:
         _LOG.info(
             "worker_started",
             worker_id=self.worker_id,
-            targets=sorted(self._targets.current),
+            targets=sorted([*self._targets.current, *self._cluster_targets.current]),
             concurrency=self._claims.slots,
         )
 
@@ -170,7 +194,9 @@ class Instance:
 
     async def drain(self) -> None:
         """End in order: claim nothing, give back what was not begun, finish what was, and go."""
-        self._stop_services("executor", "listener", "targets")
+        self._stop_services("executor", "listener", "targets", "cluster targets", "cluster")
+        await self._join("cluster")
+        resigned = asyncio.create_task(self.cluster.resign())
         self._attempts.close()
         await self._join("listener", seconds=0)
         is_done = await self._wait_until_empty(self.timings().shutdown_seconds)
@@ -178,6 +204,7 @@ class Instance:
             for held in self._claims.all():
                 self._attempts.abort(held, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
+        await resigned
         self._stop_services(*self._loops)
         for name in list(self._loops):
             await self._join(name)
@@ -190,6 +217,8 @@ class Instance:
             self._completion,
             self._executor,
             self._targets,
+            self._cluster_targets,
+            self.cluster,
             self._presence,
         ]
         if self._settings.reaper:
@@ -200,12 +229,22 @@ class Instance:
             services.append(QueueWatch(self._store, self.metrics))
         if self._settings.listen and not self._settings.through_pooler:
             address = self._settings.required_database_url()
-            self._listener = Listener(address, self._executor, self.worker_id)
+            self._listener = Listener(address, [self._executor, self.cluster], self.worker_id)
             services.append(self._listener)
         return services
 
     def _opened(self, contract: Contract) -> Gateway:
         return open_gateway(contract, environment=self._environment)
+
+    def _elector(self, lease_name: str) -> Elector:
+        return RowLease(self._store, lease_name, self.worker_id, self.timings)
+
+    def _role(self) -> str:
+        """Say what this instance is, for people."""
+        leaderships = self.cluster.leaderships
+        if not leaderships:
+            return "worker"
+        return "leader" if any(one.is_leader for one in leaderships) else "follower"
 
     def _trouble(self, error: Exception) -> None:
         """A call of the database failed: let the heartbeat find out at once whether all is lost."""
@@ -217,9 +256,10 @@ class Instance:
             "version": metadata.version("leasehold"),
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "targets": sorted(self._targets.current)[:100],
+            "targets": sorted([*self._targets.current, *self._cluster_targets.current])[:100],
+            "leads": [one.lease_name for one in self.cluster.leaderships if one.is_leader][:100],
             "concurrency": self._claims.slots,
-            "in_flight": len(self._claims),
+            "in_flight": len(self._claims) + self.cluster.in_flight,
             "reaper": self._settings.reaper,
         }
 
@@ -257,4 +297,5 @@ class Instance:
                 await self._reaper.release()
                 await self._presence.release()
         await self._targets.close()
+        await self._cluster_targets.close()
         await self._store.pool.close()

@@ -8,7 +8,7 @@ there the listener is not started at all.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 
@@ -17,8 +17,9 @@ from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.store.postgres.address import connection_parameters, without_password
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold.coordination.service import Pause
-    from leasehold.executor.competing import CompetingExecutor
 
 # Between two proofs that the connection is alive.
 LISTEN_SECONDS = 30.0
@@ -26,14 +27,26 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 5.0
 
 
+class Hinted(Protocol):
+    """Whoever wants to know that work is due."""
+
+    def work_is_due(self, target: str) -> None:
+        """Take the hint that a target has work."""
+        ...
+
+    def look_everywhere(self) -> None:
+        """Take the hint that nobody knows which targets have work."""
+        ...
+
+
 class Listener:
     """The service that waits for hints."""
 
     name = "listener"
 
-    def __init__(self, database_url: str, executor: CompetingExecutor, worker_id: str) -> None:
+    def __init__(self, database_url: str, told: Sequence[Hinted], worker_id: str) -> None:
         self.wake = asyncio.Event()
-        self._executor = executor
+        self._told = told
         self._parameters: dict[str, Any] = connection_parameters(database_url) | {
             "application_name": f"leasehold listener {worker_id}"[:63],
             "autocommit": True,
@@ -51,7 +64,8 @@ class Listener:
         try:
             connection = self._connection or await self._connected()
             async for hint in connection.notifies(timeout=LISTEN_SECONDS):
-                self._executor.work_is_due(hint.payload)
+                for one in self._told:
+                    one.work_is_due(hint.payload)
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await connection.execute("SELECT 1")
         except (psycopg.Error, TimeoutError) as error:
@@ -70,5 +84,6 @@ class Listener:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         self._connection = connection
         await connection.execute("LISTEN leasehold_due")
-        self._executor.look_everywhere()
+        for one in self._told:
+            one.look_everywhere()
         return connection

@@ -29,12 +29,14 @@ class Presence:
         store: ExecutorStore,
         worker_id: str,
         timings: Callable[[], Timings],
+        role: Callable[[], str],
         detail: Callable[[], Mapping[str, Any]],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._worker_id = worker_id
         self._timings = timings
+        self._role = role
         self._detail = detail
 
     async def step(self) -> Pause:
@@ -42,7 +44,7 @@ class Presence:
         seconds = self._timings().heartbeat_seconds
         alive_seconds = max(1.0, ALIVE_INTERVALS * seconds)
         await self._store.renew_instance(
-            self._worker_id, "worker", [], self._detail(), alive_seconds
+            self._worker_id, self._role(), [], self._detail(), alive_seconds
         )
         return Pause(seconds)
 

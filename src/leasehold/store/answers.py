@@ -113,10 +113,13 @@ class MissedDeadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquisition:
-    """Whether the lease is ours now; `lease` is as it stands, whoever holds it."""
+    """Whether the lease is ours now; `lease` is as it stands, whoever holds it, and by the
+    database's clock it has `seconds_left`.
+    """
 
     is_ours: bool
     lease: Lease
+    seconds_left: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,8 @@ class Scheduled:
     """A row of a scheduled executor's memory. No `due_at`: held for a person.
 
     `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
+    `read_at` is what the database's clock said: who wants to know in how long a row is due
+    compares with that, and not with a clock of its own.
     """
 
     intent_id: IntentId
@@ -168,6 +173,7 @@ class Scheduled:
     begun_at: datetime | None
     last_modified_at: datetime
     horizon: datetime
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

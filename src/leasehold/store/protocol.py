@@ -171,6 +171,12 @@ class ExecutorStore(ContractStore, Protocol):
         """Read what is to be done next."""
         ...
 
+    async def refresh_content(
+        self, lease: Lease, intent_ids: Sequence[IntentId]
+    ) -> list[intent.Claimed]:
+        """Read what calls need under a lease; what is not to be called now is left out."""
+        ...
+
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]
     ) -> list[answers.BegunLeased]:

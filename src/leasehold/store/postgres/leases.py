@@ -30,12 +30,14 @@ class PostgresLeases:
     ) -> Acquisition:
         """Take a lease that is free, or learn who holds it."""
 
-        def acquisition(*, acquired: bool, **columns: Any) -> Acquisition:  # noqa: ANN401
-            return Acquisition(is_ours=acquired, lease=Lease(name=lease_name, **columns))
+        def acquisition(*, acquired: bool, seconds_left: float, **columns: Any) -> Acquisition:  # noqa: ANN401
+            lease = Lease(name=lease_name, **columns)
+            return Acquisition(is_ours=acquired, lease=lease, seconds_left=seconds_left)
 
         [answer] = await self._calls.rows(
             rows_of(acquisition),
-            "SELECT acquired, holder_id, lease_epoch AS epoch, expires_at, grace_expires_at"
+            "SELECT acquired, holder_id, lease_epoch AS epoch, expires_at, grace_expires_at,"
+            "       extract(epoch FROM expires_at - clock_timestamp())::float8 AS seconds_left"
             "  FROM leasehold.acquire_lease(%s, %s, %s, %s)",
             lease_name,
             holder_id,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from leasehold.domain.intent import AttemptState, IntentId
+from leasehold.domain.intent import AttemptState, Claimed, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Recorded, Scheduled
 from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
 from leasehold.store.postgres.items import RECORDED
 from leasehold.store.postgres.leases import fence, fences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from psycopg.rows import RowMaker
 
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
@@ -25,6 +27,17 @@ _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 # Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
 _SCHEDULED = rows_of(Scheduled, last_state=AttemptState)
 _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
+_STATES = members_by_text(AttemptState)
+
+
+def _under_lease(_cursor: object) -> RowMaker[Claimed]:
+    """Make rows of content: the columns of Claimed in their order, without a claim."""
+
+    def make(row: Sequence[Any]) -> Claimed:
+        intent_id, last_state, *others = row
+        return Claimed(intent_id, None, _STATES[last_state], *others)
+
+    return make
 
 
 class PostgresSchedule:
@@ -45,7 +58,8 @@ class PostgresSchedule:
             _SCHEDULED,
             "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
             "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
-            "       reference, first_tried_at, begun_at, last_modified_at, horizon"
+            "       reference, first_tried_at, begun_at, last_modified_at, horizon,"
+            "       clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
@@ -61,10 +75,24 @@ class PostgresSchedule:
             _SCHEDULED,
             "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
             "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
-            "       reference, first_tried_at, begun_at, last_modified_at, horizon"
+            "       reference, first_tried_at, begun_at, last_modified_at, horizon,"
+            "       clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s)",
             *fences(holder_id, leases),
             limit,
+        )
+
+    async def refresh_content(self, lease: Lease, intent_ids: Sequence[IntentId]) -> list[Claimed]:
+        """Read what calls need; what is not to be called now is left out."""
+        return await self._calls.rows(
+            _under_lease,
+            "SELECT intent_id, last_state, target, contract_version, attempt_no, reference,"
+            "       priority, submission_key, payload, body, content_type, metadata, trace_context,"
+            "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
+            "  FROM leasehold.refresh_content(%s, %s, %s, %s::uuid[])",
+            *fence(lease),
+            list(intent_ids),
+            lease_name=lease.name,
         )
 
     async def begin_leased_attempts(

@@ -1,0 +1,93 @@
+"""How one of many becomes the leader of a group, and for how long it may believe that it is.
+
+An election gives a lease with an epoch of its own. The holder acts under a `Term`: the lease as it
+was received, and a trust window on the holder's monotonic clock that each renewal moves on, counted
+from before the renewal was asked for. A term ends once and for good: when the database says that
+the lease is lost, when trust has run out, or when the holder steps down by itself. A holder that is
+elected again gets a new term; nothing of the old one is written under the new epoch.
+
+There are two electors, the lease row (`row_lease`) and the session advisory lock
+(`advisory_lock`). Both raise the epoch in the same row and both respect it, so a group may go from
+one to the other while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from leasehold.domain.lease import Lease, TrustWindow
+    from leasehold.store.answers import Acquisition
+
+
+class Elector(Protocol):
+    """One way to elect. Raises DatabaseUnavailable where it cannot ask."""
+
+    @property
+    def trust_seconds(self) -> float:
+        """For how long a grant or a renewal may be trusted, counted from when it was asked for."""
+        ...
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often a leader renews."""
+        ...
+
+    @property
+    def acquire_seconds(self) -> float:
+        """How often a follower asks."""
+        ...
+
+    async def acquire(self) -> Acquisition:
+        """Become the leader, or learn who is."""
+        ...
+
+    async def renew(self, lease: Lease) -> None:
+        """Stay the leader, or raise LeaseLost."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Let a successor act at once."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what only elections need."""
+        ...
+
+
+class Term:
+    """A lease in our hands, from its acquisition to its end."""
+
+    def __init__(self, lease: Lease, trust: TrustWindow) -> None:
+        self.lease = lease
+        self.ended = asyncio.Event()
+        self.why_closing: str | None = None
+        self._trust = trust
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing new may be started; what was started may still end, and be written."""
+        return self.why_closing is not None or self.ended.is_set()
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing may be done any more under the lease."""
+        return self.ended.is_set() or self._trust.is_over(now)
+
+    def seconds_left(self, now: float) -> float:
+        """For how long we may still believe in it."""
+        return 0.0 if self.ended.is_set() else self._trust.seconds_left(now)
+
+    def renewed(self, trust: TrustWindow) -> None:
+        """Believe in it for longer."""
+        self._trust = trust
+
+    def close(self, why: str) -> None:
+        """Start nothing more under it. The first reason is the one that is told."""
+        if self.why_closing is None:
+            self.why_closing = why
+
+    def end(self, why: str) -> None:
+        """Stop believing in it."""
+        self.close(why)
+        self.ended.set()

@@ -1,0 +1,220 @@
+"""Leadership: the service that elects, renews and steps down, for one lease of one instance.
+
+    follower ── acquire ──► leader: rebuild, verify again, act ── renew, renew, ... ──┐
+        ▲                                                                            │
+        └───────── end of the term ◄── lost: at once ── in trouble: when calls ended ─┘
+
+Leadership that the database took away, or that we could not renew while we trusted it, ends at
+once: calls are cancelled and their results dropped. Any trouble with the database makes a leader
+step down as well; since its lease still stands then, calls that were made may end and be written
+under it, as long as it is trusted. After that it is released, so that a successor need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from leasehold.coordination.answered import answered_within
+from leasehold.coordination.elector import Term
+from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.lease import TrustWindow
+from leasehold.observe.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.coordination.claims import Clock
+    from leasehold.coordination.elector import Elector
+    from leasehold.domain.lease import Lease
+    from leasehold.observe.metrics import Metrics
+
+# Followers ask at moments of their own, so that they do not all come at once.
+JITTER = 0.2
+# To let go is a courtesy to the successor: nobody waits long for it.
+RELEASE_SECONDS = 2.0
+
+_LOG = get_logger(__name__)
+
+
+class Tenure(Protocol):
+    """What a leader does during its term."""
+
+    async def finish(self, seconds: float) -> None:
+        """Start nothing more; let what was started end and be written, for this long at most."""
+        ...
+
+    async def abandon(self) -> None:
+        """Drop everything, now."""
+        ...
+
+
+class Leadership:
+    """One instance's part in the elections of one lease."""
+
+    def __init__(
+        self,
+        lease_name: str,
+        holder_id: str,
+        elector: Elector,
+        metrics: Metrics,
+        begin_tenure: Callable[[Leadership, Term], Tenure],
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = f"leadership {lease_name}"
+        self.wake = asyncio.Event()
+        self.lease_name = lease_name
+        self.holder_id = holder_id
+        self.seen: Lease | None = None  # the lease as it was last seen, whoever holds it
+        self._elector = elector
+        self._metrics = metrics
+        self._begin_tenure = begin_tenure
+        self._clock = clock
+        self._term: Term | None = None
+        self._tenure: Tenure | None = None
+        self._renew_at = 0.0
+
+    @property
+    def term(self) -> Term | None:
+        """The term in which this instance leads, if it does."""
+        term = self._term
+        return None if term is None or term.is_over(self._clock()) else term
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this instance leads, as far as it may believe so."""
+        return self.term is not None
+
+    async def step(self) -> Pause:
+        """Ask for the lease, or keep it, or end the term."""
+        term = self._term
+        if term is None:
+            return await self._stand_for_election()
+        if term.is_over(self._clock()):
+            await self._lose(term, "trust ended before it was renewed")
+            return AGAIN
+        if term.is_closing:
+            await self._step_down(term)
+            return Pause(self._with_jitter(self._elector.acquire_seconds))
+        if self._clock() >= self._renew_at:
+            try:
+                await self.confirm(term)
+            except LeaseholdError:
+                return AGAIN  # the term says what follows
+        # Trust must not run out unseen, however far away the next renewal is.
+        return Pause(min(self._renew_at - self._clock(), term.seconds_left(self._clock())) + 0.001)
+
+    async def confirm(self, term: Term) -> None:
+        """Have the database say that the lease is still ours: renew it. Raises where it does not,
+        after the term was closed or ended for it.
+        """
+        asked_at = self._clock()
+        try:
+            await answered_within(
+                term.seconds_left(asked_at), self._elector.renew(term.lease), "the renewal"
+            )
+        except LeaseLost as error:
+            self._tell_failure("leader_renew_failed", error, term.lease)
+            term.end("the database says that it is lost")
+            raise
+        except LeaseholdError as error:
+            self._tell_failure("leader_renew_failed", error, term.lease)
+            self.step_down(term, error)
+            raise
+        finally:
+            self.wake.set()
+        term.renewed(TrustWindow.counted_from(asked_at, self._elector.trust_seconds))
+        self._renew_at = asked_at + self._elector.renew_seconds
+        self._tell("leader_renewed", term.lease)
+
+    def step_down(self, term: Term, error: Exception) -> None:
+        """Give leadership up for this error; a lease that is lost ends at once."""
+        if isinstance(error, LeaseLost):
+            term.end("the database says that it is lost")
+        else:
+            term.close(f"{type(error).__name__}: {error}")
+        self.wake.set()
+
+    async def resign(self, seconds: float) -> None:
+        """End in order: let calls end for this long, then let another lead at once."""
+        term = self._term
+        if term is not None:
+            term.close("shutdown")
+            await self._step_down(term, seconds)
+        await self._elector.close()
+
+    async def _stand_for_election(self) -> Pause:
+        asked_at = self._clock()
+        try:
+            answer = await self._elector.acquire()
+        except LeaseholdError as error:
+            self._tell_failure("leader_acquire_failed", error, self.seen)
+            self._metrics.leader(self.lease_name, is_leader=False)
+            raise
+        self.seen = answer.lease
+        if not answer.is_ours:
+            self._metrics.leader(self.lease_name, is_leader=False)
+            return Pause(self._until_next_election(answer.seconds_left))
+        trust = TrustWindow.counted_from(asked_at, self._elector.trust_seconds)
+        term = self._term = Term(answer.lease, trust)
+        self._renew_at = asked_at + self._elector.renew_seconds
+        self._metrics.leader(self.lease_name, is_leader=True)
+        self._metrics.election(self.lease_name)
+        self._tell("leader_acquired", answer.lease)
+        self._tenure = self._begin_tenure(self, term)
+        return AGAIN
+
+    def _until_next_election(self, seconds_left: float) -> float:
+        """As often as is configured, and right after the lease that we saw would end: it is then
+        that somebody is needed. How long that is, the database has said, not our clock.
+        """
+        usual = self._elector.acquire_seconds
+        after_its_end = max(0.0, seconds_left) + JITTER * random.random() * min(usual, 1.0)  # noqa: S311 (spreads, protects nothing)
+        return min(self._with_jitter(usual), after_its_end)
+
+    async def _step_down(self, term: Term, seconds: float | None = None) -> None:
+        left = term.seconds_left(self._clock())
+        if self._tenure is not None:
+            await self._tenure.finish(left if seconds is None else min(left, seconds))
+        await self._lose(term, term.why_closing or "stepped down")
+        try:
+            await answered_within(RELEASE_SECONDS, self._elector.release(term.lease), "the release")
+        except LeaseholdError as error:
+            # It expires by itself.
+            _LOG.info("leader_release_failed", lease_name=self.lease_name, sql_error=str(error))
+
+    async def _lose(self, term: Term, why: str) -> None:
+        term.end(why)
+        tenure, self._tenure, self._term = self._tenure, None, None
+        if tenure is not None:
+            await tenure.abandon()
+        self._metrics.leader(self.lease_name, is_leader=False)
+        self._metrics.lease_lost()
+        self._tell("leader_lost", term.lease, why=term.why_closing)
+
+    def _with_jitter(self, seconds: float) -> float:
+        return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (spreads, protects nothing)
+
+    def _tell(self, event: str, lease: Lease, **fields: object) -> None:
+        _LOG.info(event, **self._names(lease), **fields)
+
+    def _tell_failure(self, event: str, error: Exception, lease: Lease | None) -> None:
+        stale = "leadership" if self.is_leader else "who leads, and what is pending"
+        _LOG.error(
+            event,
+            sql_error=f"{type(error).__name__}: {error}",
+            role="leader" if self.is_leader else "follower",
+            stale=stale,
+            **self._names(lease),
+        )
+
+    def _names(self, lease: Lease | None) -> dict[str, object]:
+        return {
+            "holder_id": self.holder_id,
+            "lease_name": self.lease_name,
+            "lease_epoch": lease.epoch if lease else None,
+            "expires_at": lease.expires_at.isoformat() if lease else None,
+        }

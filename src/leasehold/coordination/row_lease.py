@@ -1,0 +1,61 @@
+"""Election by a row with an expiry, on the database's clock. Needs nothing but the pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.domain.lease import Lease
+    from leasehold.domain.timing import Timings
+    from leasehold.store.answers import Acquisition
+    from leasehold.store.protocol import ExecutorStore
+
+
+class RowLease:
+    """The elector of one lease."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        lease_name: str,
+        holder_id: str,
+        timings: Callable[[], Timings],
+    ) -> None:
+        self._store = store
+        self._lease_name = lease_name
+        self._holder_id = holder_id
+        self._timings = timings
+
+    @property
+    def trust_seconds(self) -> float:
+        """The lease's own time."""
+        return self._timings().cluster_lease_seconds
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often a leader renews."""
+        return self._timings().cluster_renew_seconds
+
+    @property
+    def acquire_seconds(self) -> float:
+        """How often a follower asks."""
+        return self._timings().cluster_acquire_seconds
+
+    async def acquire(self) -> Acquisition:
+        """Take the row if it is free or has expired."""
+        return await self._store.acquire_lease(
+            self._lease_name, self._holder_id, self._timings().cluster_lease_seconds
+        )
+
+    async def renew(self, lease: Lease) -> None:
+        """Extend the row, or raise LeaseLost."""
+        await self._store.renew_lease(lease, self._timings().cluster_lease_seconds)
+
+    async def release(self, lease: Lease) -> None:
+        """Expire the row now."""
+        await self._store.release_lease(lease)
+
+    async def close(self) -> None:
+        """Nothing is held beside the row."""

@@ -1,0 +1,283 @@
+"""The scheduled executor: the one leader of a group does its work from a memory of its own.
+
+It acts in this order and no other: the lease was acquired, the schedule is built from the
+database, the lease is verified again, then it begins. From then on it learns of changes by a cursor
+over (last_modified_at, intent_id). A row becomes visible when its transaction commits, which may be
+after rows with a later stamp; so the cursor never passes the horizon behind which a writer may
+still come. Now and then everything is looked at anew, and what the cursor had missed is counted: it
+must be 0.
+
+Leadership is checked before anything is taken from the schedule, and again right before each call.
+Every error of the database makes it step down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.intent import IntentId
+from leasehold.executor.schedule import Schedule
+from leasehold.observe.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.elector import Term
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.attempt import Attempts
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.answers import Scheduled
+    from leasehold.store.protocol import ExecutorStore
+
+    Cursor = tuple[datetime, IntentId]
+
+# Rows per priority that are read ahead, and how few must be left before more are.
+WINDOW = 2_000
+LOW_WATER = 500
+SIZE_MAX = 5 * WINDOW
+# Changes are read in pages; after so many, work goes on before the next.
+PAGE = 1_000
+PAGES_PER_STEP = 5
+RECONCILE_SECONDS = 60.0
+_FIRST_ID = IntentId(UUID(int=0))
+_IDLE = Pause(60.0)
+
+_LOG = get_logger(__name__)
+
+
+class ScheduledExecutor:
+    """The service of one term."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        term: Term,
+        claims: Claims,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        *,
+        confirm: Callable[[], Awaitable[None]],
+        trouble: Callable[[Exception], None],
+    ) -> None:
+        self.name = f"scheduled {term.lease.name}"
+        self.wake = asyncio.Event()
+        self.attempts: Attempts | None = None
+        self._store = store
+        self._term = term
+        self._claims = claims
+        self._targets = targets
+        self._metrics = metrics
+        self._timings = timings
+        self._confirm = confirm
+        self._trouble = trouble
+        self._schedule = Schedule(SIZE_MAX)
+        self._is_built = False
+        self._cursor: Cursor | None = None
+        self._pass: tuple[Cursor, datetime] | None = None  # where a reading of changes has come to
+        self._refresh_at = 0.0
+        self._reconcile_at = 0.0
+        self._taken: dict[IntentId, Scheduled] = {}
+        self._changed_in_flight: dict[IntentId, Scheduled] = {}
+        # What was put off, as which version, until when; the database does not know of it.
+        self._not_before: dict[IntentId, tuple[datetime, float]] = {}
+        claims.on_free(self.wake.set)
+
+    def hint(self) -> None:
+        """Take the hint that something has changed."""
+        self._refresh_at = 0.0
+        self.wake.set()
+
+    def put_off(self, intent_id: IntentId, delay_seconds: float) -> None:
+        """Come back to an intent later, with nothing on the ledger."""
+        row = self._taken.get(intent_id)
+        if row is not None:
+            until = self._claims.clock() + delay_seconds
+            self._not_before[intent_id] = (row.last_modified_at, until)
+            self._schedule.put_off(row, until)
+            self.wake.set()
+
+    async def step(self) -> Pause:
+        """Learn what changed, and start what is due."""
+        try:
+            return await self._step()
+        except LeaseholdError as error:
+            self._trouble(error)
+            return _IDLE
+
+    async def _step(self) -> Pause:
+        now = self._claims.clock()
+        for held in self._claims.overdue():
+            if self.attempts is not None:
+                self.attempts.abort(held)
+        if self._term.is_closing or self._term.is_over(now):
+            return _IDLE
+        if not self._is_built:
+            await self._build()
+        elif now >= self._refresh_at:
+            await self._refresh()
+        self._forget_finished()
+        if self._claims.clock() >= self._reconcile_at:
+            await self._reconcile()
+        elif self._schedule.is_displaced or (
+            self._schedule.is_partial and len(self._schedule) < LOW_WATER
+        ):
+            await self._read_window()
+        is_more = await self._start_due()
+        self._metrics.schedule(self._term.lease.name, len(self._schedule))
+        return AGAIN if is_more else Pause(self._seconds_until_next())
+
+    async def _build(self) -> None:
+        rows = await self._read_window()
+        # Whatever is stamped later than this horizon comes with the first refresh.
+        self._cursor = (rows[0].horizon, _FIRST_ID) if rows else None
+        self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
+        self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        await self._confirm()
+        self._is_built = True
+        _LOG.info("schedule_built", lease_name=self._term.lease.name, size=len(self._schedule))
+
+    async def _read_window(self) -> list[Scheduled]:
+        """Read what is to be done next by the index of due times, in place of what we had."""
+        lease = self._term.lease
+        rows = await self._store.refresh_due_window(lease.holder_id, [lease], WINDOW)
+        received_at = self._claims.clock()
+        self._schedule.clear()
+        per_priority = Counter(row.priority for row in rows)
+        for row in rows:
+            self._learn(row, received_at)
+        self._schedule.is_partial |= any(count >= WINDOW for count in per_priority.values())
+        return rows
+
+    async def _refresh(self) -> None:
+        """Read the changes after the cursor, some pages at a time."""
+        lease = self._term.lease
+        for _ in range(PAGES_PER_STEP):
+            after = self._pass[0] if self._pass else self._cursor
+            rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
+            received_at = self._claims.clock()
+            for row in rows:
+                self._learn(row, received_at)
+            if rows:
+                last = (rows[-1].last_modified_at, rows[-1].intent_id)
+                self._pass = (last, self._pass[1] if self._pass else rows[0].horizon)
+            if len(rows) < PAGE:
+                self._end_pass()
+                return
+        self.wake.set()
+
+    def _end_pass(self) -> None:
+        """Advance the cursor to the last row, but not past the horizon of the first page."""
+        if self._pass is not None:
+            last, horizon = self._pass
+            self._cursor = min(last, (horizon, _FIRST_ID))
+            self._pass = None
+        self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
+
+    async def _reconcile(self) -> None:
+        """Look at everything anew, and count what a cursor that works would have shown us."""
+        self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        before, was_partial = self._known(), self._schedule.is_partial
+        cursor = self._cursor
+        rows = await self._read_window()
+        missed = [
+            row
+            for row in rows
+            if not was_partial
+            and row.intent_id in self._schedule
+            and row.intent_id not in before
+            and cursor is not None
+            and (row.last_modified_at, row.intent_id) <= cursor
+        ]
+        if missed:
+            _LOG.error(
+                "cursor_missed_changes",
+                lease_name=self._term.lease.name,
+                missed=len(missed),
+                first=str(missed[0].intent_id),
+            )
+            self._metrics.schedule(self._term.lease.name, len(self._schedule), len(missed))
+
+    def _known(self) -> set[IntentId]:
+        return {*self._schedule, *self._taken}
+
+    def _learn(self, row: Scheduled, received_at: float) -> None:
+        version, until = self._not_before.get(row.intent_id, (None, 0.0))
+        if row.intent_id in self._taken:
+            self._changed_in_flight[row.intent_id] = row  # for when it has ended
+        elif version == row.last_modified_at and until > received_at:
+            self._schedule.put_off(row, until)
+        else:
+            self._schedule.put(row, received_at)
+
+    def _forget_finished(self) -> None:
+        now = self._claims.clock()
+        for intent_id in [one for one, (_, until) in self._not_before.items() if until <= now]:
+            del self._not_before[intent_id]
+        for intent_id in [one for one in self._taken if not self._claims.holds(one)]:
+            self._taken.pop(intent_id)
+            changed = self._changed_in_flight.pop(intent_id, None)
+            if changed is not None:
+                self._schedule.put(changed, now)
+
+    async def _start_due(self) -> bool:
+        """Start as much as there is room for. Says whether there may be more."""
+        now = self._claims.clock()
+        free = min(self._claims.free_slots, (self._claims.slots + 1) // 2)
+        if not free or self.attempts is None:
+            return False
+        rows = self._schedule.take(now, self._rooms(), free)
+        if not rows or self._term.is_over(now):
+            return False
+        for row in rows:
+            self._taken[row.intent_id] = row
+        try:
+            found = await self._store.refresh_content(
+                self._term.lease, [row.intent_id for row in rows]
+            )
+        except LeaseholdError:
+            for row in rows:
+                self._taken.pop(row.intent_id, None)
+            raise
+        if len(found) < len(rows):
+            self._look_for_the_others(rows, {one.intent_id for one in found})
+        lease_seconds = self._timings().cluster_lease_seconds
+        self.attempts.start(self._claims.take(found, self._term, lease_seconds, now))
+        for target, count in Counter(one.target for one in found).items():
+            self._targets.gate(target).bucket.take(count)
+            self._metrics.in_flight(target, self._claims.in_flight(target))
+        return len(rows) == free
+
+    def _look_for_the_others(self, rows: list[Scheduled], found: set[IntentId]) -> None:
+        """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""
+        for row in rows:
+            if row.intent_id not in found:
+                self._taken.pop(row.intent_id, None)
+        self._reconcile_at = min(
+            self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
+        )
+
+    def _rooms(self) -> dict[str, int]:
+        rooms: dict[str, int] = {}
+        for target, served in self._targets.current.items():
+            if served.contract.lease_name == self._term.lease.name:
+                room = self._targets.gate(target).room(self._claims.in_flight(target))
+                if room > 0:
+                    rooms[target] = room
+        return rooms
+
+    def _seconds_until_next(self) -> float:
+        now = self._claims.clock()
+        waits = [self._refresh_at - now, self._reconcile_at - now]
+        due = self._schedule.seconds_until_due(now)
+        if due is not None:
+            waits.append(due)
+        return max(0.001, min(waits))

@@ -1,0 +1,127 @@
+"""The groups of an instance: for each lease that its targets with scope cluster name, it stands for
+election, and while it leads it has a tenure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.leadership import Leadership
+from leasehold.coordination.service import Pause
+from leasehold.runtime.loop import Loop
+from leasehold.runtime.tenure import LeaderTenure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.coordination.elector import Elector, Term
+    from leasehold.coordination.leadership import Tenure
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.faults import Faults
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.protocol import ExecutorStore
+
+_JOIN_SECONDS = 5.0
+
+
+class Cluster:
+    """The service that begins and ends this instance's part in elections."""
+
+    name = "cluster"
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        holder_id: str,
+        slots: Callable[[], int],
+        elector: Callable[[str], Elector],
+        faults: Faults,
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._targets = targets
+        self._metrics = metrics
+        self._timings = timings
+        self._holder_id = holder_id
+        self._slots = slots
+        self._elector = elector
+        self._faults = faults
+        self._leaderships: dict[str, Leadership] = {}
+        self._loops: dict[str, Loop] = {}
+        self._tenures: dict[str, LeaderTenure] = {}
+
+    @property
+    def leaderships(self) -> list[Leadership]:
+        """The groups that this instance stands for election in, by name."""
+        return [self._leaderships[name] for name in sorted(self._leaderships)]
+
+    @property
+    def in_flight(self) -> int:
+        """How much is being worked on under leases."""
+        return sum(tenure.in_flight for tenure in self._tenures.values())
+
+    def work_is_due(self, target: str) -> None:
+        """Take the hint that something was accepted for a target."""
+        served = self._targets.current.get(target)
+        tenure = self._tenures.get(served.contract.lease_name or "") if served else None
+        if tenure is not None:
+            tenure.executor.hint()
+
+    def look_everywhere(self) -> None:
+        """Take the hint that nobody knows what has changed."""
+        for tenure in self._tenures.values():
+            tenure.executor.hint()
+
+    async def step(self) -> Pause:
+        """Stand for election wherever a target asks for it, and nowhere else."""
+        wanted = {
+            served.contract.lease_name
+            for served in self._targets.current.values()
+            if served.contract.lease_name
+        }
+        for lease_name in wanted - self._leaderships.keys():
+            self._stand(lease_name)
+        for lease_name in self._leaderships.keys() - wanted:
+            await self._withdraw(lease_name, self._timings().shutdown_seconds)
+        return Pause(self._timings().contracts_seconds)
+
+    async def resign(self) -> None:
+        """End every term in order, so that others lead at once."""
+        seconds = self._timings().shutdown_seconds
+        await asyncio.gather(*(self._withdraw(name, seconds) for name in list(self._leaderships)))
+
+    def _stand(self, lease_name: str) -> None:
+        leadership = Leadership(
+            lease_name,
+            self._holder_id,
+            self._elector(lease_name),
+            self._metrics,
+            self._begin_tenure,
+        )
+        self._leaderships[lease_name] = leadership
+        self._loops[lease_name] = Loop(leadership, self._holder_id)
+
+    async def _withdraw(self, lease_name: str, seconds: float) -> None:
+        loop, leadership = self._loops.pop(lease_name), self._leaderships.pop(lease_name)
+        loop.stop()
+        await loop.join(_JOIN_SECONDS)
+        await leadership.resign(seconds)
+        self._tenures.pop(lease_name, None)
+
+    def _begin_tenure(self, leadership: Leadership, term: Term) -> Tenure:
+        tenure = self._tenures[leadership.lease_name] = LeaderTenure(
+            self._store,
+            self._targets,
+            self._metrics,
+            self._timings,
+            self._slots(),
+            leadership,
+            term,
+            self._faults,
+        )
+        return tenure

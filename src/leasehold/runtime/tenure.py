@@ -1,0 +1,134 @@
+"""A leader's term at work: its schedule, its calls, their results. Made for one term, and gone with
+it, so that nothing of one term can be written under the epoch of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from leasehold.coordination.claims import Claims
+from leasehold.coordination.service import Pause
+from leasehold.domain.errors import LeaseholdError
+from leasehold.executor.attempt import Attempts
+from leasehold.executor.completion import Completion
+from leasehold.executor.fence import LeaseFence
+from leasehold.executor.scheduled import ScheduledExecutor
+from leasehold.runtime.loop import Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.coordination.elector import Term
+    from leasehold.coordination.leadership import Leadership
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.faults import Faults
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.protocol import ExecutorStore
+
+_JOIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.02
+
+
+class LeaderTenure:
+    """What one instance does while it leads one group."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        slots: int,
+        leadership: Leadership,
+        term: Term,
+        faults: Faults,
+    ) -> None:
+        self._claims = Claims(leadership.holder_id, slots)
+        self._term = term
+
+        def trouble(error: Exception) -> None:
+            leadership.step_down(term, error)
+
+        async def confirm() -> None:
+            await leadership.confirm(term)
+
+        self.executor = ScheduledExecutor(
+            store,
+            term,
+            self._claims,
+            targets,
+            metrics,
+            timings,
+            confirm=confirm,
+            trouble=trouble,
+        )
+        fence = LeaseFence(store, term.lease, self.executor.put_off)
+        completion = Completion(fence, self._claims, metrics, trouble=trouble, faults=faults)
+        self._attempts = self.executor.attempts = Attempts(
+            fence, self._claims, targets, completion, metrics, trouble=trouble, faults=faults
+        )
+        heartbeat = LeaderHeartbeat(store, term, self._detail, timings)
+        self._loops = [
+            Loop(service, leadership.holder_id)
+            for service in (completion, self.executor, heartbeat)
+        ]
+
+    @property
+    def in_flight(self) -> int:
+        """How much is being worked on."""
+        return len(self._claims)
+
+    async def finish(self, seconds: float) -> None:
+        """Start nothing more; let what was started end and be written, for this long at most."""
+        self._attempts.close()
+        ends_at = time.monotonic() + seconds
+        while len(self._claims) and not self._term.ended.is_set():
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+
+    async def abandon(self) -> None:
+        """Drop everything: calls are cancelled, results are not written."""
+        self._attempts.close()
+        self._claims.lose(self._claims.all())
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            await loop.join(_JOIN_SECONDS)
+
+    def _detail(self) -> dict[str, Any]:
+        return {"in_flight": len(self._claims), "slots": self._claims.slots}
+
+
+class LeaderHeartbeat:
+    """Shows who leads and that it lives, for people; nobody decides by it."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        term: Term,
+        detail: Callable[[], dict[str, Any]],
+        timings: Callable[[], Timings],
+    ) -> None:
+        self.name = f"leader heartbeat {term.lease.name}"
+        self.wake = asyncio.Event()
+        self._store = store
+        self._term = term
+        self._detail = detail
+        self._timings = timings
+
+    async def step(self) -> Pause:
+        """Write it, unless the term is ending."""
+        pause = Pause(self._timings().cluster_renew_seconds)
+        if self._term.is_closing:
+            return pause
+        try:
+            await self._store.record_leader_heartbeat(self._term.lease, self._detail())
+        except LeaseholdError:
+            # Whether we still lead is found out by the renewal, not by what is only shown.
+            return pause
+        return pause
