@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from leasehold.client.asynchronous import AsyncClient
+    from leasehold.client.sync import Client
     from leasehold.config import Settings, read_settings
     from leasehold.domain.contract import Contract
     from leasehold.domain.errors import LeaseholdError
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepted",
+    "AsyncClient",
+    "Client",
     "Contract",
     "Instance",
     "Intake",
@@ -58,6 +62,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "leasehold.client.asynchronous": ("AsyncClient",),
+    "leasehold.client.sync": ("Client",),
     "leasehold.config": ("Settings", "read_settings"),
     "leasehold.domain.contract": ("Contract",),
     "leasehold.domain.errors": ("LeaseholdError",),

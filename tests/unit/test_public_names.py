@@ -21,9 +21,8 @@ def test_name_that_is_not_public_is_an_attribute_error():
 
 
 def test_importing_the_package_loads_no_driver_and_no_client():
-    program = (
-        "import sys, leasehold; print([m for m in ('psycopg', 'aiohttp') if m in sys.modules])"
-    )
+    heavy = ("psycopg", "aiohttp", "httpx")
+    program = f"import sys, leasehold; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

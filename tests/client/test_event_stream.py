@@ -1,0 +1,103 @@
+"""Events out of bytes, however they are cut; and the place to resume from."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from leasehold.client.event_stream import BLOCK_BYTES_MAX, Block, Following, Parser
+from leasehold.domain.errors import ApiError
+from leasehold.domain.intent import AttemptState
+
+INTENT = UUID("0190a7e4-0000-7000-8000-000000000001")
+ATTEMPT = {
+    "target": "sms",
+    "intent_id": str(INTENT),
+    "attempt_no": 1,
+    "state": "DISPATCHED",
+    "holder": "worker-1",
+    "started_at": "2026-11-15T10:00:00.123456Z",
+    "finished_at": "2026-11-15T10:00:01Z",
+    "a member of tomorrow": 1,
+}
+STREAM = (
+    "retry: 1000\nid: a\n\n: still here\nid: b\n\n"
+    'id: c\nevent: attempt\ndata: {"x":\ndata: "\u2028"}\n\n'
+)
+BLOCKS = [Block("a", None), Block("b", None), Block("c", '{"x":\n"\u2028"}')]
+
+
+def blocks(parser, *pieces):
+    return [block for piece in pieces for block in parser.feed(piece)]
+
+
+def event(number):
+    return f"id: 7-{INTENT}-{number}\ndata: {json.dumps(ATTEMPT)}\n\n".encode()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_blocks_are_the_same_however_the_bytes_are_cut(end, size):
+    sent = STREAM.replace("\n", end).encode()
+    pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+    parser = Parser()
+    assert blocks(parser, *pieces) == BLOCKS
+    assert parser.retry_seconds == 1.0
+
+
+def test_block_that_is_not_whole_is_none():
+    assert blocks(Parser(), b"id: a\ndata: 1\n") == []
+
+
+def test_empty_lines_and_unknown_fields_are_nothing():
+    assert blocks(Parser(), b"\n\n\nwhat: x\n\nretry: soon\n\n") == []
+
+
+def test_endless_block_is_refused_before_it_fills_the_memory():
+    parser = Parser()
+    with pytest.raises(ApiError, match="bytes"):
+        blocks(parser, *[b"data: " + b"x" * 60_000 + b"\n"] * (BLOCK_BYTES_MAX // 60_000 + 1))
+    with pytest.raises(ApiError, match="bytes"):
+        blocks(Parser(), b"x" * (BLOCK_BYTES_MAX + 1))
+
+
+def test_event_is_a_row_of_the_ledger_with_its_place():
+    [found] = Following(None, 30).events(event(1))
+    assert (found.target, found.attempt.state) == ("sms", AttemptState.DISPATCHED)
+    assert (found.attempt.intent_id, found.cursor.attempt_no) == (INTENT, 1)
+    assert found.attempt.finished_at.isoformat() == "2026-11-15T10:00:01+00:00"
+    assert found.attempt.code is None
+
+
+def test_whoever_is_cut_off_resumes_after_the_last_event_that_it_was_done_with():
+    following = Following(None, 30)
+    assert "Last-Event-ID" not in following.call().headers
+    events = following.events(event(1) + event(2))
+    next(events)
+    next(events)
+    assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-1"
+    following = Following(None, 30)
+    assert len(list(following.events(event(1) + event(2) + b"id: half"))) == 2
+    assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-2"
+    # What was half is not taken for the beginning of the next stream.
+    assert len(list(following.events(event(3)))) == 1
+
+
+def test_place_moves_on_where_nothing_was_for_us():
+    following = Following(None, 30)
+    assert list(following.events(f"id: 9-{INTENT}-1\n\n".encode())) == []
+    assert following.call().headers["Last-Event-ID"] == f"9-{INTENT}-1"
+
+
+def test_stream_that_ends_again_and_again_is_told():
+    following = Following(None, 0)
+    with pytest.raises(ApiError, match="again and again"):
+        following.pause()
+
+
+@pytest.mark.parametrize("sent", [b"id: nowhere\ndata: {}\n\n", b"id: 1\ndata: not json\n\n"])
+def test_event_that_nobody_can_read_is_an_error(sent):
+    with pytest.raises(ApiError, match="cannot read"):
+        list(Following(None, 30).events(sent))
