@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import LEASE_SECONDS, Timings
+from leasehold.store.postgres.address import with_tls
 from leasehold.store.postgres.pool import PoolSettings
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = None
+    # The least that every connection to the database must have; None: what the address says.
+    # Only verify-full knows whom it talks to: require encrypts, and is for development.
+    database_tls: Literal["verify-full", "require", "prefer"] | None = None
+    # A file of the authorities to trust, or "system".
+    database_tls_ca: str | None = Field(default=None, min_length=1)
+    # The role to act as, for a login that is a member of several; None: all that it inherits.
+    database_role: str | None = None
     # True where a pooler in transaction mode (pgbouncer) stands before the database.
     through_pooler: bool = False
     # One round trip more per call, for a network that drops idle connections without a word.
@@ -111,15 +119,18 @@ class Settings(BaseSettings):
                 idle_in_transaction_seconds=self.idle_in_transaction_seconds,
                 through_pooler=self.through_pooler,
                 check_on_checkout=self.check_on_checkout,
+                role=self.database_role,
             )
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
 
     def required_database_url(self) -> str:
-        """Give the address, or say how to."""
+        """Give the address, with the TLS settings in it; or say how to give one."""
         if self.database_url is None or not self.database_url.get_secret_value():
             raise InvalidArgument("no database: give --database-url or set LEASEHOLD_DATABASE_URL")
-        return self.database_url.get_secret_value()
+        return with_tls(
+            self.database_url.get_secret_value(), self.database_tls, self.database_tls_ca
+        )
 
 
 def read_settings(settings_file: Path | None = None, **given: Any) -> Settings:  # noqa: ANN401 (pydantic checks each)

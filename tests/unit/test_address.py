@@ -7,7 +7,12 @@ import traceback
 import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
-from leasehold.store.postgres.address import connect, connection_parameters, without_password
+from leasehold.store.postgres.address import (
+    connect,
+    connection_parameters,
+    with_tls,
+    without_password,
+)
 
 # Each part between special characters is a secret of its own: libpq would take one for a host, a
 # port or an option, and name it in its complaint.
@@ -77,3 +82,80 @@ def test_connect_timeout_of_the_address_is_kept():
 def test_password_that_a_driver_repeats_is_blanked_out():
     assert without_password("no\n  hunter1  here", {"password": "hunter1"}) == "no *** here"
     assert without_password("nothing secret", {}) == "nothing secret"
+
+
+PLAIN = "postgresql://u:hunter1%40@h:1/d"
+
+
+@pytest.fixture
+def authorities(tmp_path):
+    path = tmp_path / "authorities.pem"
+    path.write_text("a certificate")
+    return str(path)
+
+
+def tls_of(url, tls=None, ca=None):
+    said = connection_parameters(with_tls(url, tls, ca))
+    return {name: value for name, value in said.items() if name.startswith(("ssl", "gss"))}
+
+
+def test_address_without_settings_is_left_as_it_is():
+    assert with_tls(PLAIN, None, None) == PLAIN
+
+
+def test_settings_become_a_part_of_the_address_and_change_nothing_else(authorities):
+    before = connection_parameters(PLAIN)
+    after = connection_parameters(with_tls(PLAIN, "verify-full", authorities))
+    assert after == before | {
+        "sslmode": "verify-full",
+        "sslrootcert": authorities,
+        "gssencmode": "disable",
+    }
+
+
+def test_address_that_is_stricter_than_asked_for_keeps_its_word():
+    assert tls_of(f"{PLAIN}?sslmode=verify-full", "require")["sslmode"] == "verify-full"
+    assert tls_of(f"{PLAIN}?sslmode=require", "prefer")["sslmode"] == "require"
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("disable", "prefer"),
+        ("disable", "require"),
+        ("prefer", "require"),
+        ("require", "verify-full"),
+        ("verify-ca", "verify-full"),
+        ("nonsense", "require"),
+    ],
+)
+def test_address_that_says_less_than_is_asked_for_is_refused(said, asked):
+    with pytest.raises(InvalidArgument, match=rf"{asked}, .* sslmode={said}, .*leave it out there"):
+        with_tls(f"{PLAIN}?sslmode={said}", asked, None)
+
+
+def test_authorities_that_nobody_would_ask_are_refused(authorities):
+    for tls in (None, "prefer", "require"):
+        with pytest.raises(InvalidArgument, match="set database_tls to verify-full"):
+            with_tls(PLAIN, tls, authorities)
+    assert tls_of(f"{PLAIN}?sslmode=verify-full", ca=authorities)["sslrootcert"] == authorities
+
+
+def test_two_files_of_authorities_contradict_each_other(authorities):
+    with pytest.raises(InvalidArgument, match="differ: leave one of them out"):
+        with_tls(f"{PLAIN}?sslrootcert=/other.pem", "verify-full", authorities)
+
+
+def test_file_of_authorities_that_is_missing_is_named():
+    with pytest.raises(InvalidArgument, match=r"database_tls_ca: there is no file /nowhere\.pem"):
+        with_tls(PLAIN, "verify-full", "/nowhere.pem")
+    assert tls_of(PLAIN, "verify-full", "system")["sslrootcert"] == "system"
+
+
+def test_encryption_by_kerberos_is_not_taken_for_tls():
+    with pytest.raises(InvalidArgument, match="gssencmode: leave one out"):
+        with_tls(f"{PLAIN}?gssencmode=prefer", "verify-full", None)
+
+
+def test_address_of_keywords_may_have_slashes_in_its_password():
+    assert connection_parameters("host=h password=a://b")["password"] == "a://b"

@@ -77,3 +77,24 @@ def test_password_never_shows_not_even_in_a_refusal():
 def test_settings_do_not_change_after_they_were_read():
     with pytest.raises(ValidationError):
         read_settings().pool_size_max = 7
+
+
+def test_tls_settings_are_in_every_address_that_is_given_out(monkeypatch):
+    monkeypatch.setenv("LEASEHOLD_DATABASE_TLS", "verify-full")
+    monkeypatch.setenv("LEASEHOLD_DATABASE_TLS_CA", "system")
+    address = read_settings(database_url=URL).required_database_url()
+    assert "sslmode=verify-full" in address
+    assert "sslrootcert=system" in address
+    with pytest.raises(InvalidArgument, match="sslmode=disable, which is less"):
+        read_settings(database_url=f"{URL}?sslmode=disable").required_database_url()
+
+
+def test_way_of_tls_that_is_not_known_is_refused():
+    with pytest.raises(InvalidArgument, match=r"LEASEHOLD_DATABASE_TLS: .*verify-full"):
+        read_settings(database_tls="verify")
+
+
+def test_role_reaches_the_pool_and_nothing_but_a_role_does():
+    assert read_settings(database_role="leasehold_executor").pool().role == "leasehold_executor"
+    with pytest.raises(InvalidArgument, match="must be the name of a role"):
+        read_settings(database_role="x; y")

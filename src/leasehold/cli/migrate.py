@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import migrate as migrations
 from leasehold.store.postgres.address import connect
@@ -38,19 +39,18 @@ def migrate(
     if print_script:
         typer.echo(migrations.script(), nl=False)
         return
-    if not database_url:
-        raise InvalidArgument("no database: give --database-url or set LEASEHOLD_DATABASE_URL")
+    address = read_settings(database_url=database_url).required_database_url()
     if plan:
-        _print_plan(database_url)
+        _print_plan(address)
         return
-    applied = migrations.migrate(database_url)
+    applied = migrations.migrate(address)
     version = migrations.Sources().version
     said = f"Applied {_count(applied)}." if applied else "Nothing to do."
     typer.echo(f"{said} The schema is at version {version}.")
 
 
-def _print_plan(database_url: str) -> None:
-    with connect(database_url, application_name="leasehold migrate") as connection:
+def _print_plan(address: str) -> None:
+    with connect(address, application_name="leasehold migrate") as connection:
         steps = migrations.plan(connection)
     for step in steps:
         typer.echo(step.name)

