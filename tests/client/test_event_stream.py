@@ -64,7 +64,7 @@ def test_endless_block_is_refused_before_it_fills_the_memory():
 
 
 def test_event_is_a_row_of_the_ledger_with_its_place():
-    [found] = Following(None, 30).events(event(1))
+    [found] = Following(None, None, 30).events(event(1))
     assert (found.target, found.attempt.state) == ("sms", AttemptState.DISPATCHED)
     assert (found.attempt.intent_id, found.cursor.attempt_no) == (INTENT, 1)
     assert found.attempt.finished_at.isoformat() == "2026-11-15T10:00:01+00:00"
@@ -72,13 +72,13 @@ def test_event_is_a_row_of_the_ledger_with_its_place():
 
 
 def test_whoever_is_cut_off_resumes_after_the_last_event_that_it_was_done_with():
-    following = Following(None, 30)
+    following = Following(None, None, 30)
     assert "Last-Event-ID" not in following.call().headers
     events = following.events(event(1) + event(2))
     next(events)
     next(events)
     assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-1"
-    following = Following(None, 30)
+    following = Following(None, None, 30)
     assert len(list(following.events(event(1) + event(2) + b"id: half"))) == 2
     assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-2"
     # What was half is not taken for the beginning of the next stream.
@@ -86,13 +86,13 @@ def test_whoever_is_cut_off_resumes_after_the_last_event_that_it_was_done_with()
 
 
 def test_place_moves_on_where_nothing_was_for_us():
-    following = Following(None, 30)
+    following = Following(None, None, 30)
     assert list(following.events(f"id: 9-{INTENT}-1\n\n".encode())) == []
     assert following.call().headers["Last-Event-ID"] == f"9-{INTENT}-1"
 
 
 def test_stream_that_ends_again_and_again_is_told():
-    following = Following(None, 0)
+    following = Following(None, None, 0)
     with pytest.raises(ApiError, match="again and again"):
         following.pause()
 
@@ -100,4 +100,4 @@ def test_stream_that_ends_again_and_again_is_told():
 @pytest.mark.parametrize("sent", [b"id: nowhere\ndata: {}\n\n", b"id: 1\ndata: not json\n\n"])
 def test_event_that_nobody_can_read_is_an_error(sent):
     with pytest.raises(ApiError, match="cannot read"):
-        list(Following(None, 30).events(sent))
+        list(Following(None, None, 30).events(sent))

@@ -101,9 +101,11 @@ class AsyncClient:
                 await asyncio.sleep(pause)
         return handing.verdicts
 
-    async def get(self, intent_id: IntentId) -> IntentStatus:
-        """Say where an intent stands, or raise UnknownIntent."""
-        return await self._call(calls.get(intent_id))
+    async def get(self, intent_id: IntentId, *, wait_seconds: float = 0) -> IntentStatus:
+        """Say where an intent stands, or raise UnknownIntent. With `wait_seconds` (30 at most) say
+        it when the intent is finished, or after that time.
+        """
+        return await self._call(calls.get(intent_id, wait_seconds))
 
     async def attempts(self, intent_id: IntentId) -> tuple[Attempt, ...]:
         """Give the ledger of an intent, or raise UnknownIntent."""
@@ -179,13 +181,15 @@ class AsyncClient:
         """Try a finished intent anew, as a new one; only REDRIVEN did."""
         return await self._call(calls.retry(intent_id, note))
 
-    async def events(self, after: EventCursor | None = None) -> AsyncIterator[LedgerEvent]:
+    async def events(
+        self, after: EventCursor | None = None, *, target: str | None = None
+    ) -> AsyncIterator[LedgerEvent]:
         """Give every row of the ledger that follows one, for ever; None: from now on.
 
         It resumes by itself where it was cut off. Keep `cursor` of the last event that you are done
         with, to go on from there after a restart of your own.
         """
-        following = Following(after, self._patience_seconds)
+        following = Following(after, target, self._patience_seconds)
         while True:
             call = following.call()
             tries = Tries(call, following.patience)
@@ -229,6 +233,7 @@ class AsyncClient:
         return self._http.stream(
             call.method,
             call.path,
+            params=call.query,
             headers=call.headers,
             timeout=address.timeouts(call.wait_seconds),
         )

@@ -78,10 +78,6 @@ def keyed(new: NewIntent) -> str:
 
 def enqueue(new: NewIntent, wait_seconds: float = 0) -> Call[Receipt]:
     """Hand one intent in."""
-    if not 0 <= wait_seconds <= WAIT_SECONDS_MAX:
-        raise InvalidArgument(
-            f"wait_seconds is {wait_seconds:g}, but must be from 0 to {WAIT_SECONDS_MAX}"
-        )
     key = keyed(new)
     headers = _json_headers(new.trace_context)
     if _FIT_FOR_A_HEADER.fullmatch(key):
@@ -90,7 +86,7 @@ def enqueue(new: NewIntent, wait_seconds: float = 0) -> Call[Receipt]:
     return Call(
         method="POST",
         path="/v1/intents",
-        query={"wait_seconds": f"{wait_seconds:.3f}"} if wait_seconds else {},
+        query=_wait(wait_seconds),
         headers=headers,
         body=entry(new, key),
         read=_or_refusal(answers.receipt, new.target),
@@ -113,9 +109,10 @@ def enqueue_batch(entries: Sequence[bytes], trace_context: str | None) -> Call[t
     )
 
 
-def get(intent_id: IntentId) -> Call[IntentStatus]:
+def get(intent_id: IntentId, wait_seconds: float = 0) -> Call[IntentStatus]:
     """Ask where an intent stands."""
-    return _question(f"/v1/intents/{intent_id}", answers.intent)
+    query = _wait(wait_seconds)
+    return _question(f"/v1/intents/{intent_id}", answers.intent, query, wait_seconds)
 
 
 def attempts(intent_id: IntentId) -> Call[tuple[Attempt, ...]]:
@@ -196,10 +193,24 @@ def _question(
     path: str,
     read: Callable[[httpx.Response], Answer],
     query: Mapping[str, str] | None = None,
+    wait_seconds: float = 0.0,
 ) -> Call[Answer]:
     return Call(
-        method="GET", path=path, query=query or {}, read=_or_refusal(read), is_repeatable=True
+        method="GET",
+        path=path,
+        query=query or {},
+        read=_or_refusal(read),
+        is_repeatable=True,
+        wait_seconds=wait_seconds,
     )
+
+
+def _wait(seconds: float) -> dict[str, str]:
+    if not 0 <= seconds <= WAIT_SECONDS_MAX:
+        raise InvalidArgument(
+            f"wait_seconds is {seconds:g}, but must be from 0 to {WAIT_SECONDS_MAX}"
+        )
+    return {"wait_seconds": f"{seconds:.3f}"} if seconds else {}
 
 
 def _intervention(

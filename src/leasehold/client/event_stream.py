@@ -94,9 +94,12 @@ class Parser:
 class Following:
     """One who follows the events: where it is, and what to do when it is cut off."""
 
-    def __init__(self, after: EventCursor | None, patience_seconds: float) -> None:
+    def __init__(
+        self, after: EventCursor | None, target: str | None, patience_seconds: float
+    ) -> None:
         self.patience = Patience(patience_seconds)
         self._cursor = None if after is None else str(after)
+        self._query = {} if target is None else {"target": target}
         self._parser = Parser()
         self._asked_seconds: float | None = None
 
@@ -109,6 +112,7 @@ class Following:
         return Call(
             method="GET",
             path="/v1/events",
+            query=self._query,
             headers=headers,
             read=_nothing,
             is_repeatable=True,

@@ -101,9 +101,11 @@ class Client:
                 time.sleep(pause)
         return handing.verdicts
 
-    def get(self, intent_id: IntentId) -> IntentStatus:
-        """Say where an intent stands, or raise UnknownIntent."""
-        return self._call(calls.get(intent_id))
+    def get(self, intent_id: IntentId, *, wait_seconds: float = 0) -> IntentStatus:
+        """Say where an intent stands, or raise UnknownIntent. With `wait_seconds` (30 at most) say
+        it when the intent is finished, or after that time.
+        """
+        return self._call(calls.get(intent_id, wait_seconds))
 
     def attempts(self, intent_id: IntentId) -> tuple[Attempt, ...]:
         """Give the ledger of an intent, or raise UnknownIntent."""
@@ -178,13 +180,15 @@ class Client:
         """Try a finished intent anew, as a new one; only REDRIVEN did."""
         return self._call(calls.retry(intent_id, note))
 
-    def events(self, after: EventCursor | None = None) -> Iterator[LedgerEvent]:
+    def events(
+        self, after: EventCursor | None = None, *, target: str | None = None
+    ) -> Iterator[LedgerEvent]:
         """Give every row of the ledger that follows one, for ever; None: from now on.
 
         It resumes by itself where it was cut off. Keep `cursor` of the last event that you are done
         with, to go on from there after a restart of your own.
         """
-        following = Following(after, self._patience_seconds)
+        following = Following(after, target, self._patience_seconds)
         while True:
             call = following.call()
             tries = Tries(call, following.patience)
@@ -227,6 +231,7 @@ class Client:
         return self._http.stream(
             call.method,
             call.path,
+            params=call.query,
             headers=call.headers,
             timeout=address.timeouts(call.wait_seconds),
         )
