@@ -59,6 +59,7 @@ CONTRACTS = [
         quarantine_seconds=100,
         concurrency=3,
         rate_per_second=0.5,
+        pending_max=5000,
     ),
 ]
 
@@ -185,6 +186,9 @@ def test_relation_that_cannot_work_is_refused_by_name_with_its_reason(fields, to
         {"concurrency": 0},
         {"concurrency": 2.5},
         {"rate_per_second": 0},
+        {"pending_max": 0},
+        {"pending_max": 1_000_001},
+        {"pending_max": 1.5},
         {"priority": 4},
         {"priority": -1},
         {"version": 0},

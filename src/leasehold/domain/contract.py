@@ -46,6 +46,8 @@ LeaseName: TypeAlias = Annotated[
 ]
 
 ATTEMPTS_CEILING = 20
+# A queue is counted about once a second, as far as its limit: more would cost more than it saves.
+PENDING_CEILING = 1_000_000
 DEFAULT_LEASE_NAME = "submission-manager-executor"
 _DAY_SECONDS = 86_400
 _TEN_YEARS_SECONDS = 315_360_000
@@ -117,6 +119,7 @@ class Contract(Terms):
     key_window_seconds: Annotated[float, Field(gt=0, le=_TEN_YEARS_SECONDS)] | None = None
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 10
     rate_per_second: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    pending_max: Annotated[int, Field(ge=1, le=PENDING_CEILING)] | None = None
     priority: Annotated[int, Field(ge=0, le=3)] = 1
 
     @property

@@ -1,0 +1,108 @@
+"""What readers of the HTTP API look at: content, queues, instances and leases, page by page."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from leasehold.domain.errors import AccessDenied, InvalidArgument
+from leasehold.domain.intent import IntentId, NewIntent
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.outbox import CLUSTER_LEASE
+
+NOBODY = IntentId(UUID(int=5))
+
+
+@pytest.fixture
+async def auditor(database):
+    async with PostgresStore(database.url_as("auditor")) as store:
+        yield store
+
+
+async def test_content_is_read_as_it_was_accepted(stores, auditor, outbox):
+    outbox.publish()
+    given = [
+        NewIntent(target="sms", payload={"b": [1.5, None], "a": "ü"}, metadata={"trace": 1}),
+        NewIntent(target="sms", body=b"\x00\xff", content_type="application/octet-stream"),
+    ]
+    ids = [await stores.ingest.enqueue_intent(new) for new in given]
+    first, second = [await auditor.read_content(intent_id) for intent_id in ids]
+    assert first.payload.value() == {"b": [1.5, None], "a": "ü"}
+    assert first.metadata.value() == {"trace": 1}
+    assert (first.body, first.content_type) == (None, None)
+    assert (second.payload, second.body) == (None, b"\x00\xff")
+    assert second.content_type == "application/octet-stream"
+    assert await auditor.read_content(NOBODY) is None
+
+
+async def test_content_is_for_auditors_alone(stores):
+    for store in (stores.readonly, stores.operator, stores.ingest, stores.executor):
+        with pytest.raises(AccessDenied):
+            await store.read_content(NOBODY)
+
+
+async def test_depth_counts_what_is_unfinished_in_every_scope_up_to_its_limit(stores, outbox):
+    outbox.publish("items")
+    outbox.publish("streams", scope="stream")
+    outbox.publish("clusters", scope="cluster")
+    outbox.publish("others", scope="cluster")
+    outbox.enqueue(5, target="items")
+    outbox.enqueue(4, target="streams", stream="a")
+    outbox.enqueue(3, target="clusters")
+    outbox.enqueue(2, target="others")
+    claims = outbox.claim(batch_size=3, targets=["items"])
+    outbox.complete(claims[:1])
+    targets = ["items", "streams", "clusters", "others", "nobody"]
+    depths = await stores.readonly.read_queue_depths(dict.fromkeys(targets, 100))
+    expected = {"items": 4, "streams": 4, "clusters": 3, "others": 2, "nobody": 0}
+    assert depths == expected, "claimed ones count, finished ones do not"
+    limits = {"items": 3, "streams": 4, "clusters": 1}
+    assert await stores.readonly.read_queue_depths(limits) == limits
+    assert await stores.readonly.read_queue_depths({}) == {}
+
+
+async def test_depth_with_a_limit_that_is_none_is_refused(stores):
+    with pytest.raises(InvalidArgument, match="from 1 to 10000000"):
+        await stores.readonly.read_queue_depths({"sms": 0})
+
+
+async def test_instances_are_read_page_by_page_and_the_dead_are_told(stores, database):
+    for name in ("a", "b", "c"):
+        await stores.executor.renew_instance(name, "worker", [], {"pid": 7}, 30)
+    database.owner_execute(
+        "UPDATE leasehold.instances SET alive_until = clock_timestamp() WHERE instance_id = 'b'"
+    )
+    first = await stores.readonly.read_instances(None, 2)
+    rest = await stores.readonly.read_instances("b", 2)
+    found = {one.instance_id: one.is_alive for one in [*first, *rest]}
+    assert found == {"a": True, "b": False, "c": True}
+    assert len(first) == 2
+    assert first[0].role == "worker"
+    assert first[0].detail.value() == {"pid": 7}
+    assert first[0].started_at <= first[0].seen_at < first[0].expires_at
+
+
+async def test_leases_are_read_by_the_beginning_of_their_names(stores, outbox):
+    names = ["stream/a/1", "stream/a/2", "stream/a/\u00fc", "stream/ab/1", "t", "stream"]
+    for name in names:
+        await stores.executor.acquire_lease(name, "holder", 30)
+    outbox.expire_lease("stream/a/2")
+    reader = stores.readonly
+    found = await reader.read_leases("stream/a/", None, 10)
+    assert [one.lease_name for one in found] == ["stream/a/1", "stream/a/2", "stream/a/\u00fc"]
+    assert [one.is_live for one in found] == [True, False, True]
+    assert {(one.holder_id, one.lease_epoch) for one in found} == {("holder", 1)}
+    after = await reader.read_leases("stream/a/", "stream/a/1", 1)
+    assert [one.lease_name for one in after] == ["stream/a/2"]
+    everything = await reader.read_leases(None, None, 10)
+    assert [one.lease_name for one in everything] == sorted(names, key=str.encode)
+
+
+async def test_lease_that_nobody_ever_held_is_not_shown(stores, database):
+    database.owner_execute(
+        "INSERT INTO leasehold.leases VALUES"
+        " (%s, 'x', 0, clock_timestamp(), clock_timestamp(), '-infinity', '-infinity')",
+        [CLUSTER_LEASE],
+    )
+    assert await stores.readonly.read_leases(None, None, 10) == []
