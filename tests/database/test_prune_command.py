@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from typer.testing import CliRunner
 
 from leasehold.cli.main import app
+from leasehold.store.postgres import retention
 from tests.database.test_partitions_and_prune import add_old_intents, month_name
 
 VARIABLE = "LEASEHOLD_DATABASE_URL"
@@ -48,16 +51,23 @@ def test_day_before_which_to_forget_may_be_named(outbox, database):
     assert result.stdout.splitlines()[-1] == "Forgot 2 intents in 1 months."
 
 
-def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database):
+def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database, monkeypatch):
     outbox.publish()
     add_old_intents(outbox, months=5, count=1)
     reader = database.session()
     reader.run("BEGIN")
     reader.run("SELECT count(*) FROM leasehold.outbox_attempts")
-    reader.run("SET LOCAL idle_in_transaction_session_timeout = '3s'")
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        reader.run("COMMIT")
+
+    monkeypatch.setattr(retention, "time", SimpleNamespace(sleep=pause))
     result = run("--keep-days", "31", "--database-url", database.url)
     assert result.exit_code == 0, result.output
     assert "Forgot 1 intents in 1 months." in result.stdout
+    assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["--keep-days", "3", "--before", "2020-01-01"]])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold.gateway.sandbox import Sandbox
+from tests.support.demo import Demo
 from tests.support.engine import Engine
+from tests.support.memory import roomy_memory
 from tests.support.servers import available_binaries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from tests.support.database import Database
     from tests.support.outbox import Outbox
@@ -36,3 +40,25 @@ def engine(
     engine = Engine(database, outbox, sandbox, tmp_path)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def demo_folder():
+    """A folder that the user who runs the server, when we are root, may enter."""
+    path = Path(tempfile.mkdtemp(prefix="leasehold-demo-", dir=roomy_memory()))
+    path.chmod(0o711)
+    yield path / "data"
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def start_demo(demo_folder):
+    started = []
+
+    def start(*arguments, terminal=False):
+        started.append(Demo(demo_folder, *arguments, terminal=terminal))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

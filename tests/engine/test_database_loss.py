@@ -37,6 +37,8 @@ async def test_worker_cut_off_stops_at_once_and_comes_back_by_itself(engine, tro
         getattr(proxy, trouble)()
         await lonely.logged("lease_lost")
         assert engine.outbox.states(intent_id) == []
+        engine.sandbox.dial()
+        engine.outbox.expire_claims()
         other = engine.worker()
         await engine.until_status([intent_id])
         assert [row["holder"] for row in engine.outbox.ledger(intent_id)] == [
@@ -48,8 +50,8 @@ async def test_worker_cut_off_stops_at_once_and_comes_back_by_itself(engine, tro
         other.send(SIGTERM)
         assert await other.ended() == 0
         proxy.heal()
-        engine.sandbox.dial()
         await engine.until_status(engine.outbox.enqueue(3))
+        assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
 
 
 async def test_workers_survive_a_restart_of_the_database(sandbox, tmp_path):

@@ -18,6 +18,7 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     doomed = engine.worker(fault=f"{point}:kill", shutdown_seconds="1")
     assert await doomed.ended() == -SIGKILL
     assert doomed.lines("fault")
+    engine.outbox.expire_claims()
     engine.worker(shutdown_seconds="1")
     # The dead one sends nothing any more, so nobody needs to wait for the quarantine.
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
