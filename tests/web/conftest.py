@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from tests.support.api import Api, serve
 from tests.support.servers import available_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.database import Database
+    from tests.support.outbox import Outbox
 
 
 @pytest.fixture(scope="session")
 def postgres() -> str:
     return next(iter(available_binaries()))
+
+
+@pytest.fixture
+async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
+    """The API on a fresh database with a target `sms`."""
+    outbox.publish("sms")
+    async with serve(database) as api:
+        yield api

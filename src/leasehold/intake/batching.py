@@ -108,16 +108,8 @@ class Batching:
         Raises IntakeFull where too much waits already, or too many bytes (`size` is its share).
         After DatabaseUnavailable nothing is known, and with a key it is safe to try again.
         """
-        if self._is_closed or self._count >= self._waiting_max:
-            raise IntakeFull(f"{self._count} intents wait already: try again in a moment")
-        if self._bytes + size > self._bytes_max:
-            raise IntakeFull(f"{self._bytes} bytes wait already: try again in a moment")
-        loop = asyncio.get_running_loop()
-        one = _Waiting(new, size, loop.time(), loop.create_future())
-        self._busy.get(_stream(new), self._waiting).append(one)
-        self._count += 1
-        self._bytes += size
-        self._call_if_free()
+        self._require_room(size)
+        one = self._added(new, size)
         answer = await one.answer
         if isinstance(answer, Enqueued):
             return answer
@@ -125,6 +117,20 @@ class Batching:
             # One of its own for each caller: a traceback grows on whatever is raised.
             raise DatabaseUnavailable(str(answer), sqlstate=answer.sqlstate) from answer
         raise answer
+
+    async def enqueue_many(
+        self, intents: Sequence[NewIntent], *, size: int = 0
+    ) -> list[Enqueued | Exception]:
+        """Accept some intents of one caller: what became of each, or why that is not known.
+
+        Raises IntakeFull where there is no room for all of them; then none was taken.
+        """
+        if self._count + len(intents) > self._waiting_max:
+            raise IntakeFull(f"{self._count} intents wait already: try again in a moment")
+        self._require_room(size)
+        each = size // max(1, len(intents))
+        waiting = [self._added(new, each) for new in intents]
+        return [await one.answer for one in waiting]
 
     async def close(self) -> None:
         """Take nothing more, and answer whoever waits."""
@@ -142,6 +148,21 @@ class Batching:
         self._waiting.clear()
         if self._wakeups is not None:
             await self._wakeups.close()
+
+    def _require_room(self, size: int) -> None:
+        if self._is_closed or self._count >= self._waiting_max:
+            raise IntakeFull(f"{self._count} intents wait already: try again in a moment")
+        if self._bytes + size > self._bytes_max:
+            raise IntakeFull(f"{self._bytes} bytes wait already: try again in a moment")
+
+    def _added(self, new: NewIntent, size: int) -> _Waiting:
+        loop = asyncio.get_running_loop()
+        one = _Waiting(new, size, loop.time(), loop.create_future())
+        self._busy.get(_stream(new), self._waiting).append(one)
+        self._count += 1
+        self._bytes += size
+        self._call_if_free()
+        return one
 
     def _call_if_free(self) -> None:
         """Begin a call, unless one is under way that will be over in a moment."""

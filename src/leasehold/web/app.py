@@ -1,0 +1,94 @@
+"""The application: the routes, behind the entrance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from leasehold.domain.errors import LeaseholdError
+from leasehold.web import openapi, routes_intents, routes_operating, routes_watching
+from leasehold.web.access import passing_of
+from leasehold.web.entrance import Entrance, refused
+from leasehold.web.problems import Fault, Problem, invalid, problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from leasehold.web.service import WebService
+
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class Api(FastAPI):
+    """FastAPI behind our entrance."""
+
+    def __init__(self, service: WebService) -> None:
+        super().__init__(
+            openapi_url="/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False
+        )
+        self.state.service = service
+        self._entrance = Entrance(service, super().__call__)
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Let a request in."""
+        await self._entrance(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """Describe the API."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.describe(self)
+        return self.openapi_schema
+
+
+def create_app(service: WebService) -> FastAPI:
+    """Make the application of a service that is running."""
+    app = Api(service)
+    for routes in (routes_intents, routes_operating, routes_watching):
+        app.include_router(routes.router)
+    app.add_exception_handler(Problem, _refuse)
+    app.add_exception_handler(LeaseholdError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse)
+    return app
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    problem = _problem(error)
+    if problem is None:
+        raise error
+    answer = refused(problem, passing_of(request).request_id)
+    response = Response(answer.body, answer.status)
+    response.raw_headers += answer.headers
+    return response
+
+
+def _problem(error: Exception) -> Problem | None:
+    match error:
+        case Problem():
+            return error
+        case LeaseholdError():
+            return problem_of(error)
+        case RequestValidationError():
+            return invalid([_fault(one) for one in error.errors()])
+        case HTTPException():
+            code = _CODES.get(error.status_code, "bad_request")
+            headers = [
+                (name.lower().encode(), value.encode())
+                for name, value in (error.headers or {}).items()
+            ]
+            return Problem(code, str(error.detail), headers=headers)
+        case _:
+            return None
+
+
+def _fault(error: Any) -> Fault:  # noqa: ANN401 (as pydantic gives it)
+    place = [str(part) for part in error["loc"] if part not in {"query", "path", "header"}]
+    return Fault(".".join(place)[:200], str(error["msg"]).removeprefix("Value error, "))

@@ -1,0 +1,253 @@
+"""From bytes to requests, on top of uvicorn's parser: what it leaves unbounded is bounded here.
+
+- The head of a request has a limit in bytes, in headers and in seconds; so has its body in seconds.
+- A request that two programs could read differently (two lengths, a length and chunks) is refused,
+  so that nobody can hide one request inside another behind a proxy.
+- A client that does not read its answers is hung up on, and so is one too many.
+- After an answer that came before the whole body, the rest is read and thrown away for a moment:
+  to close at once would destroy the answer on its way.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from leasehold.observe.logs import get_logger
+from leasehold.web.problems import MEDIA_TYPE, RETRY_SECONDS, Problem
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn.config import Config
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from uvicorn.server import ServerState
+
+HEAD_BYTES_MAX = 32 * 1024
+HEADERS_MAX = 100
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 20.0
+WRITE_SECONDS = 30.0
+LINGER_SECONDS = 2.0
+LINGER_BYTES_MAX = 16 * 1024 * 1024
+CONNECTIONS_MAX = 2000
+
+_LOG = get_logger(__name__)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    connections_max = CONNECTIONS_MAX
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._discarded = 0
+        # What of a request is still to come: its head, its body, or nothing.
+        self._is_in_head = True
+        self._is_in_body = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  (as uvicorn's own)
+        """Begin to wait for a request, or refuse the connection."""
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_max:
+            self._refuse(_TOO_MANY_CONNECTIONS)
+        else:
+            self._expect(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._expect(None)
+        self._stop_write_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and see to it that the rest comes in time."""
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_LARGE)
+        elif self._deadline is None and self._is_in_body:
+            self._expect(BODY_SECONDS)
+        elif self._deadline is None and self._head_bytes:
+            self._expect(HEAD_SECONDS)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the form of all our refusals."""
+        self._refuse(Problem("bad_request", msg.rstrip(".").lower()))
+
+    def on_message_begin(self) -> None:
+        """Know that a head has begun, also where its first bytes came with another request."""
+        self._head_bytes = self._head_bytes or 1
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Take the request, unless its head says why not."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self._refuse(refusal)
+        if self.transport.is_closing():
+            return
+        self._is_in_head = False
+        self._is_in_body = True
+        self._expect(None)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body, or throw it away where the answer was given without it."""
+        if self.transport.is_closing():
+            return
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > LINGER_BYTES_MAX:
+                self.transport.close()
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Know that the request is whole, and that the next byte belongs to another one."""
+        self._is_in_body = False
+        self._is_in_head = True
+        self._head_bytes = self._discarded = 0
+        self._expect(None)
+        if self.transport.is_closing():
+            return
+        if self.cycle.response_complete:
+            # Its rest was thrown away; from here on it is a connection that waits like any other.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the rest of this one."""
+        super().on_response_complete()
+        if self._is_in_body and not self.transport.is_closing():
+            self._expect(LINGER_SECONDS)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Hang up on a client that asks for nothing more."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read some time."""
+        super().pause_writing()
+        self._write_deadline = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        self._stop_write_deadline()
+        super().resume_writing()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade that is not offered is answered as the request that it is."""
+
+    def _expect(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        self._deadline = None
+        is_answered = self._is_in_body and self.cycle.response_started
+        if is_answered or not self._head_bytes:
+            self.transport.close()
+        else:
+            self._refuse(_TOO_SLOW)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer without anybody having seen the request, and hang up."""
+        if self.transport.is_closing():
+            return
+        request_id = token_hex(8)
+        _LOG.info(
+            "request_refused", status=problem.status, code=problem.code, request_id=request_id
+        )
+        if not self._is_behind():
+            self.transport.write(_answer(problem, request_id))
+        if self._is_in_body:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _is_behind(self) -> bool:
+        """Say whether an answer to an earlier request, or to this one, would come first."""
+        if self._is_in_body:
+            return bool(self.pipeline) or self.cycle.response_started
+        # Before the first request there is none.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _refusal(self) -> Problem | None:
+        size = len(self.url)
+        lengths = chunks = hosts = 0
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                lengths += 1
+            elif name == b"transfer-encoding":
+                chunks += 1 if value.lower() == b"chunked" else 2
+        if size > HEAD_BYTES_MAX or len(self.headers) > HEADERS_MAX:
+            return _HEAD_TOO_LARGE
+        is_old = self.parser is not None and self.parser.get_http_version() != "1.1"
+        if lengths + chunks > 1 or hosts > 1 or (chunks if is_old else not hosts):
+            return _AMBIGUOUS
+        return None
+
+    def _stop_write_deadline(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+
+def _answer(problem: Problem, request_id: str) -> bytes:
+    body = problem.body(request_id)
+    headers = [
+        *problem.headers,
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-request-id", request_id.encode()),
+        (b"connection", b"close"),
+    ]
+    phrase = HTTPStatus(problem.status).phrase
+    lines = [f"HTTP/1.1 {problem.status} {phrase}".encode()]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+_HEAD_TOO_LARGE = Problem(
+    "headers_too_large",
+    f"the head of a request may have {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers at most",
+)
+_AMBIGUOUS = Problem(
+    "bad_request",
+    "send one Host, and one Content-Length or one Transfer-Encoding: chunked, or neither",
+)
+_TOO_SLOW = Problem(
+    "too_slow",
+    f"a head must come within {HEAD_SECONDS:g} seconds, and a body within {BODY_SECONDS:g}",
+)
+_TOO_MANY_CONNECTIONS = Problem(
+    "overloaded", "too many connections: try again in a moment", retry_seconds=RETRY_SECONDS
+)

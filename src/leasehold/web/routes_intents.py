@@ -1,0 +1,268 @@
+"""Taking intents and looking at them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.intent import IntentId, NewIntent, Status
+from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.store.answers import Enqueued
+from leasehold.web import models
+from leasehold.web.access import (
+    Auditor,
+    Ingester,
+    Reader,
+    described,
+    find_intent,
+    passing_of,
+    read_body,
+    service_of,
+)
+from leasehold.web.body import BATCH_BYTES_MAX
+from leasehold.web.headers import trace_context
+from leasehold.web.intake import Intake
+from leasehold.web.openapi import responses
+from leasehold.web.problems import Problem
+from leasehold.web.sent import UNREAD, read_intent
+from leasehold.web.strict_json import parse_objects
+
+if TYPE_CHECKING:
+    from leasehold.domain.intent import JsonDocument
+    from leasehold.domain.token import ApiToken
+
+BATCH_MAX = 1000
+_ACCEPTED = {EnqueueVerdict.ACCEPTED: 201, EnqueueVerdict.DUPLICATE: 200}
+
+router = APIRouter(prefix="/v1", tags=["intents"])
+
+Id = Annotated[UUID, Path(description="The intent's id.")]
+WaitSeconds = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=models.WAIT_SECONDS_MAX,
+        allow_inf_nan=False,
+        description="Answer when the intent is finished, or after so many seconds.",
+    ),
+]
+
+
+@router.post(
+    "/intents",
+    status_code=201,
+    response_model=models.Accepted,
+    responses=responses(400, 403, 404, 408, 409, 413, 415, 422, 429, 503, replayed=models.Accepted),
+    openapi_extra=described(models.IntentSent)
+    | {
+        "parameters": [
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 255,
+                    "pattern": "^[\\x20-\\x7e]+$",
+                },
+                "description": "In the place of `idempotency_key`.",
+            }
+        ]
+    },
+)
+async def accept_intent(
+    request: Request, token: Ingester, wait_seconds: WaitSeconds = 0
+) -> Response:
+    """Accept an intent: 201 when it is committed, 200 with the same answer for a repetition."""
+    # The entrance answers this itself; here it is described, and answered for whoever has mounted
+    # the routes elsewhere.
+    del wait_seconds
+    answer = await Intake(service_of(request)).accept(
+        request.receive, passing_of(request).headers, request.scope["query_string"], token
+    )
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
+    return Response(answer.body, answer.status, headers)
+
+
+@router.post(
+    "/intents:batch",
+    response_model=models.Verdicts,
+    response_model_exclude_none=True,
+    responses=responses(400, 403, 408, 413, 415, 422, 503),
+    openapi_extra=described(models.BatchSent),
+)
+async def accept_intents(request: Request, token: Ingester) -> models.Verdicts:
+    """Accept up to 1,000 intents, with a verdict for each: one bad one does not hurt the others."""
+    body = await read_body(request, BATCH_BYTES_MAX)
+    sent = parse_objects(body, "intents", UNREAD)
+    if not 1 <= len(sent) <= BATCH_MAX:
+        raise Problem("invalid", f"intents: must be 1 to {BATCH_MAX}, but are {len(sent)}")
+    return models.Verdicts(results=await _Batch(request, token, len(body)).accept(sent))
+
+
+class _Batch:
+    """The intents of one request."""
+
+    def __init__(self, request: Request, token: ApiToken, size: int) -> None:
+        self._service = service_of(request)
+        self._intake = Intake(self._service)
+        self._token = token
+        self._trace_context = trace_context(passing_of(request).headers)
+        self._size = size
+
+    async def accept(self, sent: list[dict[str, Any]]) -> list[models.Verdict]:
+        read = [self._read(members) for members in sent]
+        good = [one for one in read if isinstance(one, NewIntent)]
+        answers = iter(await self._service.batching.enqueue_many(good, size=self._size))
+        return [
+            await self._verdict(ordinal, one, next(answers) if isinstance(one, NewIntent) else one)
+            for ordinal, one in enumerate(read, start=1)
+        ]
+
+    def _read(self, members: dict[str, Any]) -> NewIntent | Problem:
+        try:
+            new = read_intent(members, trace_context=self._trace_context)
+            self._intake.require_room(self._token, new)
+        except Problem as problem:
+            return problem
+        return new
+
+    async def _verdict(
+        self, ordinal: int, new: NewIntent | Problem, answer: Enqueued | Exception
+    ) -> models.Verdict:
+        if isinstance(answer, Enqueued) and isinstance(new, NewIntent):
+            if answer.verdict in _ACCEPTED:
+                return models.Verdict(
+                    ordinal=ordinal,
+                    status=_ACCEPTED[answer.verdict],
+                    verdict=models.BatchVerdict(answer.verdict),
+                    intent_id=answer.intent_id,
+                )
+            return _refused(ordinal, await self._intake.refusal(self._token, new, answer))
+        if isinstance(answer, DatabaseUnavailable):
+            return models.Verdict(
+                ordinal=ordinal, status=503, verdict=models.BatchVerdict.UNAVAILABLE
+            )
+        if isinstance(answer, Problem):
+            return _refused(ordinal, answer)
+        raise AssertionError(f"no intent of a batch ends so: {answer!r}")
+
+
+def _refused(ordinal: int, problem: Problem) -> models.Verdict:
+    code = "conflict" if problem.code == "idempotency_conflict" else problem.code
+    faults = [models.Fault(place=one.place, message=one.message) for one in problem.faults]
+    return models.Verdict(
+        ordinal=ordinal,
+        status=problem.status,
+        verdict=models.BatchVerdict(code),
+        intent_id=problem.more.get("intent_id"),
+        problems=faults or [models.Fault(place="", message=problem.detail)],
+    )
+
+
+class ListQuery(BaseModel):
+    """Which intents to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: models.Target | None = None
+    status: Status | None = None
+    stream: models.Name | None = None
+    since: Annotated[models.Moment | None, Field(description="Accepted at this time or later.")] = (
+        None
+    )
+    until: Annotated[models.Moment | None, Field(description="Accepted before this time.")] = None
+    before: Annotated[UUID | None, Field(description="Accepted before this intent.")] = None
+    limit: Annotated[int, Field(ge=1, le=models.PAGE_MAX)] = 50
+
+
+@router.get("/intents", response_model=models.Page, responses=responses(403, 422, 503))
+async def list_intents(
+    request: Request, token: Reader, query: Annotated[ListQuery, Query()]
+) -> models.Page:
+    """List intents, newest first. A page may be empty and yet have a next one."""
+    found = await service_of(request).stores.reader.list_intents(
+        status=query.status,
+        target=query.target,
+        targets=token.targets,
+        stream=query.stream,
+        since=query.since,
+        until=query.until,
+        before=IntentId(query.before) if query.before else None,
+        limit=query.limit,
+    )
+    is_full = len(found.intents) == query.limit
+    return models.Page(
+        intents=[models.Intent.model_validate(one) for one in found.intents],
+        next=found.intents[-1].intent_id if is_full else found.searched_to,
+    )
+
+
+@router.get(
+    "/intents/{intent_id}",
+    response_model=models.Intent,
+    responses=responses(403, 404, 422, 503, unchanged=True),
+)
+async def read_intent_status(
+    request: Request, token: Reader, intent_id: Id, wait_seconds: WaitSeconds = 0
+) -> Response:
+    """Say where an intent stands; with If-None-Match, whether that has changed."""
+    status = await find_intent(request, token, IntentId(intent_id))
+    if wait_seconds and not status.status.is_final:
+        await service_of(request).waits.until_final(status.intent_id, wait_seconds)
+        status = await find_intent(request, token, IntentId(intent_id))
+    body = models.Intent.model_validate(status).model_dump_json().encode()
+    tag = f'"{sha256(body).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if _is_known(request, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+@router.get(
+    "/intents/{intent_id}/attempts",
+    response_model=models.Attempts,
+    responses=responses(403, 404, 422, 503),
+)
+async def read_attempts(request: Request, token: Reader, intent_id: Id) -> models.Attempts:
+    """Read the ledger of an intent."""
+    status = await find_intent(request, token, IntentId(intent_id))
+    rows = await service_of(request).stores.reader.read_ledger([status.intent_id])
+    return models.Attempts(attempts=[models.Attempt.model_validate(row) for row in rows])
+
+
+@router.get(
+    "/intents/{intent_id}/content",
+    response_model=models.Content,
+    responses=responses(403, 404, 422, 503),
+)
+async def read_content(request: Request, token: Auditor, intent_id: Id) -> models.Content:
+    """Read what an intent carries."""
+    await find_intent(request, token, IntentId(intent_id))
+    content = await service_of(request).stores.auditor.read_content(IntentId(intent_id))
+    if content is None:
+        raise Problem("not_found", "no such intent is known")
+    return models.Content(
+        intent_id=intent_id,
+        payload=_value(content.payload),
+        body=None if content.body is None else b64encode(content.body).decode(),
+        content_type=content.content_type,
+        metadata=_value(content.metadata),
+    )
+
+
+def _is_known(request: Request, tag: str) -> bool:
+    asked = request.headers.get("if-none-match", "")
+    known = {one.strip().removeprefix("W/") for one in asked.split(",")}
+    return tag in known or "*" in known
+
+
+def _value(document: JsonDocument | None) -> Any:  # noqa: ANN401 (any JSON)
+    return None if document is None else document.value()

@@ -1,0 +1,130 @@
+"""The server: sockets, TLS, and an end in order. Everything that is read is bounded in `protocol`.
+
+It takes no signals; whoever runs it says when to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.web.protocol import BoundedProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+KEEP_ALIVE_SECONDS = 75
+BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to serve, and with which certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgument("--tls-cert and --tls-key go together: give both or neither")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can come here."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class HttpServer:
+    """Serves an application: start(), then stop() to answer what was asked and end."""
+
+    def __init__(self, app: FastAPI, address: Address, *, grace_seconds: float = 30.0) -> None:
+        self._address = address
+        self._socket = _bound(address)
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # Who the client is, we take from nobody's word.
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(grace_seconds)),
+            backlog=BACKLOG,
+        )
+        config.load()
+        config.ssl = _tls(address)
+        self._server = _WithoutSignals(config)
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Say where it is."""
+        host, port = self._socket.getsockname()[:2]
+        scheme = "http" if self._address.tls_cert is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def start(self) -> None:
+        """Listen; returns when requests are answered."""
+        self._running = asyncio.create_task(self._server.serve([self._socket]), name="http")
+        while not self._server.started:
+            await asyncio.sleep(0.005)
+            if self._running.done():
+                self._running.result()
+
+    async def stop(self) -> None:
+        """Take no more connections, answer what was asked, and hang up."""
+        self._server.should_exit = True
+        if self._running is not None:
+            await self._running
+        self._socket.close()
+
+
+class _WithoutSignals(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def _bound(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise InvalidArgument(f"cannot serve on {address.host}:{address.port}: {error}") from None
+    return bound
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if address.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(address.tls_cert, address.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgument(f"the certificate cannot be used: {error}") from None
+    return context

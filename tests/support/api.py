@@ -1,0 +1,123 @@
+"""The HTTP API on a real socket, in the event loop of the test, and clients with tokens for it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from leasehold.domain.token import Scope, new_token, token_hash
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.roles import RoleStores
+from leasehold.web.app import create_app
+from leasehold.web.server import Address, HttpServer
+from leasehold.web.service import WebService, WebSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection
+
+    from tests.support.database import Database
+
+POOL = PoolSettings(size_max=6, wait_seconds=2.0)
+
+
+def make_token(
+    database: Database,
+    *scopes: str,
+    targets: Collection[str] | None = None,
+    name: str | None = None,
+) -> str:
+    """Make a token, as `leasehold tokens create` does."""
+    token = new_token()
+    database.owner_execute(
+        "SELECT leasehold.create_token(%s, %s, %s::text[], %s::text[], 'test')",
+        [
+            name or f"t{token_hash(token).hex()[:10]}",
+            token_hash(token),
+            sorted(scopes),
+            targets and sorted(targets),
+        ],
+    )
+    return token
+
+
+class Api:
+    """A server, and how to talk to it."""
+
+    def __init__(self, database: Database, service: WebService, server: HttpServer) -> None:
+        self.database = database
+        self.service = service
+        self.server = server
+        self.url = server.url
+        self._clients = AsyncExitStack()
+        self._all: httpx.AsyncClient | None = None
+
+    async def client(self, *scopes: str, **more: Any) -> httpx.AsyncClient:
+        """A client with a token of its own."""
+        token = make_token(self.database, *scopes, **more)
+        await self.service.tokens.step()
+        return await self.with_token(token)
+
+    async def with_token(self, token: str | None) -> httpx.AsyncClient:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        limits = httpx.Limits(max_connections=300)
+        client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, limits=limits)
+        return await self._clients.enter_async_context(client)
+
+    async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask with a token that may do everything."""
+        if self._all is None:
+            self._all = await self.client(*Scope, name="everything")
+        return await self._all.request(method, path, **more)
+
+    async def get(self, path: str, **more: Any) -> httpx.Response:
+        return await self.request("GET", path, **more)
+
+    async def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        return await self.request("POST", path, json=body, **more)
+
+    def intents(self) -> int:
+        """How many intents there are."""
+        [row] = self.database.execute("SELECT count(*) AS n FROM leasehold.intents")
+        return row["n"]
+
+    async def close(self) -> None:
+        await self._clients.aclose()
+
+
+@asynccontextmanager
+async def serve(
+    database: Database, settings: WebSettings | None = None, url: str | None = None
+) -> AsyncGenerator[Api]:
+    """Serve the API on a database."""
+    settings = settings or WebSettings(instance_id="test", log_level="warning")
+    async with (
+        RoleStores(url or database.url, POOL) as stores,
+        WebService(stores, settings) as service,
+    ):
+        server = HttpServer(create_app(service), Address(port=0), grace_seconds=5)
+        await server.start()
+        api = Api(database, service, server)
+        try:
+            yield api
+        finally:
+            await api.close()
+            service.drain()
+            service.end_streams()
+            await server.stop()
+
+
+def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The document of a refusal, which must be a proper one."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document = json.loads(response.content)
+    assert document["code"] == code, document
+    assert document["status"] == status
+    assert document["type"] == f"/problems/{code.replace('_', '-')}"
+    assert document["request_id"] == response.headers["x-request-id"]
+    assert document["title"]
+    assert document["detail"]
+    return document

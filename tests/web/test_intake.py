@@ -1,0 +1,284 @@
+"""Handing intents in over HTTP: an answer is a commit, a repetition is the same answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.support.api import problem
+
+SMS = {"target": "sms", "payload": {"to": "+41"}}
+
+
+async def test_intent_is_committed_when_it_is_answered(api, outbox):
+    response = await api.post("/v1/intents", SMS)
+    assert response.status_code == 201
+    answer = response.json()
+    assert answer.keys() == {"intent_id", "target", "href"}
+    assert response.headers["location"] == answer["href"] == f"/v1/intents/{answer['intent_id']}"
+    assert outbox.status(answer["intent_id"]) == "pending"
+    assert "server" not in response.headers
+
+
+async def test_everything_that_is_said_of_an_intent_reaches_the_database(api, database):
+    sent = SMS | {
+        "idempotency_key": "order-1",
+        "stream": "customer-7",
+        "priority": 0,
+        "due_at": "2030-01-31T12:00:00+01:00",
+        "deadline_at": "2030-02-01T12:00:00Z",
+        "metadata": {"by": "test", "amount": 1.5},
+    }
+    response = await api.post(
+        "/v1/intents", sent, headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    )
+    assert response.status_code == 201, response.text
+    [row] = database.execute(
+        "SELECT i.*, p.priority, p.due_at FROM leasehold.intents i JOIN leasehold.outbox_pending p"
+        " USING (intent_id)"
+    )
+    assert row["idempotency_key"] == "order-1"
+    assert row["stream"] == "customer-7"
+    assert row["priority"] == 0
+    assert row["due_at"].isoformat() == "2030-01-31T11:00:00+00:00"
+    assert row["deadline_at"].isoformat() == "2030-02-01T12:00:00+00:00"
+    assert row["metadata"] == {"by": "test", "amount": 1.5}
+    assert row["trace_context"].startswith(f"00-{'a' * 32}-")
+
+
+async def test_opaque_bytes_may_take_the_place_of_a_payload(api, database):
+    sent = {"target": "sms", "body": "AP8=", "content_type": "application/octet-stream"}
+    assert (await api.post("/v1/intents", sent)).status_code == 201
+    [row] = database.execute("SELECT body, content_type FROM leasehold.intents")
+    assert bytes(row["body"]) == b"\x00\xff"
+
+
+async def test_numbers_reach_the_database_to_the_last_digit(api, database):
+    body = b'{"target": "sms", "payload": {"amount": 0.12345678901234567890}}'
+    headers = {"content-type": "application/json"}
+    response = await api.request("POST", "/v1/intents", content=body, headers=headers)
+    assert response.status_code == 201
+    [row] = database.execute("SELECT payload ->> 'amount' AS amount FROM leasehold.intents")
+    assert row["amount"] == "0.12345678901234567890"
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+async def test_repetition_gets_the_answer_of_the_first(api, by_header):
+    headers = {"Idempotency-Key": "order-1"} if by_header else {}
+    sent = SMS if by_header else SMS | {"idempotency_key": "order-1"}
+    first = await api.post("/v1/intents", sent, headers=headers)
+    again = await api.post("/v1/intents", sent, headers=headers)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.content == again.content
+    assert again.headers["idempotent-replayed"] == "true"
+    assert "idempotent-replayed" not in first.headers
+    assert api.intents() == 1
+
+
+async def test_two_hundred_at_once_with_one_key_are_one_row_and_one_201(api):
+    client = await api.client("ingest")
+    responses = await asyncio.gather(
+        *[
+            client.post("/v1/intents", json=SMS, headers={"Idempotency-Key": "k"})
+            for _ in range(200)
+        ]
+    )
+    assert sorted(one.status_code for one in responses) == [200] * 199 + [201]
+    assert len({one.content for one in responses}) == 1
+    assert api.intents() == 1
+
+
+async def test_other_payload_under_a_key_is_a_conflict_and_leaves_the_first_alone(api, database):
+    first = (await api.post("/v1/intents", SMS | {"idempotency_key": "k"})).json()
+    other = SMS | {"idempotency_key": "k", "payload": {"to": "+49"}}
+    document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
+    assert document["differs"] == "payload"
+    assert document["intent_id"] == first["intent_id"]
+    [row] = database.execute("SELECT payload FROM leasehold.intents")
+    assert row["payload"] == SMS["payload"]
+
+
+async def test_other_target_under_a_key_is_a_conflict_too(api, outbox):
+    outbox.publish("mail")
+    await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
+    other = SMS | {"idempotency_key": "k", "target": "mail"}
+    document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
+    assert document["differs"] == "target"
+    assert api.intents() == 1
+
+
+async def test_token_of_another_target_does_not_learn_whose_a_key_is(api, outbox):
+    outbox.publish("mail")
+    await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
+    client = await api.client("ingest", targets=["mail"])
+    other = SMS | {"idempotency_key": "k", "target": "mail"}
+    document = problem(await client.post("/v1/intents", json=other), 409, "idempotency_conflict")
+    assert "intent_id" not in document
+
+
+async def test_every_problem_of_a_body_is_told_at_once_and_nothing_is_written(api):
+    sent = {
+        "target": 7,
+        "priority": 9,
+        "payload": {},
+        "body": "!",
+        "delay_seconds": -1,
+        "due_at": "tomorrow",
+        "deadline_seconds": "soon",
+        "metadata": [1],
+        "idempotency_key": "a\nb",
+        "stream": "",
+        "colour": "red",
+    }
+    document = problem(await api.post("/v1/intents", sent), 422, "invalid")
+    places = [one["place"] for one in document["problems"]]
+    assert set(places) == {*sent, "content_type"}
+    assert all(one["message"] for one in document["problems"])
+    assert api.intents() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"payload": None}, "payload"),
+        ({"content_type": "text/plain"}, "content_type"),
+        ({"due_at": "2030-01-31T12:00:00"}, "due_at"),
+        ({"due_at": 1893456000}, "due_at"),
+        ({"due_at": "2030-01-31T12:00:00Z", "delay_seconds": 1}, "delay_seconds"),
+        ({"deadline_at": "2030-01-31T12:00:00Z", "deadline_seconds": 1}, "deadline_seconds"),
+        ({"deadline_at": "2000-01-31T12:00:00Z"}, ""),
+        ({"due_at": "2300-01-31T12:00:00Z"}, "due_at"),
+        ({"priority": "1"}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"priority": 1.5}, "priority"),
+        ({"metadata": {"x": "y" * 17_000}}, "metadata"),
+        ({"trace_context": "00"}, "trace_context"),
+        ({"key_scope": "target"}, "key_scope"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_with_its_place(api, change, place):
+    document = problem(await api.post("/v1/intents", SMS | change), 422, "invalid")
+    assert [one["place"] for one in document["problems"]] == [place]
+    assert api.intents() == 0
+
+
+async def test_header_and_body_must_agree_on_the_key(api):
+    headers = {"Idempotency-Key": "one"}
+    sent = SMS | {"idempotency_key": "other"}
+    document = problem(await api.post("/v1/intents", sent, headers=headers), 422, "invalid")
+    assert document["problems"][0]["place"] == "idempotency_key"
+    agreed = SMS | {"idempotency_key": "one"}
+    assert (await api.post("/v1/intents", agreed, headers=headers)).status_code == 201
+
+
+async def test_unknown_target_is_not_found(api):
+    problem(await api.post("/v1/intents", SMS | {"target": "nowhere"}), 404, "unknown_target")
+
+
+async def test_body_over_its_limit_is_refused_and_one_within_is_not(api):
+    fits = SMS | {"payload": "x" * (1024 * 1024 - 100)}
+    assert (await api.post("/v1/intents", fits)).status_code == 201
+    for size in (1024 * 1024 + 10, 3 * 1024 * 1024):
+        over = SMS | {"payload": "x" * size}
+        problem(await api.post("/v1/intents", over), 413, "too_large")
+    assert api.intents() == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "application/json; charset=utf-16"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": ""},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+async def test_body_of_another_kind_is_not_read(api, headers):
+    content = json.dumps(SMS).encode()
+    response = await api.request("POST", "/v1/intents", content=content, headers=headers)
+    problem(response, 415, "unsupported_media_type")
+    assert api.intents() == 0
+
+
+async def test_wait_answers_when_the_intent_is_finished(api, outbox):
+    client = await api.client("ingest")
+    waiting = asyncio.create_task(client.post("/v1/intents?wait_seconds=30", json=SMS))
+    while not (claims := outbox.claim()):
+        await asyncio.sleep(0.01)
+    outbox.complete(claims, reference="ref-1")
+    response = await waiting
+    assert response.status_code == 201
+    assert response.json()["intent"]["status"] == "accepted"
+    assert response.json()["intent"]["reference"] == "ref-1"
+
+
+async def test_wait_that_is_over_answers_with_what_is_known(api):
+    response = await api.post("/v1/intents?wait_seconds=0.05", SMS)
+    assert response.status_code == 201
+    assert response.json()["intent"]["status"] == "pending"
+
+
+@pytest.mark.parametrize(
+    "query", ["wait_seconds=31", "wait_seconds=x", "wait_seconds=-1", "wait_seconds=nan", "wait=1"]
+)
+async def test_wait_that_cannot_be_is_refused(api, query):
+    problem(await api.post(f"/v1/intents?{query}", SMS), 422, "invalid")
+    assert api.intents() == 0
+
+
+async def test_batch_gives_a_verdict_for_each(api, outbox):
+    outbox.publish("mail")
+    await api.post("/v1/intents", SMS | {"idempotency_key": "old"})
+    client = await api.client("ingest", targets=["sms", "nowhere"])
+    sent = [
+        SMS | {"idempotency_key": "new"},
+        SMS | {"idempotency_key": "old"},
+        SMS | {"idempotency_key": "old", "payload": 1},
+        SMS | {"target": "nowhere"},
+        SMS | {"target": "mail"},
+        SMS | {"priority": 9, "stream": ""},
+        SMS | {"payload": "x" * (1024 * 1024)},
+        SMS | {"deadline_at": "2000-01-31T12:00:00Z"},
+        SMS,
+    ]
+    response = await client.post("/v1/intents:batch", json={"intents": sent})
+    assert response.status_code == 200, response.text
+    results = response.json()["results"]
+    assert [(one["ordinal"], one["status"], one["verdict"]) for one in results] == [
+        (1, 201, "accepted"),
+        (2, 200, "duplicate"),
+        (3, 409, "conflict"),
+        (4, 404, "unknown_target"),
+        (5, 403, "forbidden"),
+        (6, 422, "invalid"),
+        (7, 413, "too_large"),
+        (8, 422, "invalid"),
+        (9, 201, "accepted"),
+    ]
+    assert {one["place"] for one in results[5]["problems"]} == {"priority", "stream"}
+    assert api.intents() == 3
+
+
+async def test_batch_of_a_thousand_is_one_commit(api, database):
+    sent = [SMS | {"idempotency_key": str(number)} for number in range(1000)]
+    response = await api.post("/v1/intents:batch", {"intents": sent})
+    assert {one["verdict"] for one in response.json()["results"]} == {"accepted"}
+    assert len(database.execute("SELECT xmin FROM leasehold.intents GROUP BY xmin")) == 1
+
+
+@pytest.mark.parametrize("sent", [{"intents": []}, {"intents": [SMS] * 1001}])
+async def test_batch_is_bounded(api, sent):
+    problem(await api.post("/v1/intents:batch", sent), 422, "invalid")
+    assert api.intents() == 0
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"intents": {}}, {"intents": [1]}, [SMS], {"intents": [SMS], "x": 1}]
+)
+async def test_batch_of_another_form_is_refused(api, sent):
+    response = await api.post("/v1/intents:batch", sent)
+    problem(response, 400, "invalid_json")
+    assert api.intents() == 0
