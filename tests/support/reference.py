@@ -59,7 +59,9 @@ SELECT p.proname AS name, pg_get_function_arguments(p.oid) AS arguments,
 UNION ALL
 SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
        ARRAY['leasehold_owner']
-  FROM pg_proc p WHERE p.oid = 'leasehold.prune'::regproc
+  FROM pg_proc p
+ WHERE p.oid = ANY (ARRAY['leasehold.create_token', 'leasehold.list_tokens', 'leasehold.prune',
+                          'leasehold.revoke_token']::regproc[])
  ORDER BY 4, 1
 """
 
