@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.token import Scope
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.web import models
+from leasehold.web import kinds, models, models_sent
 from leasehold.web.auth import require_scope, require_target
 from leasehold.web.body import BODY_BYTES_MAX
 from leasehold.web.headers import idempotency_key, require_json, trace_context
@@ -147,8 +147,8 @@ def read_wait(query: bytes) -> float:
             faults.append(Fault(name, "must be a number of seconds"))
             continue
         seconds = float(text)
-        if seconds > models.WAIT_SECONDS_MAX:
-            faults.append(Fault(name, f"must be {models.WAIT_SECONDS_MAX} at most"))
+        if seconds > kinds.WAIT_SECONDS_MAX:
+            faults.append(Fault(name, f"must be {kinds.WAIT_SECONDS_MAX} at most"))
     if faults:
         raise invalid(faults)
     return seconds
@@ -157,4 +157,4 @@ def read_wait(query: bytes) -> float:
 def _fault(problem: str) -> Fault:
     """Find the place that the database speaks of: it begins with that."""
     name, _, rest = problem.partition(" ")
-    return Fault(name, rest) if name in models.IntentSent.model_fields else Fault("", problem)
+    return Fault(name, rest) if name in models_sent.IntentSent.model_fields else Fault("", problem)

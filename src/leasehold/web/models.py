@@ -1,157 +1,23 @@
-"""What is sent and answered, as pydantic models: they check the one and describe both.
-
-Strict: a number is not taken from text, and an unknown member is a mistake of the sender's.
-"""
+"""What we answer, as pydantic models: they write it and describe it."""
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
+from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
 from enum import StrEnum
-from typing import Annotated, Any, Literal
-from uuid import UUID  # noqa: TC003 (pydantic reads the annotations)
+from typing import Any, Literal
+from uuid import UUID  # noqa: TC003
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict
 
-from leasehold.domain.intent import AttemptState, Status
-from leasehold.domain.verdict import RedriveVerdict  # noqa: TC001 (as above)
-
-TEN_YEARS_SECONDS = 315_360_000
-NOTE_LENGTH_MAX = 2000
-PAGE_MAX = 200
-REDRIVE_MAX = 1000
-WAIT_SECONDS_MAX = 30
-
-_MOMENT = re.compile(
-    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
-)
-_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-
-
-def _moment(value: object) -> datetime:
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, str) and _MOMENT.fullmatch(value):
-        try:
-            return datetime.fromisoformat(value.upper())
-        except ValueError:
-            pass
-    raise ValueError("must be a moment with its time zone, such as 2030-01-31T12:00:00Z")
-
-
-Moment = Annotated[
-    datetime,
-    BeforeValidator(_moment),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
-]
-Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
-Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
-Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
-Note = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=NOTE_LENGTH_MAX,
-        description="Why; it stands on the ledger for ever.",
-    ),
-]
-AnyJson = Annotated[Any, WithJsonSchema({"description": "Any JSON but null."})]
-JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
-
-
-class Sent(BaseModel):
-    """What a client sends."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
+from leasehold.domain.verdict import RedriveVerdict  # noqa: TC001
+from leasehold.web.kinds import AnyJson, JsonObject  # noqa: TC001
 
 
 class Answered(BaseModel):
     """What we answer."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
-
-
-class IntentSent(Sent):
-    """An intent to accept. Exactly one of `payload` and `body`."""
-
-    target: Target
-    payload: AnyJson = None
-    body: Annotated[
-        str | None,
-        Field(description="Opaque bytes in base64, in the place of a payload."),
-    ] = None
-    content_type: Annotated[Name | None, Field(description="Goes with `body`.")] = None
-    idempotency_key: Annotated[
-        Name | None,
-        Field(description="The same key with the same target and content is the same intent."),
-    ] = None
-    stream: Name | None = None
-    priority: Annotated[int | None, Field(ge=0, le=3, description="0 first to 3 last.")] = None
-    due_at: Moment | None = None
-    delay_seconds: Seconds | None = None
-    deadline_at: Moment | None = None
-    deadline_seconds: Seconds | None = None
-    metadata: JsonObject = None
-
-
-class BatchSent(Sent):
-    """Up to 1,000 intents."""
-
-    intents: Annotated[list[IntentSent], Field(min_length=1, max_length=1000)]
-
-
-class NoteSent(Sent):
-    """An intervention, and why."""
-
-    note: Note
-
-
-class ResolutionSent(Sent):
-    """What became of an intent that is in doubt, held or awaiting confirmation.
-
-    dispatched: it had its effect. failed: it had none, and shall have none. retry: it had none, and
-    is to be tried again.
-    """
-
-    resolution: Literal["dispatched", "failed", "retry"]
-    note: Note
-    reference: Annotated[Name | None, Field(description="What the gateway calls it.")] = None
-
-
-def _final(status: Status) -> Status:
-    if status not in {Status.REJECTED, Status.EXHAUSTED, Status.CANCELLED}:
-        raise ValueError("must be rejected, exhausted or cancelled")
-    return status
-
-
-class RedriveSent(Sent):
-    """Finished intents of one target, to be tried anew.
-
-    First as a dry run, which finds them and gives a `confirmation`; then with it, unchanged.
-    """
-
-    target: Target
-    status: Annotated[
-        Status,
-        Field(strict=False),
-        AfterValidator(_final),
-        WithJsonSchema({"type": "string", "enum": ["rejected", "exhausted", "cancelled"]}),
-    ]
-    note: Note
-    stream: Name | None = None
-    since: Moment | None = None
-    until: Moment | None = None
-    before: Annotated[UUID | None, Field(strict=False)] = None
-    limit: Annotated[int, Field(ge=1, le=REDRIVE_MAX)] = 100
-    dry_run: bool = True
-    confirmation: Annotated[str | None, Field(max_length=64)] = None
 
 
 class Intent(Answered):
@@ -202,7 +68,6 @@ class BatchVerdict(StrEnum):
     CONFLICT = "conflict"
     UNKNOWN_TARGET = "unknown_target"
     INVALID = "invalid"
-    TOO_LARGE = "too_large"
     FORBIDDEN = "forbidden"
     QUEUE_FULL = "queue_full"
     UNAVAILABLE = "unavailable"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from leasehold.web import models
+from leasehold.web import models, models_sent
 from leasehold.web.problems import KINDS, MEDIA_TYPE
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 SENT: tuple[type[BaseModel], ...] = (
-    models.IntentSent,
-    models.BatchSent,
-    models.NoteSent,
-    models.ResolutionSent,
-    models.RedriveSent,
+    models_sent.IntentSent,
+    models_sent.BatchSent,
+    models_sent.NoteSent,
+    models_sent.ResolutionSent,
+    models_sent.RedriveSent,
 )
 _REF = "#/components/schemas/{model}"
 # Anybody may ask these.

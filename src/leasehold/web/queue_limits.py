@@ -38,9 +38,9 @@ class QueueLimits:
         """Look once."""
         if self._clock() >= self._contracts_due_at:
             self._limits = {
-                contract.target: pending_max
+                contract.target: contract.pending_max
                 for contract in await self._store.read_contracts()
-                if (pending_max := getattr(contract, "pending_max", None)) is not None
+                if contract.pending_max is not None
             }
             self._contracts_due_at = self._clock() + CONTRACTS_SECONDS
         depths = await self._store.read_queue_depths(self._limits) if self._limits else {}

@@ -14,7 +14,7 @@ from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import IntentId, NewIntent, Status
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.answers import Enqueued
-from leasehold.web import models
+from leasehold.web import kinds, models, models_sent
 from leasehold.web.access import (
     Auditor,
     Ingester,
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from leasehold.domain.token import ApiToken
 
 BATCH_MAX = 1000
+_VERDICTS = {
+    "idempotency_conflict": models.BatchVerdict.CONFLICT,
+    "unknown_target": models.BatchVerdict.UNKNOWN_TARGET,
+    "forbidden": models.BatchVerdict.FORBIDDEN,
+    "queue_full": models.BatchVerdict.QUEUE_FULL,
+}
 _ACCEPTED = {EnqueueVerdict.ACCEPTED: 201, EnqueueVerdict.DUPLICATE: 200}
 
 router = APIRouter(prefix="/v1", tags=["intents"])
@@ -47,7 +53,7 @@ WaitSeconds = Annotated[
     float,
     Query(
         ge=0,
-        le=models.WAIT_SECONDS_MAX,
+        le=kinds.WAIT_SECONDS_MAX,
         allow_inf_nan=False,
         description="Answer when the intent is finished, or after so many seconds.",
     ),
@@ -59,7 +65,7 @@ WaitSeconds = Annotated[
     status_code=201,
     response_model=models.Accepted,
     responses=responses(400, 403, 404, 408, 409, 413, 415, 422, 429, 503, replayed=models.Accepted),
-    openapi_extra=described(models.IntentSent)
+    openapi_extra=described(models_sent.IntentSent)
     | {
         "parameters": [
             {
@@ -96,7 +102,7 @@ async def accept_intent(
     response_model=models.Verdicts,
     response_model_exclude_none=True,
     responses=responses(400, 403, 408, 413, 415, 422, 503),
-    openapi_extra=described(models.BatchSent),
+    openapi_extra=described(models_sent.BatchSent),
 )
 async def accept_intents(request: Request, token: Ingester) -> models.Verdicts:
     """Accept up to 1,000 intents, with a verdict for each: one bad one does not hurt the others."""
@@ -156,12 +162,11 @@ class _Batch:
 
 
 def _refused(ordinal: int, problem: Problem) -> models.Verdict:
-    code = "conflict" if problem.code == "idempotency_conflict" else problem.code
     faults = [models.Fault(place=one.place, message=one.message) for one in problem.faults]
     return models.Verdict(
         ordinal=ordinal,
         status=problem.status,
-        verdict=models.BatchVerdict(code),
+        verdict=_VERDICTS.get(problem.code, models.BatchVerdict.INVALID),
         intent_id=problem.more.get("intent_id"),
         problems=faults or [models.Fault(place="", message=problem.detail)],
     )
@@ -172,15 +177,15 @@ class ListQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    target: models.Target | None = None
+    target: kinds.Target | None = None
     status: Status | None = None
-    stream: models.Name | None = None
-    since: Annotated[models.Moment | None, Field(description="Accepted at this time or later.")] = (
+    stream: kinds.Name | None = None
+    since: Annotated[kinds.Moment | None, Field(description="Accepted at this time or later.")] = (
         None
     )
-    until: Annotated[models.Moment | None, Field(description="Accepted before this time.")] = None
+    until: Annotated[kinds.Moment | None, Field(description="Accepted before this time.")] = None
     before: Annotated[UUID | None, Field(description="Accepted before this intent.")] = None
-    limit: Annotated[int, Field(ge=1, le=models.PAGE_MAX)] = 50
+    limit: Annotated[int, Field(ge=1, le=kinds.PAGE_MAX)] = 50
 
 
 @router.get("/intents", response_model=models.Page, responses=responses(403, 422, 503))

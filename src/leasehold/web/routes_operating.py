@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from leasehold.domain.intent import AttemptState, IntentId
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.web import models
+from leasehold.web import models, models_sent
 from leasehold.web.access import Operator, described, find_intent, read_sent, service_of
 from leasehold.web.auth import require_target
 from leasehold.web.openapi import responses
@@ -47,11 +47,11 @@ _REFUSALS = (400, 403, 404, 408, 409, 413, 415, 422, 503)
     "/intents/{intent_id}/cancel",
     response_model=models.Intervened,
     responses=responses(*_REFUSALS),
-    openapi_extra=described(models.NoteSent),
+    openapi_extra=described(models_sent.NoteSent),
 )
 async def cancel_intent(request: Request, token: Operator, intent_id: Id) -> models.Intervened:
     """Cancel an intent that no call was made for."""
-    sent = await read_sent(request, models.NoteSent)
+    sent = await read_sent(request, models_sent.NoteSent)
     await find_intent(request, token, IntentId(intent_id))
     operator = service_of(request).stores.operator
     verdict = await operator.cancel_intent(IntentId(intent_id), token.name, sent.note)
@@ -62,11 +62,11 @@ async def cancel_intent(request: Request, token: Operator, intent_id: Id) -> mod
     "/intents/{intent_id}/resolve",
     response_model=models.Intervened,
     responses=responses(*_REFUSALS),
-    openapi_extra=described(models.ResolutionSent),
+    openapi_extra=described(models_sent.ResolutionSent),
 )
 async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> models.Intervened:
     """Say what became of an intent that is in doubt, held or awaiting confirmation."""
-    sent = await read_sent(request, models.ResolutionSent)
+    sent = await read_sent(request, models_sent.ResolutionSent)
     await find_intent(request, token, IntentId(intent_id))
     verdict = await service_of(request).stores.operator.resolve_intent(
         IntentId(intent_id), _STATES[sent.resolution], token.name, sent.note, sent.reference
@@ -79,13 +79,13 @@ async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> mo
     status_code=201,
     response_model=models.Retried,
     responses=responses(*_REFUSALS, 429, replayed=models.Retried),
-    openapi_extra=described(models.NoteSent),
+    openapi_extra=described(models_sent.NoteSent),
 )
 async def retry_intent(
     request: Request, response: Response, token: Operator, intent_id: Id
 ) -> models.Retried:
     """Try a finished intent anew, as a new intent: 201, or 200 where that was done before."""
-    sent = await read_sent(request, models.NoteSent)
+    sent = await read_sent(request, models_sent.NoteSent)
     await find_intent(request, token, IntentId(intent_id))
     service = service_of(request)
     service.redrive_rate.take(1)
@@ -111,11 +111,11 @@ async def retry_intent(
     "/redrive",
     response_model=models.Redrive,
     responses=responses(400, 403, 408, 409, 413, 415, 422, 429, 503),
-    openapi_extra=described(models.RedriveSent),
+    openapi_extra=described(models_sent.RedriveSent),
 )
 async def redrive(request: Request, token: Operator) -> models.Redrive:
     """Try finished intents of one target anew: first as a dry run, then with its confirmation."""
-    sent = await read_sent(request, models.RedriveSent)
+    sent = await read_sent(request, models_sent.RedriveSent)
     require_target(token, sent.target)
     service = service_of(request)
     found, following = await _found(request, sent)
@@ -142,7 +142,7 @@ async def redrive(request: Request, token: Operator) -> models.Redrive:
 
 
 async def _found(
-    request: Request, sent: models.RedriveSent
+    request: Request, sent: models_sent.RedriveSent
 ) -> tuple[list[IntentId], IntentId | None]:
     """Look for what the filter asks for, some bounded way back; and say where to go on."""
     reader = service_of(request).stores.reader
@@ -166,7 +166,7 @@ async def _found(
     return found, before
 
 
-def _confirmation(token: ApiToken, sent: models.RedriveSent, found: list[IntentId]) -> str:
+def _confirmation(token: ApiToken, sent: models_sent.RedriveSent, found: list[IntentId]) -> str:
     """Sum up who asks for what: any instance finds the same, and nothing else has the same sum."""
     asked = "\0".join([token.name, sent.target, sent.status, *map(str, found)])
     return hashlib.sha256(asked.encode()).hexdigest()

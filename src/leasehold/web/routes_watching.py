@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from leasehold.web import models
+from leasehold.web import kinds, models
 from leasehold.web.access import Reader, ReaderOfAll, service_of
 from leasehold.web.auth import require_target
 from leasehold.web.openapi import responses
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-Limit = Annotated[int, Field(ge=1, le=models.PAGE_MAX)]
+Limit = Annotated[int, Field(ge=1, le=kinds.PAGE_MAX)]
 
 
 class AfterQuery(BaseModel):
@@ -26,14 +26,14 @@ class AfterQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    after: Annotated[models.Name | None, Field(description="The `next` of the page before.")] = None
+    after: Annotated[kinds.Name | None, Field(description="The `next` of the page before.")] = None
     limit: Limit = 50
 
 
 class LeasesQuery(AfterQuery):
     """Which leases to list."""
 
-    prefix: Annotated[models.Name | None, Field(description="Only names that begin so.")] = None
+    prefix: Annotated[kinds.Name | None, Field(description="Only names that begin so.")] = None
 
 
 class EventsQuery(BaseModel):
@@ -41,7 +41,7 @@ class EventsQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    target: models.Target | None = None
+    target: kinds.Target | None = None
     last_event_id: Annotated[
         str | None,
         Field(max_length=80, description="As the header Last-Event-ID, which goes before it."),

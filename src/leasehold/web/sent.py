@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.intent import JsonDocument, NewIntent
-from leasehold.web.models import IntentSent
+from leasehold.web.models_sent import IntentSent
 from leasehold.web.problems import Fault, Problem, invalid
 from leasehold.web.strict_json import parse_json
 

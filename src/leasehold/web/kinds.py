@@ -1,0 +1,51 @@
+"""The kinds of values that are sent and answered, each with its bounds."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+TEN_YEARS_SECONDS = 315_360_000
+NOTE_LENGTH_MAX = 2000
+PAGE_MAX = 200
+REDRIVE_MAX = 1000
+WAIT_SECONDS_MAX = 30
+
+_MOMENT = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+
+
+def _moment(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper())
+        except ValueError:
+            pass
+    raise ValueError("must be a moment with its time zone, such as 2030-01-31T12:00:00Z")
+
+
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_moment),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
+Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
+Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+Note = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=NOTE_LENGTH_MAX,
+        description="Why; it stands on the ledger for ever.",
+    ),
+]
+AnyJson = Annotated[Any, WithJsonSchema({"description": "Any JSON but null."})]
+JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
