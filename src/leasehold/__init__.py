@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         enqueue_many_in,
     )
     from leasehold.runtime.instance import Instance
+    from leasehold.runtime.leading import Leader, leadership
 
 __all__ = [
     "Accepted",
@@ -43,6 +44,7 @@ __all__ = [
     "Contract",
     "Instance",
     "Intake",
+    "Leader",
     "LeaseholdError",
     "NewIntent",
     "NotFound",
@@ -58,6 +60,7 @@ __all__ = [
     "enqueue_in",
     "enqueue_many_in",
     "gateway_function",
+    "leadership",
     "read_settings",
 ]
 
@@ -79,6 +82,7 @@ _HOMES = {
         *("aenqueue_in", "aenqueue_many_in", "enqueue_in", "enqueue_many_in"),
     ),
     "leasehold.runtime.instance": ("Instance",),
+    "leasehold.runtime.leading": ("Leader", "leadership"),
 }
 
 

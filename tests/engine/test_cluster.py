@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
+from leasehold.executor.faults import FaultPoint
 from tests.support.engine import until
+from tests.support.tcp_proxy import TcpProxy
 
 LEASE_NAME = "submission-manager-executor"
+# A hundred in a long run; each costs about a third of a second.
+ELECTIONS = int(os.environ.get("LEASEHOLD_ELECTIONS", "20"))
 CLUSTER = {
     "cluster_lease_seconds": "2",
     "cluster_renew_seconds": "0.4",
@@ -33,9 +39,9 @@ def leaders(workers):
 
 
 async def leader_of(workers):
-    return (await until(lambda: leaders(workers), told=lambda: [w.log.read_text() for w in workers]))[
-        0
-    ]
+    return (
+        await until(lambda: leaders(workers), told=lambda: [w.log.read_text() for w in workers])
+    )[0]
 
 
 def lease(engine):
@@ -145,4 +151,123 @@ async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothin
     await sleeper.logged("leader_lost")
     await cluster.until_status(more)
     assert holders(cluster, [*ids, *more]) == {acquired["holder_id"]}
+    assert cluster.sandbox.effects("keyed").doubled_keys == 0
+
+
+@pytest.mark.parametrize("point", FaultPoint)
+async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
+    engine.publish("ledger", "lookup", scope="cluster")
+    [intent_id] = engine.outbox.enqueue(1, "ledger")
+    doomed = member(engine, fault=f"{point}:kill")
+    assert await doomed.ended() == -SIGKILL
+    assert doomed.lines("fault")
+    member(engine)
+    # The dead one sends nothing any more, so nobody needs to wait for the quarantine.
+    await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
+    assert engine.sandbox.effects("lookup").effects == 1
+    states = engine.outbox.states(intent_id)
+    if point in {FaultPoint.AFTER_BEGIN, FaultPoint.DURING_CALL}:
+        assert states[0] == "IN_DOUBT"
+    elif point in {FaultPoint.AFTER_REBUILD, FaultPoint.AFTER_CLAIM, FaultPoint.BEFORE_BEGIN}:
+        assert states == ["DISPATCHED"]  # nothing was called, and no claim is left to repair
+
+
+async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluster):
+    ids = cluster.outbox.enqueue(3, "ledger")
+    slow = member(cluster, fault="after_rebuild:stop")
+    await slow.logged("fault")
+    other = member(cluster)
+    acquired = await other.logged("leader_acquired")
+    await cluster.until_status(ids)
+    later = cluster.outbox.enqueue(3, "ledger")
+    slow.send(SIGCONT)
+    await slow.logged("leader_lost")
+    assert not slow.lines("schedule_built")
+    await cluster.until_status(later)
+    assert holders(cluster, [*ids, *later]) == {acquired["holder_id"]}
+
+
+@pytest.mark.parametrize("trouble", ["cut", "blackhole"])
+async def test_leader_cut_off_stops_and_another_goes_on(cluster, trouble):
+    url = cluster.database.url_as("executor")
+    async with TcpProxy(url) as proxy:
+        lonely = member(cluster, url=proxy.through(url))
+        await lonely.logged("schedule_built")
+        getattr(proxy, trouble)()
+        other = member(cluster)
+        lost = await lonely.logged("leader_lost")
+        acquired = await other.logged("leader_acquired")
+        assert acquired["lease_epoch"] == lost["lease_epoch"] + 1
+        assert acquired["timestamp"] > lost["timestamp"]
+        ids = cluster.outbox.enqueue(3, "ledger")
+        await cluster.until_status(ids)
+        assert holders(cluster, ids) == {acquired["holder_id"]}
+        proxy.heal()
+        other.send(SIGTERM)
+        assert await other.ended() == 0
+        await cluster.until_status(cluster.outbox.enqueue(3, "ledger"))
+
+
+async def test_rows_that_commit_behind_the_cursor_are_found(cluster):
+    leader = member(cluster, listen="false")
+    await leader.logged("schedule_built")
+    late = cluster.database.connect("ingest", autocommit=False)
+    [row] = late.execute(
+        "SELECT intent_id FROM leasehold.enqueue_intents(%s)",
+        [json.dumps([{"target": "ledger", "payload": 1}])],
+    ).fetchall()
+    for _ in range(3):
+        await cluster.until_status(cluster.outbox.enqueue(2, "ledger"))
+    late.commit()
+    await cluster.until_status([row["intent_id"]])
+    assert not leader.lines("cursor_missed_changes")
+
+
+async def test_thousands_of_equal_stamps_are_all_done(cluster):
+    cluster.publish("ledger", scope="cluster", concurrency=200)
+    leader = member(cluster, listen="false", concurrency="200")
+    await leader.logged("schedule_built")
+    ids = cluster.outbox.enqueue(2500, "ledger")  # one transaction, one stamp, three pages
+    await cluster.until_status(ids)
+    assert cluster.sandbox.effects("keyed").effects == 2500
+
+
+async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
+    leader = member(cluster, fault="after_complete:wait", test_clock_offset="18000")
+    await leader.started()
+    soon, much_later = (
+        cluster.outbox.enqueue(1, "ledger", delay_seconds=delay)[0] for delay in (0.3, 3600)
+    )
+    await cluster.until_status([soon])
+    assert cluster.statuses([much_later]) == ["pending"]
+    assert lease(cluster)["expires_at"] > lease(cluster)["renewed_at"]
+
+
+async def test_every_epoch_of_many_elections_is_used_by_one_holder_only(cluster):
+    workers = [
+        member(cluster, cluster_acquire_seconds="0.05", cluster_lease_seconds="1.6")
+        for _ in range(3)
+    ]
+    for worker in workers:
+        await worker.started()
+    ids = []
+    for _ in range(ELECTIONS):
+        ids += cluster.outbox.enqueue(2, "ledger")
+        epoch = lease(cluster)["lease_epoch"]
+        # As if its holder had been silent for as long as the lease lasts.
+        cluster.database.execute(
+            "UPDATE leasehold.leases SET expires_at = clock_timestamp(),"
+            " grace_expires_at = clock_timestamp() WHERE lease_name = %s",
+            [LEASE_NAME],
+        )
+        await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
+    await cluster.until_status(ids)
+    by_epoch = {}
+    for one in ids:
+        for row in cluster.outbox.ledger(one):
+            by_epoch.setdefault(row["lease_epoch"], set()).add(row["holder"])
+    assert all(len(found) == 1 for found in by_epoch.values())
+    acquired = [line for worker in workers for line in worker.lines("leader_acquired")]
+    epochs = [line["lease_epoch"] for line in acquired]
+    assert len(epochs) == len(set(epochs)) >= ELECTIONS
     assert cluster.sandbox.effects("keyed").doubled_keys == 0

@@ -189,11 +189,11 @@ class Leadership:
     async def _lose(self, term: Term, why: str) -> None:
         term.end(why)
         tenure, self._tenure, self._term = self._tenure, None, None
-        if tenure is not None:
-            await tenure.abandon()
         self._metrics.leader(self.lease_name, is_leader=False)
         self._metrics.lease_lost()
         self._tell("leader_lost", term.lease, why=term.why_closing)
+        if tenure is not None:
+            await tenure.abandon()
 
     def _with_jitter(self, seconds: float) -> float:
         return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (spreads, protects nothing)

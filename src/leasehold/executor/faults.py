@@ -13,6 +13,7 @@ from typing import Protocol
 class FaultPoint(StrEnum):
     """Between which two things the worker is, when it gets here."""
 
+    AFTER_REBUILD = "after_rebuild"  # of a leader alone
     AFTER_CLAIM = "after_claim"
     BEFORE_BEGIN = "before_begin"
     AFTER_BEGIN = "after_begin"

@@ -21,6 +21,7 @@ from uuid import UUID
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import IntentId
+from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
 from leasehold.observe.logs import get_logger
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.elector import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.attempt import Attempts
+    from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.answers import Scheduled
@@ -67,6 +69,7 @@ class ScheduledExecutor:
         *,
         confirm: Callable[[], Awaitable[None]],
         trouble: Callable[[Exception], None],
+        faults: Faults = NO_FAULTS,
     ) -> None:
         self.name = f"scheduled {term.lease.name}"
         self.wake = asyncio.Event()
@@ -79,6 +82,7 @@ class ScheduledExecutor:
         self._timings = timings
         self._confirm = confirm
         self._trouble = trouble
+        self._faults = faults
         self._schedule = Schedule(SIZE_MAX)
         self._is_built = False
         self._cursor: Cursor | None = None
@@ -141,6 +145,7 @@ class ScheduledExecutor:
         self._cursor = (rows[0].horizon, _FIRST_ID) if rows else None
         self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
         self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        await self._faults.reach(FaultPoint.AFTER_REBUILD)
         await self._confirm()
         self._is_built = True
         _LOG.info("schedule_built", lease_name=self._term.lease.name, size=len(self._schedule))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import time
 from contextlib import suppress
@@ -33,6 +32,7 @@ from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.cluster import Cluster
+from leasehold.runtime.identity import new_worker_id
 from leasehold.runtime.listener import Listener
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.presence import Presence
@@ -57,11 +57,6 @@ FLUSH_SECONDS = 3.0
 _JOIN_SECONDS = 3.0
 
 _LOG = get_logger(__name__)
-
-
-def new_worker_id() -> str:
-    """Name this process as nobody else is named: where it runs, as which process, and by chance."""
-    return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Instance:

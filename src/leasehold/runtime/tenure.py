@@ -64,6 +64,7 @@ class LeaderTenure:
             timings,
             confirm=confirm,
             trouble=trouble,
+            faults=faults,
         )
         fence = LeaseFence(store, term.lease, self.executor.put_off)
         completion = Completion(fence, self._claims, metrics, trouble=trouble, faults=faults)

@@ -1,0 +1,135 @@
+"""A leader's memory: the newest version counts, the first is taken first, and it is bounded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.domain.intent import AttemptState, IntentId
+from leasehold.executor.schedule import Schedule
+from leasehold.store.answers import Scheduled
+
+# The database's clock, which has nothing to do with ours.
+NOW = datetime(2031, 5, 4, 12, tzinfo=UTC)
+ROOM = {"sms": 100, "mail": 100}
+
+
+def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes):
+    return Scheduled(
+        **{
+            "intent_id": IntentId(UUID(int=number)),
+            "lease_name": "l",
+            "target": target,
+            "contract_version": 1,
+            "stream": None,
+            "stream_seq": None,
+            "priority": priority,
+            "due_at": NOW + timedelta(seconds=due_seconds),
+            "deadline_at": None,
+            "attempt_count": 0,
+            "last_state": None,
+            "reference": None,
+            "first_tried_at": None,
+            "begun_at": None,
+            "last_modified_at": NOW + timedelta(microseconds=version),
+            "horizon": NOW,
+            "read_at": NOW,
+        }
+        | changes
+    )
+
+
+def numbers(rows):
+    return [one.intent_id.int for one in rows]
+
+
+def test_due_is_counted_from_when_the_answer_was_here():
+    schedule = Schedule(10)
+    schedule.put(row(1, due_seconds=5), received_at=100.0)
+    assert schedule.take(104.9, ROOM, 10) == []
+    assert schedule.seconds_until_due(104.0) == pytest.approx(1.0)
+    assert numbers(schedule.take(105.0, ROOM, 10)) == [1]
+
+
+def test_same_row_seen_twice_is_taken_once():
+    schedule = Schedule(10)
+    schedule.put(row(1), 0)
+    schedule.put(row(1), 0)
+    assert numbers(schedule.take(0, ROOM, 10)) == [1]
+    assert schedule.take(0, ROOM, 10) == []
+
+
+def test_newest_version_counts_in_whatever_order_they_come():
+    schedule = Schedule(10)
+    schedule.put(row(1, due_seconds=60, version=2), 0)
+    schedule.put(row(1, due_seconds=0, version=1), 0)
+    assert schedule.take(1, ROOM, 10) == []
+    assert numbers(schedule.take(60, ROOM, 10)) == [1]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"due_at": None, "last_state": AttemptState.IN_DOUBT}, {"begun_at": NOW}]
+)
+def test_what_is_held_or_begun_is_not_to_be_done(changes):
+    schedule = Schedule(10)
+    schedule.put(row(1), 0)
+    schedule.put(row(1, version=1, **changes), 0)
+    assert schedule.take(1, ROOM, 10) == []
+    assert len(schedule) == 0
+
+
+def test_higher_priority_goes_first_and_a_full_target_does_not_hold_up_another():
+    schedule = Schedule(10)
+    for number, priority, target in [(1, 2, "sms"), (2, 0, "sms"), (3, 1, "mail"), (4, 0, "full")]:
+        schedule.put(row(number, priority=priority, target=target), 0)
+    assert numbers(schedule.take(0, ROOM, 2)) == [2, 3]
+    assert numbers(schedule.take(0, ROOM, 2)) == [1]
+    assert numbers(schedule.take(0, ROOM | {"full": 1}, 2)) == [4]
+
+
+def test_target_gives_no_more_than_it_has_room_for():
+    schedule = Schedule(10)
+    for number in range(5):
+        schedule.put(row(number), 0)
+    assert numbers(schedule.take(0, {"sms": 2}, 10)) == [0, 1]
+
+
+def test_full_schedule_leaves_out_and_says_so():
+    schedule = Schedule(2)
+    for number in range(3):
+        schedule.put(row(number, due_seconds=number), 0)
+    assert (len(schedule), schedule.is_partial, schedule.is_displaced) == (2, True, False)
+
+
+def test_full_schedule_says_when_something_urgent_was_left_out():
+    schedule = Schedule(2)
+    schedule.put(row(1), 0)
+    schedule.put(row(2), 0)
+    schedule.take(0, {}, 1)
+    schedule.put(row(3, priority=0), 0)
+    assert schedule.is_displaced
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 20), st.integers(0, 5), st.integers(0, 3)),
+        max_size=60,
+    )
+)
+def test_every_row_is_taken_once_in_its_newest_version(puts):
+    schedule = Schedule(100)
+    newest = {}
+    for number, version, due, priority in puts:
+        given_row = row(number, due, version, priority)
+        schedule.put(given_row, 0)
+        if number not in newest or version > newest[number].last_modified_at.microsecond:
+            newest[number] = given_row
+    taken = schedule.take(1000, ROOM, 1000)
+    assert sorted(numbers(taken)) == sorted(newest)
+    assert {one.intent_id.int: one for one in taken} == newest
+    order = [(one.priority, one.due_at) for one in taken]
+    assert order == sorted(order)
