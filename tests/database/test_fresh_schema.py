@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import psycopg
 import pytest
 
@@ -49,6 +51,25 @@ def test_declared_tables_equal_the_sum_of_migrations(database, empty_database):
     migrated = snapshot(database.connect())
     assert sorted(set(declared) - set(migrated)) == [], "declared, but no migration makes it so"
     assert sorted(set(migrated) - set(declared)) == [], "migrated, but not declared"
+
+
+def test_database_of_the_first_version_is_brought_to_the_same_schema(
+    database, empty_database, tmp_path
+):
+    packaged = Sources()
+    for name in ("roles.sql", "versions.sql", "migrations/0001_bedrock.sql"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(packaged.root / name, tmp_path / name)
+    migrate(empty_database.url, sources=Sources(tmp_path, "0.0.1"))
+    empty_database.owner_execute(
+        "INSERT INTO leasehold.streams (target, stream, last_seq) VALUES ('sms', 'a', 7)"
+    )
+    applied = [step.name for step in migrate(empty_database.url)]
+    numbered = [name for name in applied if name.startswith("migrations/")]
+    assert numbered == [step.name for step in packaged.migrations[1:]]
+    assert snapshot(empty_database.connect()) == snapshot(database.connect())
+    [kept] = empty_database.execute("SELECT last_seq FROM leasehold.streams")
+    assert kept == {"last_seq": 7}
 
 
 @pytest.fixture

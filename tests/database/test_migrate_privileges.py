@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 from psycopg import sql
@@ -92,6 +94,19 @@ def test_after_the_script_a_member_of_the_owner_needs_no_other_privilege(place, 
     assert "migrations/0003_next.sql" in [step.name for step in applied]
     owner = "SELECT tableowner FROM pg_tables WHERE tablename = 'next'"
     assert place.execute(owner) == [{"tableowner": "leasehold_owner"}]
+
+
+def test_role_of_a_later_release_is_asked_of_a_dba_by_name(place, tree):
+    run_script(place, script(sources=tree.sources()))
+    place.execute("GRANT leasehold_owner TO test_application")
+    roles = (tree.root / "roles.sql").read_text()
+    tree.write("roles.sql", roles.replace("'leasehold_api'", "'leasehold_api', 'test_more'"))
+    with pytest.raises(MigrationError, match=r"may not make the role test_more") as raised:
+        migrate(place.url_as("application"), sources=tree.sources())
+    [statement] = re.findall(r"a DBA may: (.*?)\)", str(raised.value))
+    with psycopg.connect(place.url_as("dba")) as connection:
+        connection.execute(statement)
+    assert migrate(place.url_as("application"), sources=tree.sources())
 
 
 def test_roles_made_by_hand_are_enough_for_a_member_of_the_owner(place, tree):

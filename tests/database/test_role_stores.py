@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 from psycopg import sql
@@ -97,6 +99,17 @@ async def test_store_has_no_right_of_another_though_the_login_has_all(
         for call in forbidden:
             with pytest.raises(AccessDenied):
                 await call
+
+
+@pytest.mark.program("pgbouncer")
+async def test_roles_do_not_leak_between_calls_that_share_a_poolers_sessions(pooler):
+    async with RoleStores(pooler.url, PoolSettings(through_pooler=True)) as stores:
+        asked = [name for _ in range(20) for name in ROLES]
+        found = await asyncio.gather(*[current_role(getattr(stores, name)) for name in asked])
+    assert found == [ROLES[name] for name in asked]
+    with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
+        roles = {connection.execute("SELECT current_user = session_user").fetchone()[0]}
+    assert roles == {True}, "what a call acted as ended with it"
 
 
 async def test_login_that_inherits_nothing_serves_all_the_same(login, outbox):
