@@ -27,8 +27,9 @@ $(STAMP): requirements/dev.txt pyproject.toml
 run: setup ## Start the product on its embedded database
 	@$(BIN)/leasehold demo
 
+# They start hundreds of processes, and each would compile the sources anew.
 test: setup ## Run the tests on a real PostgreSQL
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/ruff format --check .

@@ -9,12 +9,25 @@ import pytest
 
 from tests.support import programs
 from tests.support.database import Database
+from tests.support.order import among_workers
 from tests.support.outbox import Outbox
 from tests.support.pooler import Pooler, run_pooler
 from tests.support.servers import Server, Servers, available_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait, for a process to start or a lease to end."""
+    return min(len(os.sched_getaffinity(0)) + 1, 4)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        among_workers(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
