@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, FilePath, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
@@ -37,6 +37,11 @@ class Settings(BaseSettings):
     database_tls_ca: str | None = Field(default=None, min_length=1)
     # The role to act as, for a login that is a member of several; None: all that it inherits.
     database_role: str | None = None
+    # For commands that ask the HTTP API instead of the database: where it is, what opens it, and
+    # a file of the authorities to trust, where they are not the system's.
+    api_url: str | None = None
+    api_token: SecretStr | None = None
+    api_tls_ca: FilePath | None = None
     # True where a pooler in transaction mode (pgbouncer) stands before the database.
     through_pooler: bool = False
     # One round trip more per call, for a network that drops idle connections without a word.

@@ -15,30 +15,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from leasehold.cli.enqueue_lines import parse_json, read_lines, seconds_or_moment
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
-from leasehold.config import read_settings
+from leasehold.cli.enqueue_ways import opened_way
+from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
+from leasehold.client.answers import Handed, HandedVerdict
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
-from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.accept import Intake
-from leasehold.intake.entry import accepted_id, conflict_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leasehold.cli.enqueue_lines import Read
-    from leasehold.config import Settings
-    from leasehold.store.answers import Enqueued
 
 BATCH = 1000
 BATCH_BYTES = 16 * 1024 * 1024
 PROBLEMS_MAX = 20
-_GOOD = {EnqueueVerdict.ACCEPTED, EnqueueVerdict.DUPLICATE}
 
 
 def enqueue(
     target: Annotated[str, typer.Argument(help="Where to; a line of a file may say otherwise.")],
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     payload: Annotated[
         str | None, typer.Option(help="JSON of one intent; - reads it from stdin.")
@@ -79,13 +75,13 @@ def enqueue(
         deadline_at=deadline_at,
         deadline_seconds=deadline_seconds,
     )
-    settings = read_settings(database_url=database_url, application_name="leasehold enqueue")
+    place = Place.read(database_url, api_url, "leasehold enqueue")
     if payload is not None:
-        asyncio.run(_enqueue_one(settings, default))
+        asyncio.run(_enqueue_one(place, default))
     elif key is not None:
         raise InvalidArgument("--key is for one --payload: in a file each line has its own")
     else:
-        _enqueue_file(settings, file, default)
+        _enqueue_file(place, file, default)
 
 
 def _one_payload(text: str) -> object:
@@ -95,21 +91,21 @@ def _one_payload(text: str) -> object:
     return value
 
 
-async def _enqueue_one(settings: Settings, new: NewIntent) -> None:
-    async with Intake.connected(settings.required_database_url(), settings.pool()) as intake:
-        [answer] = await intake.enqueue_many([new])
-    typer.echo(accepted_id(new, answer))
-    if answer.verdict is EnqueueVerdict.DUPLICATE:
+async def _enqueue_one(place: Place, new: NewIntent) -> None:
+    async with opened_way(place) as way:
+        receipt = await way.enqueue(new)
+    typer.echo(receipt.intent_id)
+    if not receipt.is_new:
         typer.echo("It was enqueued before, under the same key with the same payload.", err=True)
 
 
-def _enqueue_file(settings: Settings, file: Path | None, default: NewIntent) -> None:
+def _enqueue_file(place: Place, file: Path | None, default: NewIntent) -> None:
     summary = Summary()
     try:
         with ExitStack() as opened:
             lines, size = _opened(file, opened)
             progress = opened.enter_context(_Progress(size))
-            asyncio.run(_enqueue_lines(settings, read_lines(lines, default), summary, progress))
+            asyncio.run(_enqueue_lines(place, read_lines(lines, default), summary, progress))
     finally:
         summary.print()  # also when it ends early: what was accepted stays accepted
     if summary.has_refused:
@@ -128,17 +124,17 @@ def _opened(file: Path | None, opened: ExitStack) -> tuple[BinaryIO, int | None]
 
 
 async def _enqueue_lines(
-    settings: Settings, lines: Iterator[Read], summary: Summary, progress: _Progress
+    place: Place, lines: Iterator[Read], summary: Summary, progress: _Progress
 ) -> None:
-    async with Intake.connected(settings.required_database_url(), settings.pool()) as intake:
+    async with opened_way(place) as way:
         for batch in _batches(lines):
             asked = [(line, line.intent) for line in batch if line.intent is not None]
-            answers = await intake.enqueue_many([intent for _, intent in asked])
+            answers = await way.enqueue_many([intent for _, intent in asked])
             for line in batch:
                 if line.problem is not None:
-                    summary.refuse(line.number, EnqueueVerdict.INVALID, line.problem)
-            for (line, intent), answer in zip(asked, answers, strict=True):
-                summary.add(line.number, intent, answer)
+                    summary.refuse(line.number, HandedVerdict.INVALID, line.problem)
+            for (line, _), answer in zip(asked, answers, strict=True):
+                summary.add(line.number, answer)
             progress.reach(batch[-1].end, summary.count)
 
 
@@ -158,7 +154,7 @@ def _batches(lines: Iterator[Read]) -> Iterator[list[Read]]:
 class Summary:
     """What became of all lines, and the first of those that were refused."""
 
-    verdicts: Counter[EnqueueVerdict] = field(default_factory=Counter[EnqueueVerdict])
+    verdicts: Counter[HandedVerdict] = field(default_factory=Counter[HandedVerdict])
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     @property
@@ -169,18 +165,16 @@ class Summary:
     @property
     def has_refused(self) -> bool:
         """Whether some line was refused."""
-        return any(verdict not in _GOOD for verdict in self.verdicts)
+        return any(not verdict.is_good for verdict in self.verdicts)
 
-    def add(self, line: int, intent: NewIntent, answer: Enqueued) -> None:
-        """Count the database's verdict on a line."""
-        if answer.verdict in _GOOD:
+    def add(self, line: int, answer: Handed) -> None:
+        """Count the verdict on a line."""
+        if answer.verdict.is_good:
             self.verdicts[answer.verdict] += 1
-        elif answer.verdict is EnqueueVerdict.CONFLICT:
-            self.refuse(line, answer.verdict, conflict_problem(intent, answer))
         else:
             self.refuse(line, answer.verdict, answer.problem or "")
 
-    def refuse(self, line: int, verdict: EnqueueVerdict, problem: str) -> None:
+    def refuse(self, line: int, verdict: HandedVerdict, problem: str) -> None:
         """Count a line that was refused."""
         self.verdicts[verdict] += 1
         self.problems.append((line, f"{verdict}: {problem}"))
@@ -190,7 +184,7 @@ class Summary:
         """Print the counts, and on stderr the problems."""
         told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
         typer.echo(f"{self.count} lines: {told}" if told else "0 lines")
-        refused = sum(count for verdict, count in self.verdicts.items() if verdict not in _GOOD)
+        refused = sum(count for verdict, count in self.verdicts.items() if not verdict.is_good)
         for line, problem in self.problems:
             typer.echo(f"line {line}: {problem}", err=True)
         if refused > len(self.problems):

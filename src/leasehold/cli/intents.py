@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
-from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
 import typer
 
+from leasehold.cli.intents_source import opened_source
 from leasehold.cli.intents_tables import console, facts_table, ledger_table, list_table
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
-from leasehold.config import read_settings
-from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.intent import AttemptState, IntentId, Status
+from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
+from leasehold.domain.intent import IntentId, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from leasehold.store.answers import Attempt, IntentStatus, Listing, Redriven
+    from leasehold.cli.intents_source import IntentsSource
+
+Answer = TypeVar("Answer")
 
 app = typer.Typer(no_args_is_help=True, help="Look at intents, and intervene.")
 
@@ -30,7 +28,12 @@ Id = Annotated[UUID, typer.Argument(help="The intent's id.", show_default=False)
 Note = Annotated[
     str, typer.Option(help="Why; it stands on the ledger for ever.", show_default=False)
 ]
-Operator = Annotated[str | None, typer.Option(help="In whose name.", show_default="your user name")]
+Operator = Annotated[
+    str | None,
+    typer.Option(
+        help="In whose name; over the API it is the token's.", show_default="your user name"
+    ),
+]
 
 
 class Resolution(StrEnum):
@@ -41,11 +44,6 @@ class Resolution(StrEnum):
     RETRY = "retry"
 
 
-_STATES = {
-    Resolution.DISPATCHED: AttemptState.DISPATCHED,
-    Resolution.FAILED: AttemptState.FAILED,
-    Resolution.RETRY: AttemptState.RETRYABLE,
-}
 # What a person does next.
 _ADVICE = {
     "in_flight": "somebody is at it right now; try again when its claim has ended",
@@ -62,9 +60,11 @@ _ADVICE = {
 
 
 @app.command()
-def show(intent_id: Id, database_url: DatabaseUrl = None) -> None:
+def show(intent_id: Id, database_url: DatabaseUrl = None, api_url: ApiUrl = None) -> None:
     """Show where an intent stands, and its ledger."""
-    status, attempts = asyncio.run(_read(database_url, IntentId(intent_id)))
+    status, attempts = _asked(
+        database_url, api_url, lambda source: source.read(IntentId(intent_id))
+    )
     output = console()
     output.print(facts_table(status))
     output.print(ledger_table(attempts))
@@ -73,6 +73,7 @@ def show(intent_id: Id, database_url: DatabaseUrl = None) -> None:
 @app.command("list")
 def list_(
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     status: Annotated[Status | None, typer.Option(help="Only these.", show_default=False)] = None,
     target: Annotated[
@@ -85,7 +86,9 @@ def list_(
 ) -> None:
     """List intents, newest first. The last line says how to go on."""
     older_than = IntentId(before) if before else None
-    found = asyncio.run(_list(database_url, status, target, older_than, limit))
+    found = _asked(
+        database_url, api_url, lambda source: source.list(status, target, older_than, limit)
+    )
     if found.intents:
         console().print(list_table(found.intents))
     else:
@@ -98,10 +101,17 @@ def list_(
 
 @app.command()
 def cancel(
-    intent_id: Id, database_url: DatabaseUrl = None, *, note: Note, operator: Operator = None
+    intent_id: Id,
+    database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
+    *,
+    note: Note,
+    operator: Operator = None,
 ) -> None:
     """Cancel an intent that no call was made for."""
-    verdict = asyncio.run(_cancel(database_url, IntentId(intent_id), _name(operator), note))
+    verdict = _asked(
+        database_url, api_url, lambda source: source.cancel(IntentId(intent_id), note), operator
+    )
     _tell(intent_id, verdict, is_done=verdict is CancelVerdict.CANCELLED)
 
 
@@ -109,6 +119,7 @@ def cancel(
 def resolve(
     intent_id: Id,
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     resolution: Annotated[
         Resolution,
@@ -126,15 +137,11 @@ def resolve(
     operator: Operator = None,
 ) -> None:
     """Say what became of an intent that is in doubt, held or awaiting confirmation."""
-    verdict = asyncio.run(
-        _resolve(
-            database_url,
-            IntentId(intent_id),
-            _STATES[resolution],
-            _name(operator),
-            note,
-            reference,
-        )
+    verdict = _asked(
+        database_url,
+        api_url,
+        lambda source: source.resolve(IntentId(intent_id), resolution.value, note, reference),
+        operator,
     )
     _tell(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
 
@@ -143,13 +150,14 @@ def resolve(
 def redrive(
     intent_ids: Annotated[list[UUID], typer.Argument(help="The ids.", show_default=False)],
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     note: Note,
     operator: Operator = None,
 ) -> None:
     """Try finished intents anew: each becomes a new intent."""
     ids = [IntentId(one) for one in intent_ids]
-    answers = asyncio.run(_redrive(database_url, ids, _name(operator), note))
+    answers = _asked(database_url, api_url, lambda source: source.redrive(ids, note), operator)
     for one in answers:
         new = f", as {one.new_intent_id}" if one.new_intent_id else ""
         is_done = one.verdict is RedriveVerdict.REDRIVEN
@@ -158,60 +166,20 @@ def redrive(
         raise typer.Exit(code=1)
 
 
-async def _read(
-    database_url: str | None, intent_id: IntentId
-) -> tuple[IntentStatus, list[Attempt]]:
-    async with _store(database_url) as store:
-        statuses = await store.read_status([intent_id])
-        if not statuses:
-            raise InvalidArgument(f"no intent {intent_id} is known")
-        return statuses[0], await store.read_ledger([intent_id])
-
-
-async def _list(
+def _asked(
     database_url: str | None,
-    status: Status | None,
-    target: str | None,
-    before: IntentId | None,
-    limit: int,
-) -> Listing:
-    async with _store(database_url) as store:
-        return await store.list_intents(status=status, target=target, before=before, limit=limit)
+    api_url: str | None,
+    ask: Callable[[IntentsSource], Awaitable[Answer]],
+    operator: str | None = None,
+) -> Answer:
+    """Ask the database, or the API, whichever was named."""
+    place = Place.read(database_url, api_url, "leasehold intents", pool_size_max=1)
 
+    async def asked() -> Answer:
+        async with opened_source(place, operator) as source:
+            return await ask(source)
 
-async def _cancel(
-    database_url: str | None, intent_id: IntentId, operator: str, note: str
-) -> CancelVerdict:
-    async with _store(database_url) as store:
-        return await store.cancel_intent(intent_id, operator, note)
-
-
-async def _resolve(
-    database_url: str | None,
-    intent_id: IntentId,
-    state: AttemptState,
-    operator: str,
-    note: str,
-    reference: str | None,
-) -> ResolveVerdict:
-    async with _store(database_url) as store:
-        return await store.resolve_intent(intent_id, state, operator, note, reference)
-
-
-async def _redrive(
-    database_url: str | None, intent_ids: Sequence[IntentId], operator: str, note: str
-) -> list[Redriven]:
-    async with _store(database_url) as store:
-        return await store.redrive_intents(intent_ids, operator, note)
-
-
-@asynccontextmanager
-async def _store(database_url: str | None) -> AsyncGenerator[PostgresStore]:
-    settings = read_settings(
-        database_url=database_url, application_name="leasehold intents", pool_size_max=1
-    )
-    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
-        yield store
+    return asyncio.run(asked())
 
 
 def _tell(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
@@ -222,12 +190,3 @@ def _tell(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
 
 def _told(verdict: str, *, is_done: bool) -> str:
     return verdict if is_done else f"{verdict}: {_ADVICE[verdict]}"
-
-
-def _name(operator: str | None) -> str:
-    if operator is not None:
-        return operator
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        raise InvalidArgument("this user has no name: give --operator") from None

@@ -8,8 +8,3 @@ A call is made again by itself only where that can do no harm: it did not reach 
 refused before anything was written, or repeating it is the same as making it once. For intents that
 is so because each carries an idempotency key; the client makes one where its caller gave none.
 """
-
-from leasehold.client.asynchronous import AsyncClient
-from leasehold.client.sync import Client
-
-__all__ = ["AsyncClient", "Client"]

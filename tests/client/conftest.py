@@ -1,0 +1,88 @@
+"""The API on a real socket, and both clients behind one way of speaking."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from leasehold import AsyncClient, Client
+from leasehold.domain.token import Scope
+from tests.support.api import Api, make_token, serve
+from tests.support.servers import available_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.database import Database
+    from tests.support.outbox import Outbox
+
+
+@pytest.fixture(scope="session")
+def postgres() -> str:
+    return next(iter(available_binaries()))
+
+
+@pytest.fixture
+async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
+    outbox.publish("sms")
+    async with serve(database) as api:
+        yield api
+
+
+class InThreads:
+    """The client that does not await, so that a test can: each call in a thread of its own."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name in {"list", "events"}:
+            return lambda *given, **more: _in_threads(method(*given, **more))
+        return lambda *given, **more: asyncio.to_thread(method, *given, **more)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._client.close()
+
+
+async def _in_threads(iterator: Any) -> AsyncIterator[Any]:
+    end = object()
+    while (one := await asyncio.to_thread(next, iterator, end)) is not end:
+        yield one
+
+
+class Clients:
+    """Makes clients of one kind."""
+
+    def __init__(self, kind: str, api: Api, opened: AsyncExitStack) -> None:
+        self.kind = kind
+        self.api = api
+        self._opened = opened
+
+    async def make(self, *scopes: str, token: str | None = None, **more: Any) -> Any:
+        """A client with a token of these scopes, or with the one that is given."""
+        url = more.pop("url", self.api.url)
+        if token is None:
+            token = make_token(self.api.database, *scopes, targets=more.pop("targets", None))
+            await self.api.service.tokens.step()
+        if self.kind == "async":
+            return await self._opened.enter_async_context(AsyncClient(url, token, **more))
+        return await self._opened.enter_async_context(InThreads(Client(url, token, **more)))
+
+
+@pytest.fixture(params=["async", "sync"])
+async def clients(request: pytest.FixtureRequest, api: Api) -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as opened:
+        yield Clients(request.param, api, opened)
+
+
+@pytest.fixture
+async def client(clients: Clients) -> Any:
+    """A client that may do everything."""
+    return await clients.make(*Scope)

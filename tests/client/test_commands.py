@@ -1,0 +1,126 @@
+"""`leasehold enqueue` and `leasehold intents` over the HTTP API, as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.support.api import make_token
+from tests.support.command import PROGRAM, assert_one_line_of_error
+
+
+@pytest.fixture
+async def token(api):
+    token = make_token(api.database, "ingest", "read", "operate", name="night-shift")
+    await api.service.tokens.step()
+    return token
+
+
+@pytest.fixture
+def leasehold(api, token):
+    """Run a command that knows the API only, by its environment."""
+
+    async def run(*arguments, stdin="", **environment):
+        given = {"LEASEHOLD_API_URL": api.url, "LEASEHOLD_API_TOKEN": token} | environment
+        clean = {name: value for name, value in os.environ.items() if "LEASEHOLD" not in name}
+        return await asyncio.to_thread(
+            subprocess.run,
+            [PROGRAM, *map(str, arguments)],
+            input=stdin,
+            env=clean | {name: value for name, value in given.items() if value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+async def test_one_intent_is_enqueued_and_again_is_the_same(leasehold, outbox):
+    first = await leasehold("enqueue", "sms", "--payload", '{"to": "+41"}', "--key", "k")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert outbox.status(UUID(first.stdout.strip())) == "pending"
+    again = await leasehold("enqueue", "sms", "--payload", '{"to": "+41"}', "--key", "k")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert "enqueued before" in again.stderr
+    other = await leasehold("enqueue", "sms", "--payload", "2", "--key", "k")
+    assert_one_line_of_error(other, "another payload", "use a new key")
+
+
+async def test_file_is_enqueued_with_a_verdict_for_every_line(leasehold, api):
+    given = [{"payload": n, "idempotency_key": str(n)} for n in range(1100)]
+    lines = [*given, {"payload": 1, "target": "nowhere"}, {"payload": 9, "idempotency_key": "1"}]
+    stdin = "".join(f"{json.dumps(line)}\n" for line in lines) + "not json\n"
+    result = await leasehold("enqueue", "sms", stdin=stdin)
+    assert result.returncode == 1
+    assert result.stdout == "1103 lines: 1100 accepted, 1 conflict, 1 invalid, 1 unknown_target\n"
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        *("line 1101", "line 1102", "line 1103"),
+    ]
+    assert api.intents() == 1100
+
+
+async def test_intents_are_shown_listed_and_cancelled_in_the_tokens_name(leasehold, outbox):
+    ids = outbox.enqueue(3)
+    shown = await leasehold("intents", "show", ids[0])
+    assert shown.returncode == 0, shown.stderr
+    assert "pending" in shown.stdout
+    listed = await leasehold("intents", "list", "--limit", 2)
+    assert [str(one) in listed.stdout for one in ids] == [False, True, True]
+    assert f"--before {ids[1]}" in listed.stdout
+    rest = await leasehold("intents", "list", "--before", ids[1])
+    assert str(ids[0]) in rest.stdout
+    assert "--before" not in rest.stdout
+    done = await leasehold("intents", "cancel", ids[0], "--note", "a mistake")
+    assert (done.returncode, done.stdout) == (0, f"{ids[0]}: cancelled\n")
+    [row] = outbox.ledger(ids[0])
+    assert "night-shift" in row["holder"]
+    again = await leasehold("intents", "cancel", ids[0], "--note", "a mistake")
+    assert_one_line_of_error(again, "already_terminal")
+    redriven = await leasehold("intents", "redrive", ids[0], "--note", "it was none")
+    assert f"{ids[0]}: redriven, as " in redriven.stdout
+
+
+async def test_doubt_is_resolved(leasehold, outbox):
+    outbox.publish("letters", guarantee="blind")
+    [held] = outbox.enqueue(1, "letters")
+    claims = outbox.claim(targets=["letters"])
+    outbox.begin(claims)
+    outbox.complete(claims, "IN_DOUBT")
+    done = await leasehold("intents", "resolve", held, "--as", "dispatched", "--note", "asked")
+    assert (done.returncode, done.stdout) == (0, f"{held}: resolved\n")
+    assert outbox.status(held) == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        (("show", uuid4()), {}, "no such intent"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": "lh_of-nobody"}, "not known, or was revoked"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "Authorization"),
+        (("show", uuid4()), {"LEASEHOLD_API_URL": "nowhere"}, "http://"),
+        (("show", uuid4()), {"LEASEHOLD_API_URL": ""}, "no database"),
+        (("show", uuid4(), "--api-url", "http://x", "--database-url", "y"), {}, "exclude each"),
+        (("cancel", uuid4(), "--note", "x", "--operator", "me"), {}, "the token's name"),
+    ],
+)
+async def test_what_cannot_be_is_told_in_one_line(leasehold, arguments, environment, told):
+    result = await leasehold("intents", *arguments, **environment)
+    assert_one_line_of_error(result, told)
+    assert "lh_of-nobody" not in result.stderr
+
+
+async def test_command_line_goes_before_the_environment(leasehold, api, outbox, database):
+    [intent_id] = outbox.enqueue(1)
+    nowhere = {"LEASEHOLD_API_URL": "http://127.0.0.1:9"}
+    asked = ("intents", "show", intent_id)
+    by_api = await leasehold(*asked, "--api-url", api.url, **nowhere)
+    assert by_api.returncode == 0, by_api.stderr
+    by_database = await leasehold(*asked, "--database-url", database.url_as("operator"), **nowhere)
+    assert by_database.returncode == 0, by_database.stderr
