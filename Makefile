@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format test-programs bench bench-sql reference lock clean
+.PHONY: help setup run test check format test-programs bench bench-sql reference openapi lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ bench-sql: setup ## Measure the database functions beside bare SQL
 
 reference: setup ## Write docs/reference/functions.md from the live schema
 	@$(BIN)/python -m tests.support.reference
+
+openapi: setup ## Write docs/reference/openapi.json from the routes
+	@$(BIN)/python -m tests.support.openapi
 
 lock: setup ## Pin requirements/dev.txt and requirements/bench.txt anew
 	@$(BIN)/python -m pip install --quiet pip-tools

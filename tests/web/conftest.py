@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.api import Api, serve
+from tests.support.openapi import DOCUMENT
 from tests.support.servers import available_binaries
 
 if TYPE_CHECKING:
@@ -27,3 +29,9 @@ async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
     outbox.publish("sms")
     async with serve(database) as api:
         yield api
+
+
+@pytest.fixture(scope="session")
+def openapi() -> dict[str, Any]:
+    """The description of the API, as it is in the repository."""
+    return json.loads(DOCUMENT.read_text())

@@ -40,8 +40,8 @@ class Allowed:
         self.scope = scope
         self._all_targets = all_targets
 
-    def __call__(self, request: Request) -> ApiToken:
-        """Find the token, or refuse the request."""
+    async def __call__(self, request: Request) -> ApiToken:
+        """Find the token, or refuse the request. Async: FastAPI would use a thread otherwise."""
         passing = passing_of(request)
         token = service_of(request).tokens.holder(passing.headers.one(b"authorization"))
         passing.token = token.name

@@ -50,9 +50,7 @@ class Api(FastAPI):
 
 def create_app(service: WebService) -> FastAPI:
     """Make the application of a service that is running."""
-    app = Api(service)
-    for routes in (routes_intents, routes_operating, routes_watching):
-        app.include_router(routes.router)
+    app = add_routes(Api(service))
     app.add_exception_handler(Problem, _refuse)
     app.add_exception_handler(LeaseholdError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
@@ -60,7 +58,14 @@ def create_app(service: WebService) -> FastAPI:
     return app
 
 
-def _refuse(request: Request, error: Exception) -> Response:
+def add_routes(app: FastAPI) -> FastAPI:
+    """Add the routes to an application, which may also be one that only describes them."""
+    for routes in (routes_intents, routes_operating, routes_watching):
+        app.include_router(routes.router)
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
     if problem is None:
         raise error

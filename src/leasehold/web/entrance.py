@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 HOT_PATH = "/v1/intents"
+# Who asks these must know the truth, however much there is to do.
+_HEALTH = frozenset({"/healthz", "/readyz"})
 # As nginx calls it: the client hung up before it had an answer.
 CLIENT_GONE = 499
 _PATH_LENGTH_MAX = 200
@@ -68,7 +70,7 @@ class Entrance:
         passing = Passing(Headers(scope["headers"]))
         self._active += 1
         try:
-            if self._active > self._service.settings.requests_max:
+            if self._active > self._service.settings.requests_max and scope["path"] not in _HEALTH:
                 raise Problem(  # noqa: TRY301 (all refusals are answered in one place)
                     "overloaded", "try again in a moment", retry_seconds=RETRY_SECONDS
                 )

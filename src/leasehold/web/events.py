@@ -125,10 +125,12 @@ class Events:
     ) -> AsyncGenerator[bytes]:
         """Give everything after a place, of some targets or all, for as long as somebody reads."""
         # The place to resume from, also for whoever is cut off before the first event.
-        yield f"retry: {1000 * RETRY_SECONDS}\nid: {after}\n\n".encode()
+        opening = f"retry: {1000 * RETRY_SECONDS}\nid: {after}\n\n".encode()
         try:
             while not self._is_closed:
                 with self._listening(await self._joined()) as listener:
+                    yield opening
+                    opening = b""
                     async for piece, reached in self._behind(after, listener.joined_at, targets):
                         after = reached
                         yield piece

@@ -1,0 +1,164 @@
+"""Who may do what: every scope against every route, and every way to have no right."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from leasehold.domain.token import Scope, new_token, token_hash
+from leasehold.web.auth import STALE_SECONDS, TokenBook
+from leasehold.web.problems import Problem
+from leasehold.web.service import WebSettings
+from tests.support.api import make_token, problem, serve
+
+ID = str(uuid4())
+SMS = {"target": "sms", "payload": {}}
+NOTE = {"note": "x"}
+RESOLUTION = NOTE | {"resolution": "failed"}
+FILTER = NOTE | {"target": "sms", "status": "rejected"}
+# Every route, what opens it, and what a right request to it is answered.
+ROUTES = [
+    ("POST", "/v1/intents", Scope.INGEST, SMS, 201),
+    ("POST", "/v1/intents:batch", Scope.INGEST, {"intents": [SMS]}, 200),
+    ("GET", "/v1/intents", Scope.READ, None, 200),
+    ("GET", f"/v1/intents/{ID}", Scope.READ, None, 404),
+    ("GET", f"/v1/intents/{ID}/attempts", Scope.READ, None, 404),
+    ("GET", f"/v1/intents/{ID}/content", Scope.AUDIT, None, 404),
+    ("POST", f"/v1/intents/{ID}/cancel", Scope.OPERATE, NOTE, 404),
+    ("POST", f"/v1/intents/{ID}/resolve", Scope.OPERATE, RESOLUTION, 404),
+    ("POST", f"/v1/intents/{ID}/retry", Scope.OPERATE, NOTE, 404),
+    ("POST", "/v1/redrive", Scope.OPERATE, FILTER, 200),
+    ("GET", "/v1/targets", Scope.READ, None, 200),
+    ("GET", "/v1/instances", Scope.READ, None, 200),
+    ("GET", "/v1/leases", Scope.READ, None, 200),
+    ("GET", "/v1/stats", Scope.READ, None, 200),
+    ("GET", "/v1/events", Scope.READ, None, 200),
+    ("GET", "/metrics", Scope.READ, None, 200),
+]
+OPEN = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]
+
+
+async def status(client, method, path, body):
+    async with client.stream(method, path, json=body) as response:
+        return response.status_code
+
+
+def test_no_route_is_left_out(openapi):
+    described = {
+        (method.upper(), path)
+        for path, operations in openapi["paths"].items()
+        for method in operations
+    }
+    here = {(method, path.replace(ID, "{intent_id}")) for method, path, *_ in ROUTES}
+    assert described == here | {one for one in OPEN if one[1] != "/openapi.json"}
+
+
+async def test_each_scope_opens_its_own_routes_and_no_other(api):
+    for scope in Scope:
+        client = await api.client(scope)
+        for method, path, needed, body, answer in ROUTES:
+            expected = answer if scope is needed else 403
+            assert await status(client, method, path, body) == expected, (scope, method, path)
+
+
+async def test_nothing_but_health_and_description_is_open(api):
+    revoked = make_token(api.database, *Scope, name="revoked")
+    await api.service.tokens.step()
+    api.database.owner_execute("SELECT leasehold.revoke_token('revoked', 'test')")
+    await api.service.tokens.step()
+    for token in (None, new_token(), revoked, "lh_", "x" * 5000):
+        client = await api.with_token(token)
+        for method, path, *_ in ROUTES:
+            response = await client.request(method, path)
+            problem(response, 401, "unauthenticated")
+            assert response.headers["www-authenticate"] == "Bearer"
+        for method, path in OPEN:
+            assert (await client.request(method, path)).status_code == 200
+
+
+async def test_token_in_another_form_is_no_token(api):
+    token = make_token(api.database, "ingest")
+    await api.service.tokens.step()
+    client = await api.with_token(None)
+    for form in ("Basic {}", "{}", "Bearer", "Bearer {} x", "Token {}", "Bearer {},{}"):
+        headers = {"Authorization": form.replace("{}", token)}
+        problem(await client.post("/v1/intents", json=SMS, headers=headers), 401, "unauthenticated")
+
+
+async def test_two_tokens_are_none(api):
+    token = make_token(api.database, "ingest")
+    await api.service.tokens.step()
+    client = await api.with_token(None)
+    headers = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {new_token()}")]
+    problem(await client.post("/v1/intents", json=SMS, headers=headers), 400, "bad_request")
+
+
+async def test_token_for_other_targets_hands_nothing_in(api):
+    client = await api.client("ingest", targets=["mail"])
+    problem(await client.post("/v1/intents", json=SMS), 403, "forbidden")
+    assert api.intents() == 0
+
+
+async def test_revoked_token_is_refused_when_the_tokens_have_been_read_again(api):
+    client = await api.client("ingest", name="leaver")
+    assert (await client.post("/v1/intents", json=SMS)).status_code == 201
+    api.database.owner_execute("SELECT leasehold.revoke_token('leaver', 'test')")
+    await api.service.tokens.step()
+    problem(await client.post("/v1/intents", json=SMS), 401, "unauthenticated")
+    assert api.intents() == 1
+
+
+async def test_without_auth_everybody_may_do_everything(database, outbox):
+    outbox.publish("sms")
+    settings = WebSettings(instance_id="test", log_level="warning", is_open=True)
+    async with serve(database, settings) as api:
+        client = await api.with_token(None)
+        for method, path, _, body, answer in ROUTES:
+            assert await status(client, method, path, body) == answer
+
+
+class Store:
+    """Gives the tokens that it was given; where they are kept is nothing to the book."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    async def read_active_tokens(self):
+        return self.tokens
+
+
+async def test_nobody_is_let_in_when_revocations_could_not_be_read_for_long():
+    now = 0.0
+    token = new_token()
+    book = TokenBook(Store({token_hash(token): "known"}), clock=lambda: now)
+    authorization = f"Bearer {token}".encode()
+    with pytest.raises(Problem, match="could not be read"):
+        book.holder(authorization)
+    await book.step()
+    assert book.holder(authorization) == "known"
+    now = STALE_SECONDS + 1
+    with pytest.raises(Problem, match="could not be read"):
+        book.holder(authorization)
+
+
+async def test_how_much_of_a_wrong_token_is_right_makes_no_difference(monkeypatch):
+    """Whatever is sent, what is looked up and compared is 32 bytes that nobody can choose."""
+    token = new_token()
+    book = TokenBook(Store({token_hash(token): "known"}))
+    await book.step()
+    compared = []
+
+    def compare(one, other):
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr("leasehold.web.auth.hmac.compare_digest", compare)
+    for length in range(3, len(token)):
+        wrong = token[:length] + "x" * (len(token) - length)
+        if wrong != token:
+            with pytest.raises(Problem, match="not known"):
+                book.holder(f"Bearer {wrong}".encode())
+    # Nothing of the right one was compared with what is wrong, however much of it was right.
+    assert {other for _, other in compared} == {bytes(32)}
+    assert len({one[:4] for one, _ in compared}) == len(compared)

@@ -1,0 +1,200 @@
+"""The stream of events: nobody misses one, nobody gets one twice, and a slow one hurts nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from leasehold.web import events
+from tests.support.api import make_token, problem, serve
+from tests.support.engine import until
+
+PATIENCE_SECONDS = 30
+
+
+class Listening:
+    """Somebody who listens: each `event` is (id, data)."""
+
+    def __init__(self, response):
+        self.response = response
+        self.last_event_id = None
+        self._lines = response.aiter_lines()
+
+    async def block(self):
+        """The next block of lines, as a dict; the id is remembered as a browser does."""
+        found = {}
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for line in self._lines:
+                if not line:
+                    return found
+                name, _, value = line.partition(":")
+                found[name] = value.strip()
+                if name == "id":
+                    self.last_event_id = found["id"]
+        return None
+
+    async def event(self):
+        while (block := await self.block()) is not None:
+            if "data" in block:
+                return json.loads(block["data"])
+        return None
+
+    async def events(self, count):
+        return [await self.event() for _ in range(count)]
+
+
+@asynccontextmanager
+async def listening(client, last_event_id=None, **query):
+    headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+    async with client.stream("GET", "/v1/events", headers=headers, params=query) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        one = Listening(response)
+        assert "id" in await one.block()
+        yield one
+
+
+def finish(outbox, count, target="sms"):
+    """Write `count` rows on the ledger, each in a transaction of its own; their intents."""
+    written = []
+    for intent_id in outbox.enqueue(count, target=target):
+        outbox.complete(outbox.claim(batch_size=1, targets=[target]))
+        written.append(str(intent_id))
+    return written
+
+
+async def test_events_come_as_they_are_written(api, outbox):
+    client = await api.client("read")
+    async with listening(client) as one:
+        written = finish(outbox, 3)
+        seen = await one.events(3)
+    assert [event["intent_id"] for event in seen] == written
+    assert {(event["state"], event["target"], event["attempt_no"]) for event in seen} == {
+        ("DISPATCHED", "sms", 1)
+    }
+    assert not any("token" in event for event in seen)
+
+
+async def test_who_was_cut_off_goes_on_where_it_was_also_at_another_server(database, outbox):
+    outbox.publish("sms")
+    token = make_token(database, "read")
+    seen: dict[str, list[str]] = {"a": [], "b": []}
+    last: dict[str, str] = {}
+    written: list[str] = []
+    for round_number in range(3):
+        async with serve(database) as api:  # it ends in the middle of both streams
+            client = await api.with_token(token)
+            async with (
+                listening(client, last.get("a")) as a,
+                listening(client, last.get("b")) as b,
+            ):
+                written += finish(outbox, 4)
+                # One sees everything of this round, the other hardly anything.
+                while seen["a"] != written:
+                    seen["a"].append((await a.event())["intent_id"])
+                for _ in range(round_number):
+                    seen["b"].append((await b.event())["intent_id"])
+                last = {"a": a.last_event_id, "b": b.last_event_id}
+        written += finish(outbox, 2)  # while nobody serves
+    async with serve(database) as api:
+        client = await api.with_token(token)
+        for name in seen:
+            async with listening(client, last[name]) as one:
+                while len(seen[name]) < len(written):
+                    seen[name].append((await one.event())["intent_id"])
+    assert seen == {"a": written, "b": written}
+
+
+async def test_everybody_shares_one_reader(api, outbox, monkeypatch):
+    client = await api.client("read")
+    reads = 0
+    read_events = api.service.stores.reader.read_events
+
+    async def counted(after, limit):
+        nonlocal reads
+        reads += limit == events.PAGE
+        return await read_events(after, limit)
+
+    monkeypatch.setattr(api.service.stores.reader, "read_events", counted)
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.3)
+    async with asyncio.TaskGroup() as group:
+
+        async def listen():
+            async with listening(client) as one:
+                joined.release()
+                return [event["intent_id"] for event in await one.events(3)]
+
+        joined = asyncio.Semaphore(0)
+        listeners = [group.create_task(listen()) for _ in range(20)]
+        for _ in listeners:
+            await joined.acquire()
+        written = finish(outbox, 3)
+    assert all(one.result() == written for one in listeners)
+    # Twenty readers would have read at least twenty times.
+    assert reads < 20
+
+
+async def test_who_is_too_slow_catches_up_by_itself_and_misses_nothing(api, outbox, monkeypatch):
+    monkeypatch.setattr(events, "BUFFER_MAX", 2)
+    monkeypatch.setattr(events, "PAGE", 5)
+    client = await api.client("read")
+    async with listening(client) as one:
+        written = finish(outbox, 30)
+        seen = [event["intent_id"] for event in await one.events(30)]
+        assert seen == written
+        # And it is at the front again.
+        written = finish(outbox, 1)
+        assert [event["intent_id"] for event in await one.events(1)] == written
+
+
+async def test_only_events_of_targets_that_were_asked_for_and_may_be_seen_come(api, outbox):
+    outbox.publish("mail")
+    everything = await api.client("read")
+    restricted = await api.client("read", targets=["mail"])
+    async with listening(everything, target="mail") as asked, listening(restricted) as allowed:
+        finish(outbox, 2)
+        written = finish(outbox, 2, target="mail")
+        for one in (asked, allowed):
+            assert [event["intent_id"] for event in await one.events(2)] == written
+
+
+async def test_quiet_stream_says_that_it_is_there_and_moves_its_place(api, outbox, monkeypatch):
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.05)
+    outbox.publish("mail")
+    client = await api.client("read")
+    async with listening(client, target="mail") as one:
+        began_at = one.last_event_id
+        finish(outbox, 1)
+        while one.last_event_id == began_at:
+            block = await one.block()
+            assert block is not None
+            assert "data" not in block
+
+
+async def test_place_of_another_database_is_refused(api):
+    for place in ("x", "1", f"999999999999-{'0' * 8}-0000-0000-0000-{'0' * 12}-1", "x" * 100):
+        response = await api.get("/v1/events", headers={"Last-Event-ID": place})
+        problem(response, 422, "invalid")
+
+
+async def test_one_listener_too_many_is_refused(api, monkeypatch):
+    monkeypatch.setattr(events, "LISTENERS_MAX", 1)
+    client = await api.client("read")
+    async with listening(client):
+        response = await client.get("/v1/events")
+        problem(response, 503, "overloaded")
+        assert response.headers["retry-after"]
+
+
+@pytest.mark.parametrize("goes", [True, False])
+async def test_nothing_is_kept_of_who_has_gone(api, goes):
+    client = await api.client("read")
+    async with listening(client) as one:
+        assert api.service.events.listeners == 1
+        if not goes:
+            api.service.end_streams()
+            assert await one.block() is None
+    await until(lambda: not api.service.events.listeners)

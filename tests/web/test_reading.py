@@ -1,0 +1,203 @@
+"""Looking at intents, targets, instances, leases and numbers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID, uuid4
+
+from tests.support.api import problem
+from tests.support.engine import until
+
+SMS = {"target": "sms", "payload": {"to": "+41"}}
+
+
+async def test_intent_says_where_it_stands(api, outbox):
+    [intent_id] = outbox.enqueue(idempotency_key="k", stream="s")
+    response = await api.get(f"/v1/intents/{intent_id}")
+    assert response.status_code == 200
+    answer = response.json()
+    assert answer["intent_id"] == str(intent_id)
+    assert (answer["status"], answer["target"], answer["stream"]) == ("pending", "sms", "s")
+    assert answer["idempotency_key"] == "k"
+    assert "payload" not in answer
+
+
+async def test_intent_that_has_not_changed_is_not_sent_again(api, outbox):
+    [intent_id] = outbox.enqueue()
+    first = await api.get(f"/v1/intents/{intent_id}")
+    headers = {"If-None-Match": first.headers["etag"]}
+    same = await api.get(f"/v1/intents/{intent_id}", headers=headers)
+    assert (same.status_code, same.content) == (304, b"")
+    assert same.headers["etag"] == first.headers["etag"]
+    outbox.complete(outbox.claim())
+    changed = await api.get(f"/v1/intents/{intent_id}", headers=headers)
+    assert changed.status_code == 200
+    assert changed.json()["status"] == "accepted"
+    assert changed.headers["etag"] != first.headers["etag"]
+
+
+async def test_reader_may_wait_for_the_end_of_an_intent(api, outbox):
+    [intent_id] = outbox.enqueue()
+    client = await api.client("read")
+    waiting = asyncio.create_task(client.get(f"/v1/intents/{intent_id}?wait_seconds=30"))
+    outbox.complete(await until(outbox.claim))
+    assert (await waiting).json()["status"] == "accepted"
+
+
+async def test_attempts_are_the_ledger_without_its_tokens(api, outbox):
+    [intent_id] = outbox.enqueue()
+    outbox.complete(outbox.claim(), reference="ref-1", code="200")
+    answer = (await api.get(f"/v1/intents/{intent_id}/attempts")).json()
+    [attempt] = answer["attempts"]
+    assert (attempt["state"], attempt["reference"]) == ("DISPATCHED", "ref-1")
+    assert "lease_token" not in attempt
+
+
+async def test_content_is_for_auditors(api, outbox):
+    [intent_id] = outbox.enqueue()
+    client = await api.client("audit")
+    answer = (await client.get(f"/v1/intents/{intent_id}/content")).json()
+    assert answer["payload"] == {"number": 0}
+    assert answer["body"] is None
+    reader = await api.client("read", "operate", "ingest")
+    problem(await reader.get(f"/v1/intents/{intent_id}/content"), 403, "forbidden")
+
+
+async def test_unknown_intent_is_not_found(api):
+    for path in ("", "/attempts", "/content"):
+        problem(await api.get(f"/v1/intents/{uuid4()}{path}"), 404, "not_found")
+        problem(await api.get(f"/v1/intents/x{path}"), 422, "invalid")
+
+
+async def test_pages_give_every_intent_once_newest_first(api, outbox):
+    intent_ids = [str(one) for one in outbox.enqueue(25)]
+    found, path = [], "/v1/intents?limit=10"
+    while path:
+        page = (await api.get(path)).json()
+        found += [one["intent_id"] for one in page["intents"]]
+        path = page["next"] and f"/v1/intents?limit=10&before={page['next']}"
+    assert found == intent_ids[::-1]
+
+
+async def test_lists_are_filtered_by_target_status_stream_and_time(api, outbox):
+    outbox.publish("mail")
+    [first] = outbox.enqueue(stream="a")
+    [mail] = outbox.enqueue(target="mail")
+    outbox.complete(outbox.claim(targets=["mail"]))
+    [created] = [
+        one["created_at"]
+        for one in (await api.get("/v1/intents")).json()["intents"]
+        if one["intent_id"] == str(mail)
+    ]
+
+    async def listed(**query):
+        response = await api.get("/v1/intents", params=query)
+        assert response.status_code == 200, response.text
+        return [UUID(one["intent_id"]) for one in response.json()["intents"]]
+
+    assert await listed(target="mail") == [mail]
+    assert await listed(status="pending") == [first]
+    assert await listed(status="accepted") == [mail]
+    assert await listed(stream="a") == [first]
+    assert await listed(since=created) == [mail]
+    assert await listed(until=created) == [first]
+
+
+SENSELESS = [
+    *(
+        "limit=0",
+        "limit=201",
+        "status=done",
+        "before=x",
+        "since=yesterday",
+        "staus=pending",
+        "target=",
+    ),
+]
+
+
+async def test_list_that_makes_no_sense_is_refused(api):
+    for query in SENSELESS:
+        problem(await api.get(f"/v1/intents?{query}"), 422, "invalid")
+
+
+async def test_text_that_no_database_holds_is_refused(api):
+    problem(await api.get("/v1/intents?target=%00"), 422, "invalid")
+    problem(await api.get("/v1/leases?prefix=%00"), 422, "invalid")
+    problem(await api.get("/v1/instances?after=%00"), 422, "invalid")
+
+
+async def test_token_for_some_targets_sees_those_only(api, outbox):
+    outbox.publish("mail")
+    [sms] = outbox.enqueue()
+    [mail] = outbox.enqueue(target="mail")
+    client = await api.client("read", "audit", targets=["mail"])
+    listed = (await client.get("/v1/intents")).json()["intents"]
+    assert [one["intent_id"] for one in listed] == [str(mail)]
+    assert (await client.get("/v1/intents?target=sms")).json()["intents"] == []
+    for path in ("", "/attempts", "/content"):
+        problem(await client.get(f"/v1/intents/{sms}{path}"), 404, "not_found")
+        assert (await client.get(f"/v1/intents/{mail}{path}")).status_code == 200
+    targets = (await client.get("/v1/targets")).json()["targets"]
+    assert [one["target"] for one in targets] == ["mail"]
+    for path in ("/v1/instances", "/v1/leases", "/v1/stats", "/metrics"):
+        problem(await client.get(path), 403, "forbidden")
+    problem(await client.get("/v1/events?target=sms"), 403, "forbidden")
+
+
+async def test_targets_are_told_with_their_terms(api):
+    [target] = (await api.get("/v1/targets")).json()["targets"]
+    assert (target["target"], target["version"], target["is_full"]) == ("sms", 1, False)
+    assert target["terms"]["guarantee"] == "keyed"
+
+
+async def test_instances_and_leases_are_told_page_by_page(api, outbox):
+    for number in range(3):
+        outbox.call("executor", "renew_instance", f"i{number}", "worker", [], {"n": number}, 30)
+        outbox.call("executor", "acquire_lease", f"lease-{number}", f"i{number}", 30, 0)
+    for kind, name in (("instances", "instance_id"), ("leases", "lease_name")):
+        first = (await api.get(f"/v1/{kind}?limit=2")).json()
+        rest = (await api.get(f"/v1/{kind}?limit=2&after={first['next']}")).json()
+        assert [one[name][-1] for one in first[kind] + rest[kind]] == ["0", "1", "2"]
+        assert rest["next"] is None
+    [lease] = (await api.get("/v1/leases?prefix=lease-1")).json()["leases"]
+    assert (lease["holder_id"], lease["is_live"]) == ("i1", True)
+    [instance] = (await api.get("/v1/instances?limit=1")).json()["instances"]
+    assert (instance["detail"], instance["is_alive"]) == ({"n": 0}, True)
+
+
+async def test_stats_count_the_queue(api, outbox):
+    outbox.enqueue(3)
+    outbox.claim(batch_size=1)
+    answer = (await api.get("/v1/stats")).json()
+    assert (answer["pending"], answer["leased"]) == (3, 1)
+
+
+async def test_metrics_tell_of_requests_and_commits(api):
+    await api.post("/v1/intents", SMS)
+    await api.get("/v1/nothing-here")
+    text = (await api.get("/metrics")).text
+    assert (
+        'leasehold_http_requests_total{method="POST",route="/v1/intents",status="201",'
+        'worker_id="test"} 1.0' in text
+    )
+    assert 'route="unknown",status="404"' in text
+    assert "nothing-here" not in text
+    assert 'leasehold_intake_batch_size_count{worker_id="test"} 1.0' in text
+
+
+async def test_queue_that_is_full_takes_nothing_more_until_it_is_not(api, outbox):
+    outbox.publish("small", pending_max=2)
+    outbox.enqueue(2, target="small")
+    sent = SMS | {"target": "small"}
+    api.service.queue_limits._contracts_due_at = 0
+    await api.service.queue_limits.step()
+    response = await api.post("/v1/intents", sent)
+    problem(response, 429, "queue_full")
+    assert int(response.headers["retry-after"]) > 0
+    assert (await api.post("/v1/intents", SMS)).status_code == 201
+    batch = (await api.post("/v1/intents:batch", {"intents": [sent, SMS]})).json()["results"]
+    assert [one["verdict"] for one in batch] == ["queue_full", "accepted"]
+    outbox.complete(outbox.claim(targets=["small"]))
+    await api.service.queue_limits.step()
+    assert (await api.post("/v1/intents", sent)).status_code == 201
