@@ -35,7 +35,7 @@ class Talk:
     """One running process of an engine, answering line by line."""
 
     def __init__(self, name: str, job: str, *arguments: str) -> None:
-        python = sys.executable if name == OURS else str(PEERS_PYTHON)
+        python = sys.executable if name.startswith(OURS) else str(PEERS_PYTHON)
         if not Path(python).exists():
             raise EngineFailed(f"not installed: there is no {PEERS_PYTHON.relative_to(ROOT)}")
         self._name = f"{name} {job}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -202,6 +202,28 @@ def fill(server: BenchmarkServer, rows: int, scope: str = "item") -> None:
         *(rows, target, json.dumps(PAYLOAD), scope, target, lease),
     )
     server.execute("VACUUM ANALYZE leasehold.outbox_pending, leasehold.intents")
+
+
+def fill_cluster(connection: psycopg.Connection[Any], rows: int) -> None:
+    """A backlog of one target with scope cluster, due in an hour: it only waits."""
+    connection.execute(
+        """
+        WITH given AS MATERIALIZED (
+          SELECT leasehold.new_intent_id() AS id FROM generate_series(1, %s)
+        ), intent AS (
+          INSERT INTO leasehold.intents (intent_id, target, contract_version,
+                                         submission_key, payload, created_at)
+          SELECT id, 'bench', 1, id, '1', clock_timestamp() FROM given
+        )
+        INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,
+                                              lease_name, priority, due_at, last_modified_at)
+        SELECT id, 'cluster', 'bench', 1, %s, 1, clock_timestamp() + interval '1 hour',
+               clock_timestamp()
+          FROM given
+        """,
+        [rows, LEASE],
+    )
+    connection.execute("VACUUM ANALYZE leasehold.outbox_pending, leasehold.intents")
 
 
 def fill_ledger(server: BenchmarkServer, rows: int) -> None:

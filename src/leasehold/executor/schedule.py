@@ -11,6 +11,7 @@ clock said when it was read, so our own wall clock does not matter, however wron
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class _Entry:
     row: Scheduled
-    due_at: float
     is_gone: bool = False
-
-    def __lt__(self, other: _Entry) -> bool:
-        """Only asked where everything else is equal."""
-        return self.row.intent_id < other.row.intent_id
 
 
 class Schedule:
@@ -42,8 +38,10 @@ class Schedule:
         # Something was left out that goes before what is here.
         self.is_displaced = False
         self._entries: dict[IntentId, _Entry] = {}
-        self._waiting: list[tuple[float, _Entry]] = []
-        self._ready: dict[str, list[tuple[int, datetime | None, _Entry]]] = {}
+        # The number of its coming makes each place in a heap different from all others.
+        self._waiting: list[tuple[float, int, _Entry]] = []
+        self._ready: dict[str, list[tuple[int, datetime | None, int, _Entry]]] = {}
+        self._coming = itertools.count()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -89,7 +87,7 @@ class Schedule:
         taken: list[Scheduled] = []
         while heads and len(taken) < limit:
             _, target = heapq.heappop(heads)
-            _, _, entry = heapq.heappop(self._ready[target])
+            *_, entry = heapq.heappop(self._ready[target])
             del self._entries[entry.row.intent_id]
             taken.append(entry.row)
             rooms[target] -= 1
@@ -99,7 +97,7 @@ class Schedule:
 
     def seconds_until_due(self, now: float) -> float | None:
         """How long until something more is due; None: nothing waits."""
-        while self._waiting and self._waiting[0][1].is_gone:
+        while self._waiting and self._waiting[0][-1].is_gone:
             heapq.heappop(self._waiting)
         return max(0.0, self._waiting[0][0] - now) if self._waiting else None
 
@@ -115,35 +113,35 @@ class Schedule:
             self.is_partial = True
             self.is_displaced |= self._goes_first(row, due_at)
             return
-        entry = self._entries[row.intent_id] = _Entry(row, due_at)
-        heapq.heappush(self._waiting, (due_at, entry))
+        entry = self._entries[row.intent_id] = _Entry(row)
+        heapq.heappush(self._waiting, (due_at, next(self._coming), entry))
         if len(self._waiting) > 2 * self.size_max:  # mostly of rows that are gone
-            self._waiting = [one for one in self._waiting if not one[1].is_gone]
+            self._waiting = [one for one in self._waiting if not one[-1].is_gone]
             heapq.heapify(self._waiting)
 
     def _goes_first(self, row: Scheduled, due_at: float) -> bool:
         """Whether it would be done before something that is here."""
         if any(
-            due_at < waiting_at for waiting_at, entry in self._waiting[-1:] if not entry.is_gone
+            due_at < waiting_at for waiting_at, _, entry in self._waiting[-1:] if not entry.is_gone
         ):
             return True
         return any(
             row.priority < priority
             for ready in self._ready.values()
-            for priority, _, entry in ready[-1:]
+            for priority, _, _, entry in ready[-1:]
             if not entry.is_gone
         )
 
     def _ripen(self, now: float) -> None:
         while self._waiting and self._waiting[0][0] <= now:
-            _, entry = heapq.heappop(self._waiting)
+            _, number, entry = heapq.heappop(self._waiting)
             if not entry.is_gone:
                 ready = self._ready.setdefault(entry.row.target, [])
-                heapq.heappush(ready, (entry.row.priority, entry.row.due_at, entry))
+                heapq.heappush(ready, (entry.row.priority, entry.row.due_at, number, entry))
 
-    def _of(self, target: str) -> list[tuple[int, datetime | None, _Entry]]:
+    def _of(self, target: str) -> list[tuple[int, datetime | None, int, _Entry]]:
         """Give what is ready for a target, with a row at its head that is not gone."""
         ready = self._ready.get(target, [])
-        while ready and ready[0][2].is_gone:
+        while ready and ready[0][-1].is_gone:
             heapq.heappop(ready)
         return ready

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     Cursor = tuple[datetime, IntentId]
 
 # Rows per priority that are read ahead, and how few must be left before more are.
-WINDOW = 2_000
-LOW_WATER = 500
-SIZE_MAX = 5 * WINDOW
+WINDOW = 5_000
+LOW_WATER = 1_000
+SIZE_MAX = 4 * WINDOW
 # Changes are read in pages; after so many, work goes on before the next.
 PAGE = 1_000
 PAGES_PER_STEP = 5
@@ -216,8 +216,10 @@ class ScheduledExecutor:
 
     def _learn(self, row: Scheduled, received_at: float) -> None:
         version, until = self._not_before.get(row.intent_id, (None, 0.0))
-        if row.intent_id in self._taken:
-            self._changed_in_flight[row.intent_id] = row  # for when it has ended
+        taken = self._taken.get(row.intent_id)
+        if taken is not None:
+            if row.last_modified_at > taken.last_modified_at:
+                self._changed_in_flight[row.intent_id] = row  # for when it has ended
         elif version == row.last_modified_at and until > received_at:
             self._schedule.put_off(row, until)
         else:

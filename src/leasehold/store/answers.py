@@ -148,8 +148,7 @@ class SurplusStream:
     lease_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
+class Scheduled(NamedTuple):
     """A row of a scheduled executor's memory. No `due_at`: held for a person.
 
     `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
@@ -160,16 +159,11 @@ class Scheduled:
     intent_id: IntentId
     lease_name: str
     target: str
-    contract_version: int
     stream: str | None
     stream_seq: int | None
     priority: int
     due_at: datetime | None
-    deadline_at: datetime | None
-    attempt_count: int
     last_state: AttemptState | None
-    reference: str | None
-    first_tried_at: datetime | None
     begun_at: datetime | None
     last_modified_at: datetime
     horizon: datetime

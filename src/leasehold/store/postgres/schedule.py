@@ -56,10 +56,9 @@ class PostgresSchedule:
         """Read what changed after a cursor; None is the beginning."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
-            "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
-            "       reference, first_tried_at, begun_at, last_modified_at, horizon,"
-            "       clock_timestamp() AS read_at"
+            "SELECT intent_id, lease_name, target, stream, stream_seq, priority,"
+            "       nullif(due_at, 'infinity') AS due_at, last_state, begun_at, last_modified_at,"
+            "       horizon, clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
@@ -73,10 +72,9 @@ class PostgresSchedule:
         """Read what is to be done next."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, lease_name, target, contract_version, stream, stream_seq, priority,"
-            "       nullif(due_at, 'infinity') AS due_at, deadline_at, attempt_count, last_state,"
-            "       reference, first_tried_at, begun_at, last_modified_at, horizon,"
-            "       clock_timestamp() AS read_at"
+            "SELECT intent_id, lease_name, target, stream, stream_seq, priority,"
+            "       nullif(due_at, 'infinity') AS due_at, last_state, begun_at, last_modified_at,"
+            "       horizon, clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s)",
             *fences(holder_id, leases),
             limit,

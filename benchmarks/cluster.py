@@ -1,0 +1,305 @@
+"""One leader among many: how soon it is replaced, what it does alone, what its followers cost.
+
+Failover lasts from the signal to the first call of the successor. The lease is 5 seconds here and a
+follower asks every second; beside it stands what client-go's leader election promises at its
+published timing (lease 15, renew 10, retry 2): up to lease + retry after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from benchmarks import scripts
+from benchmarks.peer_leasehold import publish
+from benchmarks.peer_process import EngineFailed, ask, filled_database
+from leasehold.domain.contract import Contract
+from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.outcome import Accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.server import BenchmarkServer
+    from leasehold.gateway.protocol import Submission
+
+    Add = Callable[..., None]
+
+LEASE_SECONDS = 5.0
+CLIENT_GO_LEASE_SECONDS, CLIENT_GO_RETRY_SECONDS = 15.0, 2.0
+TARGET = "led"
+NOTES = "LEASEHOLD_BENCHMARK_NOTES"
+_PATIENCE_SECONDS = 60.0
+_TIMES = {
+    "LEASEHOLD_CLUSTER_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
+    "LEASEHOLD_CLUSTER_RENEW_SECONDS": "1",
+    "LEASEHOLD_CLUSTER_ACQUIRE_SECONDS": "1",
+    "LEASEHOLD_POOL_WAIT_SECONDS": "1",
+    "LEASEHOLD_STATEMENT_SECONDS": "1",
+    "LEASEHOLD_LOCK_SECONDS": "0.5",
+    "LEASEHOLD_LOG_FORMAT": "json",
+}
+
+
+async def note(submission: Submission) -> Accepted:
+    """Be the gateway: write down when the call began, and by whom."""
+    line = f"{time.monotonic()} {os.getpid()} {submission.intent_id}\n"
+    with open(os.environ[NOTES], "a") as file:  # noqa: ASYNC230, PTH123 (a line, at once)
+        file.write(line)
+    return Accepted()
+
+
+class ClusterBenchmark:
+    """Every measurement of scope cluster; `runs` elections of each kind."""
+
+    def __init__(
+        self, server: BenchmarkServer, add: Add, runs: int, drained: int, backlog: int
+    ) -> None:
+        self.server = server
+        self.add = add
+        self.runs = runs
+        self.drained = drained
+        self.backlog = backlog
+
+    def run(self) -> None:
+        self.failover()
+        self.throughput()
+        self.rebuild()
+        self.idle_followers(20)
+
+    def failover(self) -> None:
+        reference = "client-go: crash to next leader, at most"
+        self.add(reference, CLIENT_GO_LEASE_SECONDS + CLIENT_GO_RETRY_SECONDS, "s")
+        for elector, number, name in (
+            ("row", signal.SIGKILL, "row lease: SIGKILL to the successor's first call"),
+            ("row", signal.SIGTERM, "row lease: SIGTERM to the successor's first call"),
+            ("advisory", signal.SIGKILL, "advisory lock: SIGKILL to the successor's first call"),
+        ):
+            found = self.failovers(elector, number)
+            for percent, value in (("p50", statistics.median(found)), ("p99", max(found))):
+                self.add(f"{name}, {percent}", value, "s")
+                if (elector, number) == ("row", signal.SIGKILL):
+                    self.add(
+                        f"{name}, {percent}, in leases",
+                        value / LEASE_SECONDS,
+                        "leases",
+                        reference,
+                        value / (CLIENT_GO_LEASE_SECONDS + CLIENT_GO_RETRY_SECONDS),
+                    )
+
+    def failovers(self, elector: str, number: signal.Signals) -> list[float]:
+        with (
+            filled_database(self.server, "leasehold_cluster", 0, 0) as database,
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            gateway = PythonTerms(function="benchmarks.cluster:note")
+            contract = Contract(
+                target=TARGET,
+                scope="cluster",
+                guarantee="keyed",
+                gateway=gateway,
+                call_timeout_seconds=4,
+                connect_timeout_seconds=2,
+            )
+            asyncio.run(publish(database.url, contract))
+            notes = Path(folder) / "notes"
+            notes.touch()
+            environment = _TIMES | {
+                "LEASEHOLD_DATABASE_URL": database.url,
+                "LEASEHOLD_ELECTOR": elector,
+                NOTES: str(notes),
+            }
+            with (
+                running(2, environment, folder) as members,
+                psycopg.connect(database.url, autocommit=True) as connection,
+            ):
+                return [self.one(members, connection, notes, number) for _ in range(self.runs)]
+
+    def one(
+        self,
+        members: Members,
+        connection: psycopg.Connection[Any],
+        notes: Path,
+        number: signal.Signals,
+    ) -> float:
+        leader, _ = self.call(connection, notes)
+        sent_at = time.monotonic()
+        members.end(leader, number)
+        successor, begun_at = self.call(connection, notes)
+        if successor == leader:
+            raise EngineFailed("the leader outlived its end")
+        members.replace()
+        return begun_at - sent_at
+
+    def call(self, connection: psycopg.Connection[Any], notes: Path) -> tuple[int, float]:
+        """Hand one intent in, and wait for its call: by which process, and when."""
+        [intent_id] = connection.execute(
+            "SELECT leasehold.enqueue_intent(%s, '1')", [TARGET]
+        ).fetchone() or [None]
+        ends_at = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < ends_at:
+            for line in notes.read_text().splitlines():
+                begun_at, process, called = line.split()
+                if called == str(intent_id):
+                    return int(process), float(begun_at)
+            time.sleep(0.005)
+        raise EngineFailed("nobody called")
+
+    def throughput(self) -> None:
+        rates: dict[str, list[float]] = {"leasehold": [], "leasehold_cluster": []}
+        for _ in range(2):
+            for name, found in rates.items():
+                with filled_database(self.server, name, self.drained, 120) as database:
+                    told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)
+                found.append(told["items"] / told["seconds"])
+        worker = f"drain of {self.drained:,}: one competing worker"
+        one, leader = (statistics.median(found) for found in rates.values())
+        self.add(worker, one, "items/s")
+        self.add(f"drain of {self.drained:,}: one leader", leader, "items/s", worker, leader / one)
+
+    def rebuild(self) -> None:
+        """How long a new leader needs until it acts, and what it then has in memory."""
+        found: dict[int, tuple[float, float]] = {}
+        for backlog in (1_000, self.backlog):
+            with (
+                filled_database(self.server, "leasehold_cluster", 0, 0) as database,
+                tempfile.TemporaryDirectory() as folder,
+            ):
+                with psycopg.connect(database.url, autocommit=True) as connection:
+                    scripts.fill_cluster(connection, backlog)
+                with running(1, _TIMES | {"LEASEHOLD_DATABASE_URL": database.url}, folder) as one:
+                    found[backlog] = one.seconds_to_build(), one.resident_mib()
+        (few_seconds, few_memory), (many_seconds, many_memory) = found.values()
+        few, many = (f"{backlog:,} pending" for backlog in found)
+        self.add(f"elected to schedule built, {few}", few_seconds * 1e3, "ms")
+        self.add(
+            f"elected to schedule built, {many}",
+            many_seconds * 1e3,
+            "ms",
+            f"elected to schedule built, {few}",
+            many_seconds / few_seconds,
+        )
+        self.add(f"memory of the leader, {few}", few_memory, "MiB")
+        self.add(
+            f"memory of the leader, {many}",
+            many_memory,
+            "MiB",
+            f"memory of the leader, {few}",
+            many_memory / few_memory,
+        )
+
+    def idle_followers(self, count: int) -> None:
+        """Transactions a second by followers at the default timings, beside one leader."""
+        with (
+            filled_database(self.server, "leasehold_cluster", 0, 0) as database,
+            tempfile.TemporaryDirectory() as folder,
+            psycopg.connect(database.url, autocommit=True) as connection,
+        ):
+            environment = {"LEASEHOLD_DATABASE_URL": database.url, "LEASEHOLD_LOG_FORMAT": "json"}
+            rates = []
+            for members in (1, 1 + count):
+                with running(members, environment, folder):
+                    time.sleep(3)
+                    rates.append(transactions_per_second(connection, 15.0))
+        self.add(
+            f"{count} idle followers on the database",
+            (rates[1] - rates[0]) / count,
+            "statements/s each",
+        )
+
+
+class Members:
+    """Processes of `leasehold worker`, each with a log of its own."""
+
+    def __init__(self, count: int, environment: dict[str, str], folder: str) -> None:
+        self._environment = os.environ | environment
+        self._folder = Path(folder)
+        self._count = 0
+        self._processes: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
+        for _ in range(count):
+            self.replace()
+
+    def replace(self) -> None:
+        """Start one more, and wait until it takes part."""
+        self._count += 1
+        log = self._folder / f"worker-{self._count}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "leasehold", "worker"],
+                env=self._environment,
+                cwd=Path(__file__).parent.parent,
+                stdout=stream,
+                stderr=stream,
+            )
+        self._processes[process.pid] = (process, log)
+        self.event(log, "worker_started")
+
+    def end(self, pid: int, number: signal.Signals) -> None:
+        process, _ = self._processes.pop(pid)
+        process.send_signal(number)
+
+    def event(self, log: Path, name: str) -> dict[str, Any]:
+        ends_at = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < ends_at:
+            for line in log.read_text().splitlines():
+                if line.startswith("{") and f'"{name}"' in line:
+                    return json.loads(line)
+            time.sleep(0.01)
+        raise EngineFailed(f"no {name}: {log.read_text()[-300:]}")
+
+    def seconds_to_build(self) -> float:
+        [(_, log)] = self._processes.values()
+        built = self.event(log, "schedule_built")
+        acquired = self.event(log, "leader_acquired")
+        return moment(built) - moment(acquired)
+
+    def resident_mib(self) -> float:
+        [pid] = self._processes
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def close(self) -> None:
+        for process, _ in self._processes.values():
+            process.kill()
+            process.wait()
+
+
+def moment(line: dict[str, Any]) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(line["timestamp"]).timestamp()
+
+
+def transactions_per_second(connection: psycopg.Connection[Any], seconds: float) -> float:
+    statement = (
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
+        " WHERE datname = current_database()"
+    )
+    counts = []
+    for wait in (0.0, seconds):
+        time.sleep(wait)
+        connection.execute("SELECT pg_stat_clear_snapshot()")
+        [count] = connection.execute(statement).fetchone() or [0]
+        counts.append(count)
+    return (counts[1] - counts[0]) / seconds
+
+
+@contextmanager
+def running(count: int, environment: dict[str, str], folder: str) -> Iterator[Members]:
+    members = Members(count, environment, folder)
+    try:
+        yield members
+    finally:
+        members.close()
