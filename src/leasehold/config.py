@@ -75,6 +75,21 @@ class Settings(BaseSettings):
     reaper: bool = True
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     metrics_host: str = "127.0.0.1"
+    # Of `leasehold serve`. Without authentication only on loopback.
+    http_host: str = "127.0.0.1"
+    http_port: int = Field(default=8080, ge=0, le=65535)
+    http_tls_cert: FilePath | None = None
+    http_tls_key: FilePath | None = None
+    http_auth: bool = True
+    # How long a balancer is given to see that this instance is going, before it takes no more.
+    http_drain_seconds: float = Field(default=5.0, ge=0, le=600)
+    http_requests_max: int = Field(default=1000, ge=1, le=100_000)
+    # Intents that may wait to be handed in together.
+    http_waiting_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    # How long a revoked token may still be good.
+    http_token_seconds: float = Field(default=2.0, ge=0.1, le=30)
+    # False: this instance takes intents and answers, but submits none.
+    execute: bool = True
     log_format: Literal["json", "console"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -51,6 +51,11 @@ COMMANDS = {
         "sandbox",
         "Run a gateway of each class, with a dial for trouble. The first line says where it is.",
     ),
+    "serve": Entry(
+        "leasehold.cli.serve",
+        "serve",
+        "Take intents over HTTP and submit them, until SIGTERM or Ctrl-C.",
+    ),
     "targets": Entry(
         "leasehold.cli.targets",
         "app",

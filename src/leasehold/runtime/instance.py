@@ -15,6 +15,7 @@ import os
 import socket
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,6 +38,7 @@ from leasehold.runtime.listener import Listener
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.presence import Presence
 from leasehold.runtime.queue_watch import QueueWatch
+from leasehold.runtime.scopes import ScopeState
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -133,6 +135,27 @@ class Instance:
     def timings(self) -> Timings:
         """Give the timings as they are now."""
         return self._settings.timings()
+
+    def scopes(self) -> dict[str, ScopeState]:
+        """Say what this instance is in each scope, for those who ask whether it is well."""
+        now, clock = datetime.now(UTC), self._claims.clock()
+        found = {"item": ScopeState(mode="competing", holder_id=self.worker_id)}
+        for one in self.cluster.leaderships:
+            term, seen = one.term, one.seen
+            if term is not None:
+                # The database's word, less what clocks may differ by.
+                expires_at = now + timedelta(seconds=term.seconds_left(clock))
+                state = ScopeState(
+                    mode="leader", holder_id=self.worker_id, lease_expires_at=expires_at
+                )
+            else:
+                state = ScopeState(
+                    mode="follower",
+                    holder_id=seen.holder_id if seen else None,
+                    lease_expires_at=seen.expires_at if seen else None,
+                )
+            found[f"cluster/{one.lease_name}"] = state
+        return found
 
     def apply(self, settings: Settings) -> None:
         """Take over timings and concurrency while running."""

@@ -92,6 +92,16 @@ class HttpServer:
             if self._running.done():
                 self._running.result()
 
+    async def until(self, stop: asyncio.Event) -> None:
+        """Serve until somebody says stop; raises where serving ended by itself."""
+        asked = asyncio.create_task(stop.wait())
+        running = self._running
+        waited = {asked} if running is None else {asked, running}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if running is not None and running.done():
+            running.result()
+
     async def stop(self) -> None:
         """Take no more connections, answer what was asked, and hang up."""
         self._server.should_exit = True

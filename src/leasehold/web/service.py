@@ -11,6 +11,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.intake.batching import Batching
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.loop import Loop
+from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.web.access_log import AccessLog
 from leasehold.web.auth import TokenBook
 from leasehold.web.body import Bodies
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from leasehold.coordination.service import Service
     from leasehold.observe.logs import Format
     from leasehold.runtime.scopes import ScopeState
     from leasehold.store.postgres.roles import RoleStores
@@ -95,7 +97,8 @@ class WebService:
     async def __aenter__(self) -> Self:
         # Nobody is to be refused only because we have not looked yet.
         await self.tokens.step()
-        services = (self.tokens, self.queue_limits, self.waits, self.events)
+        services: list[Service] = [self.tokens, self.queue_limits, self.waits, self.events]
+        services.append(QueueWatch(self.stores.reader, self.metrics))
         self._loops = [Loop(service, self.settings.instance_id) for service in services]
         return self
 
