@@ -97,8 +97,8 @@ async def serve(
         RoleStores(url or database.url, POOL) as stores,
         WebService(stores, settings) as service,
     ):
-        server = HttpServer(create_app(service), Address(port=0), grace_seconds=5)
-        await server.start()
+        server = HttpServer(Address(port=0), grace_seconds=5)
+        await server.start(create_app(service))
         api = Api(database, service, server)
         try:
             yield api

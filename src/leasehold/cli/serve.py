@@ -135,14 +135,15 @@ async def _serve(
 ) -> None:
     """What is opened last ends first: so the instance works until the last answer is given."""
     async with AsyncExitStack() as opened:
+        server = HttpServer(address, grace_seconds=_GRACE_SECONDS)
+        opened.push_async_callback(server.stop)
         stores = await opened.enter_async_context(
             RoleStores(settings.required_database_url(), settings.pool())
         )
         if instance is not None:
             await opened.enter_async_context(instance)
         service = await opened.enter_async_context(_service(settings, stores, instance))
-        server = HttpServer(create_app(service), address, grace_seconds=_GRACE_SECONDS)
-        await server.start()
+        await server.start(create_app(service))
         _LOG.info("serving", url=server.url, worker_id=service.settings.instance_id)
         await server.until(stop)
         service.drain()

@@ -53,28 +53,16 @@ class Address:
 
 
 class HttpServer:
-    """Serves an application: start(), then stop() to answer what was asked and end."""
+    """Has its address from the beginning; start() to serve an application, and stop() to answer
+    what was asked and end.
+    """
 
-    def __init__(self, app: FastAPI, address: Address, *, grace_seconds: float = 30.0) -> None:
+    def __init__(self, address: Address, *, grace_seconds: float = 30.0) -> None:
         self._address = address
+        self._tls = _tls(address)
         self._socket = _bound(address)
-        config = uvicorn.Config(
-            app,
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            # Who the client is, we take from nobody's word.
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=max(1, round(grace_seconds)),
-            backlog=BACKLOG,
-        )
-        config.load()
-        config.ssl = _tls(address)
-        self._server = _WithoutSignals(config)
+        self._grace_seconds = grace_seconds
+        self._server: uvicorn.Server | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -84,10 +72,11 @@ class HttpServer:
         scheme = "http" if self._address.tls_cert is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    async def start(self) -> None:
+    async def start(self, app: FastAPI) -> None:
         """Listen; returns when requests are answered."""
-        self._running = asyncio.create_task(self._server.serve([self._socket]), name="http")
-        while not self._server.started:
+        server = self._server = _WithoutSignals(self._config(app))
+        self._running = asyncio.create_task(server.serve([self._socket]), name="http")
+        while not server.started:
             await asyncio.sleep(0.005)
             if self._running.done():
                 self._running.result()
@@ -104,10 +93,30 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Take no more connections, answer what was asked, and hang up."""
-        self._server.should_exit = True
+        if self._server is not None:
+            self._server.should_exit = True
         if self._running is not None:
             await self._running
         self._socket.close()
+
+    def _config(self, app: FastAPI) -> uvicorn.Config:
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # Who the client is, we take from nobody's word.
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(self._grace_seconds)),
+            backlog=BACKLOG,
+        )
+        config.load()
+        config.ssl = self._tls
+        return config
 
 
 class _WithoutSignals(uvicorn.Server):

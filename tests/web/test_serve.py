@@ -1,0 +1,225 @@
+"""`leasehold serve` as a process: it takes and submits, tells a balancer, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+import subprocess
+
+import httpx
+import pytest
+
+from leasehold.gateway.sandbox import Sandbox
+from tests.support.command import assert_one_line_of_error, leasehold
+from tests.support.engine import Engine, until
+from tests.support.serving import Serving, eventually
+from tests.support.tcp_proxy import TcpProxy
+
+SMS = {"target": "sms", "payload": {"to": "+41"}}
+
+
+@pytest.fixture
+async def sandbox():
+    async with Sandbox(seed=1) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def engine(database, outbox, sandbox, tmp_path):
+    engine = Engine(database, outbox, sandbox, tmp_path)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def serving(database, tmp_path):
+    """Starts processes, and sees to their end."""
+    started = []
+
+    def start(*arguments, **more):
+        log = tmp_path / f"serve-{len(started)}.log"
+        started.append(Serving(database, log, *arguments, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+async def test_intent_that_is_handed_in_is_submitted_by_the_same_process(engine, serving):
+    engine.publish("sms")
+    async with await serving().client() as client:
+        response = await client.post("/v1/intents?wait_seconds=30", json=SMS)
+        assert response.status_code == 201
+        assert response.json()["intent"]["status"] == "accepted", response.text
+        ready = (await client.get("/readyz")).json()
+        [instance] = (await client.get("/v1/instances")).json()["instances"]
+    assert ready["status"] == "ready"
+    assert ready["scopes"]["item"]["mode"] == "competing"
+    assert ready["scopes"]["item"]["holder_id"] == ready["instance_id"] == instance["instance_id"]
+
+
+async def test_instance_that_does_not_execute_takes_intents_for_those_that_do(
+    outbox, serving, database
+):
+    outbox.publish("sms")
+    one = serving("--no-execute")
+    async with await one.client() as client:
+        response = await client.post("/v1/intents", json=SMS)
+        assert response.status_code == 201
+        assert (await client.get("/readyz")).json()["scopes"]["item"]["mode"] == "off"
+    assert outbox.status(response.json()["intent_id"]) == "pending"
+    assert database.execute("SELECT 1 FROM leasehold.instances") == []
+
+
+async def test_readiness_tells_leader_from_follower_and_both_are_ready(engine, serving):
+    engine.publish("orders", scope="cluster")
+    started = [
+        serving(
+            cluster_acquire_seconds="0.2", cluster_lease_seconds="10", cluster_renew_seconds="2"
+        )
+        for _ in range(2)
+    ]
+    name = "cluster/submission-manager-executor"
+
+    async def roles():
+        found = []
+        for one in started:
+            async with await one.client() as client:
+                response = await client.get("/readyz")
+                assert response.status_code == 200
+                found.append(response.json()["scopes"].get(name))
+        told = all(found) and {one["mode"] for one in found} == {"leader", "follower"}
+        return found if told else None
+
+    found = await eventually(roles)
+    assert len({one["holder_id"] for one in found}) == 1
+    assert all(one["lease_expires_at"] for one in found)
+
+
+async def test_drain_turns_readiness_first_answers_all_and_ends_with_nothing_lost(engine, serving):
+    engine.publish("sms")
+    one = serving(http_drain_seconds="1.5")
+    async with await one.client() as client:
+        first = await client.post("/v1/intents", json=SMS)
+        one.send(signal.SIGTERM)
+        await one.logged("draining")
+        response = await client.get("/readyz")
+        assert (response.status_code, response.json()["status"]) == (503, "draining")
+        assert (await client.get("/healthz")).status_code == 200
+        late = await client.post("/v1/intents", json=SMS)
+        assert late.status_code == 201
+        assert late.headers["connection"] == "close"
+    assert await one.ended() == 0
+    for response in (first, late):
+        assert engine.outbox.status(response.json()["intent_id"]) in {"accepted", "pending"}
+    assert one.lines("worker_stopped")
+
+
+async def test_who_waits_or_listens_is_let_go_when_the_instance_ends(outbox, serving):
+    outbox.publish("sms")
+    one = serving("--no-execute")
+    async with await one.client() as client, client.stream("GET", "/v1/events") as events:
+        lines = events.aiter_lines()
+        assert (await anext(lines)).startswith("retry:")
+        waiting = asyncio.create_task(client.post("/v1/intents?wait_seconds=30", json=SMS))
+        await until(lambda: outbox.claim())
+        one.send(signal.SIGTERM)
+        response = await waiting
+        assert response.status_code == 201
+        assert response.json()["intent"]["status"] == "pending"
+        assert [line async for line in lines if line.startswith("data")] == []
+    assert await one.ended() == 0
+
+
+async def test_database_that_is_away_is_told_and_forgiven(outbox, serving, database):
+    outbox.publish("sms")
+    async with TcpProxy(database.url) as proxy:
+        one = serving("--no-execute", url=proxy.through(database.url))
+        async with await one.client() as client:
+            assert (await client.post("/v1/intents", json=SMS)).status_code == 201
+            proxy.cut()
+            response = await client.post("/v1/intents", json=SMS)
+            assert (response.status_code, response.json()["code"]) == (503, "database_unavailable")
+            assert int(response.headers["retry-after"]) > 0
+
+            async def answers(status):
+                return (await client.get("/readyz")).status_code == status
+
+            await eventually(lambda: answers(503))
+            assert (await client.get("/healthz")).status_code == 200
+            proxy.heal()
+            await eventually(lambda: answers(200))
+
+            async def is_taken():
+                return (await client.post("/v1/intents", json=SMS)).status_code == 201
+
+            await eventually(is_taken)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+async def test_certificate_is_served_and_plain_text_is_not(outbox, serving, certificate):
+    outbox.publish("sms")
+    cert, key = certificate
+    one = serving("--no-execute", "--tls-cert", str(cert), "--tls-key", str(key))
+    url = await one.url()
+    assert url.startswith("https://")
+    trusted = ssl.create_default_context(cafile=str(cert))
+    async with await one.client(verify=trusted) as client:
+        assert (await client.post("/v1/intents", json=SMS)).status_code == 201
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.TransportError):
+            await client.get(f"{url.replace('https', 'http')}/healthz")
+
+
+def test_what_cannot_be_served_is_said_in_one_line(database, tmp_path):
+    for arguments, part in (
+        (["--no-auth", "--host", "0.0.0.0"], "--no-auth is refused on 0.0.0.0"),
+        (["--tls-cert", str(tmp_path / "none.pem")], "HTTP_TLS_CERT"),
+        (["--host", "192.0.2.1"], "cannot serve on 192.0.2.1:8080"),
+    ):
+        result = leasehold("serve", *arguments, url=database.url)
+        assert_one_line_of_error(result, part)
+
+
+def test_login_without_the_roles_is_told_which_it_lacks(database):
+    result = leasehold("serve", "--port", "0", url=database.url_as("executor"))
+    assert_one_line_of_error(result, "GRANT leasehold_", "leasehold_ingest", "leasehold_api")
+
+
+async def test_access_log_tells_of_each_request_but_no_secret(outbox, serving):
+    outbox.publish("sms")
+    one = serving("--no-execute")
+    async with await one.client() as client:
+        sent = SMS | {"payload": {"secret": "hush"}}
+        headers = {"X-Request-Id": "mine-1", "Idempotency-Key": "key-1"}
+        response = await client.post("/v1/intents", json=sent, headers=headers)
+        assert response.headers["x-request-id"] == "mine-1"
+        made = await client.get("/v1/%0aintents?x=hush", headers={"X-Request-Id": "a b"})
+        assert made.headers["x-request-id"] != "a b"
+    lines = await until(lambda: one.lines("request") if len(one.lines("request")) >= 2 else None)
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+        ("POST", "/v1/intents", 201),
+        ("GET", "/v1/%0aintents", 404),
+    ]
+    assert lines[0]["request_id"] == "mine-1"
+    assert lines[0]["token"]
+    assert lines[0]["milliseconds"] > 0
+    text = one.log.read_text()
+    assert "hush" not in text
+    assert one.token not in text
