@@ -1,0 +1,13 @@
+-- The login of instances that serve the HTTP API and execute: a member of the roles that they act as,
+-- one at a time, and of nothing else. Run it after `leasehold migrate`, as who migrates; safe to
+-- repeat. Then give it a way to log in: ALTER ROLE leasehold_instance PASSWORD '...'.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'leasehold_instance') THEN
+    CREATE ROLE leasehold_instance LOGIN NOINHERIT CONNECTION LIMIT 200;
+  END IF;
+END
+$$;
+
+GRANT leasehold_ingest, leasehold_readonly, leasehold_operator, leasehold_auditor, leasehold_api,
+      leasehold_executor TO leasehold_instance;
