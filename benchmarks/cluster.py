@@ -1,8 +1,8 @@
 """One leader among many: how soon it is replaced, what it does alone, what its followers cost.
 
-Failover lasts from the signal to the first call of the successor. The lease is 5 seconds here and a
-follower asks every second; beside it stands what client-go's leader election promises at its
-published timing (lease 15, renew 10, retry 2): up to lease + retry after a crash.
+Failover lasts from the signal to the first call of the successor. The lease is 5 seconds here, and
+followers ask at least every second. Beside it stands what client-go's leader election promises at
+its published timing (lease 15, renew 10, retry 2): up to lease + retry after a crash.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +38,26 @@ if TYPE_CHECKING:
 
     Add = Callable[..., None]
 
-LEASE_SECONDS = 5.0
 CLIENT_GO_LEASE_SECONDS, CLIENT_GO_RETRY_SECONDS = 15.0, 2.0
 TARGET = "led"
 NOTES = "LEASEHOLD_BENCHMARK_NOTES"
 _PATIENCE_SECONDS = 60.0
-_TIMES = {
-    "LEASEHOLD_CLUSTER_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
-    "LEASEHOLD_CLUSTER_RENEW_SECONDS": "1",
-    "LEASEHOLD_CLUSTER_ACQUIRE_SECONDS": "1",
-    "LEASEHOLD_POOL_WAIT_SECONDS": "1",
-    "LEASEHOLD_STATEMENT_SECONDS": "1",
-    "LEASEHOLD_LOCK_SECONDS": "0.5",
-    "LEASEHOLD_LOG_FORMAT": "json",
-}
+
+
+@dataclass(frozen=True)
+class Amounts:
+    lease_seconds: float = 5.0
+    runs: int = 20
+    drained: int = 50_000
+    backlog: int = 1_000_000
+    followers: int = 20
+    idle_seconds: float = 15.0
+
+
+FULL = Amounts()
+SMOKE = Amounts(
+    lease_seconds=2.0, runs=1, drained=200, backlog=2_000, followers=2, idle_seconds=2.0
+)
 
 
 async def note(submission: Submission) -> Accepted:
@@ -62,22 +69,27 @@ async def note(submission: Submission) -> Accepted:
 
 
 class ClusterBenchmark:
-    """Every measurement of scope cluster; `runs` elections of each kind."""
+    """Every measurement of scope cluster."""
 
-    def __init__(
-        self, server: BenchmarkServer, add: Add, runs: int, drained: int, backlog: int
-    ) -> None:
+    def __init__(self, server: BenchmarkServer, amounts: Amounts, add: Add) -> None:
         self.server = server
+        self.amounts = amounts
         self.add = add
-        self.runs = runs
-        self.drained = drained
-        self.backlog = backlog
+        self.times = {
+            "LEASEHOLD_CLUSTER_LEASE_SECONDS": f"{amounts.lease_seconds:g}",
+            "LEASEHOLD_CLUSTER_RENEW_SECONDS": f"{amounts.lease_seconds / 5:g}",
+            "LEASEHOLD_CLUSTER_ACQUIRE_SECONDS": "1",
+            "LEASEHOLD_POOL_WAIT_SECONDS": "0.5",
+            "LEASEHOLD_STATEMENT_SECONDS": "1",
+            "LEASEHOLD_LOCK_SECONDS": "0.5",
+            "LEASEHOLD_LOG_FORMAT": "json",
+        }
 
     def run(self) -> None:
         self.failover()
         self.throughput()
         self.rebuild()
-        self.idle_followers(20)
+        self.idle_followers()
 
     def failover(self) -> None:
         reference = "client-go: crash to next leader, at most"
@@ -93,7 +105,7 @@ class ClusterBenchmark:
                 if (elector, number) == ("row", signal.SIGKILL):
                     self.add(
                         f"{name}, {percent}, in leases",
-                        value / LEASE_SECONDS,
+                        value / self.amounts.lease_seconds,
                         "leases",
                         reference,
                         value / (CLIENT_GO_LEASE_SECONDS + CLIENT_GO_RETRY_SECONDS),
@@ -110,13 +122,13 @@ class ClusterBenchmark:
                 scope="cluster",
                 guarantee="keyed",
                 gateway=gateway,
-                call_timeout_seconds=4,
-                connect_timeout_seconds=2,
+                call_timeout_seconds=1,
+                connect_timeout_seconds=0.5,
             )
             asyncio.run(publish(database.url, contract))
             notes = Path(folder) / "notes"
             notes.touch()
-            environment = _TIMES | {
+            environment = self.times | {
                 "LEASEHOLD_DATABASE_URL": database.url,
                 "LEASEHOLD_ELECTOR": elector,
                 NOTES: str(notes),
@@ -125,7 +137,9 @@ class ClusterBenchmark:
                 running(2, environment, folder) as members,
                 psycopg.connect(database.url, autocommit=True) as connection,
             ):
-                return [self.one(members, connection, notes, number) for _ in range(self.runs)]
+                return [
+                    self.one(members, connection, notes, number) for _ in range(self.amounts.runs)
+                ]
 
     def one(
         self,
@@ -161,25 +175,33 @@ class ClusterBenchmark:
         rates: dict[str, list[float]] = {"leasehold": [], "leasehold_cluster": []}
         for _ in range(2):
             for name, found in rates.items():
-                with filled_database(self.server, name, self.drained, 120) as database:
+                with filled_database(self.server, name, self.amounts.drained, 120) as database:
                     told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)
                 found.append(told["items"] / told["seconds"])
-        worker = f"drain of {self.drained:,}: one competing worker"
+        worker = f"drain of {self.amounts.drained:,}: one competing worker"
         one, leader = (statistics.median(found) for found in rates.values())
         self.add(worker, one, "items/s")
-        self.add(f"drain of {self.drained:,}: one leader", leader, "items/s", worker, leader / one)
+        self.add(
+            f"drain of {self.amounts.drained:,}: one leader",
+            leader,
+            "items/s",
+            worker,
+            leader / one,
+        )
 
     def rebuild(self) -> None:
         """How long a new leader needs until it acts, and what it then has in memory."""
         found: dict[int, tuple[float, float]] = {}
-        for backlog in (1_000, self.backlog):
+        for backlog in (1_000, self.amounts.backlog):
             with (
                 filled_database(self.server, "leasehold_cluster", 0, 0) as database,
                 tempfile.TemporaryDirectory() as folder,
             ):
                 with psycopg.connect(database.url, autocommit=True) as connection:
                     scripts.fill_cluster(connection, backlog)
-                with running(1, _TIMES | {"LEASEHOLD_DATABASE_URL": database.url}, folder) as one:
+                with running(
+                    1, self.times | {"LEASEHOLD_DATABASE_URL": database.url}, folder
+                ) as one:
                     found[backlog] = one.seconds_to_build(), one.resident_mib()
         (few_seconds, few_memory), (many_seconds, many_memory) = found.values()
         few, many = (f"{backlog:,} pending" for backlog in found)
@@ -200,8 +222,9 @@ class ClusterBenchmark:
             many_memory / few_memory,
         )
 
-    def idle_followers(self, count: int) -> None:
+    def idle_followers(self) -> None:
         """Transactions a second by followers at the default timings, beside one leader."""
+        count = self.amounts.followers
         with (
             filled_database(self.server, "leasehold_cluster", 0, 0) as database,
             tempfile.TemporaryDirectory() as folder,
@@ -211,13 +234,11 @@ class ClusterBenchmark:
             rates = []
             for members in (1, 1 + count):
                 with running(members, environment, folder):
-                    time.sleep(3)
-                    rates.append(transactions_per_second(connection, 15.0))
-        self.add(
-            f"{count} idle followers on the database",
-            (rates[1] - rates[0]) / count,
-            "statements/s each",
-        )
+                    rates.append(transactions_per_second(connection, self.amounts.idle_seconds))
+        alone = "transactions on the database by an idle leader"
+        self.add(alone, rates[0], "1/s")
+        together = f"transactions on the database by an idle leader and {count} followers"
+        self.add(together, rates[1], "1/s", alone, rates[1] / rates[0])
 
 
 class Members:

@@ -24,7 +24,7 @@ class Engine(peer_leasehold.Engine):
                 guarantee="keyed",
                 gateway=PythonTerms(function="benchmarks.peer_leasehold:accept"),
                 concurrency=peer_leasehold.CONCURRENCY,
-                call_timeout_seconds=4,
-                connect_timeout_seconds=2,
+                call_timeout_seconds=1,
+                connect_timeout_seconds=0.5,
             ),
         )

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
-from benchmarks import scripts
+from benchmarks import cluster, scripts
 from benchmarks.peer_engine import BULK
 from benchmarks.peer_process import OURS, PEERS, EngineFailed, Talk, ask, filled_database
 from benchmarks.peer_workers import one_and_two_workers
@@ -54,6 +54,7 @@ class Amounts:
     remembered: int = 500_000
     through_sandbox: int = 4_000
     rounds: int = 3
+    cluster: cluster.Amounts = cluster.FULL
     # A slow engine is filled and drained no longer than this, and measured by what it did.
     seconds_max: float = 30.0
 
@@ -65,6 +66,7 @@ SMOKE = Amounts(
     remembered=100,
     through_sandbox=20,
     rounds=1,
+    cluster=cluster.SMOKE,
     seconds_max=3.0,
 )
 
@@ -92,6 +94,7 @@ class PeersBenchmark:
         self.one_by_one()
         self.memory()
         self.workers()
+        self.leaders()
 
     def drain(self) -> None:
         """In turns, so that noise falls on all; what one call hands in is measured on the way."""
@@ -217,6 +220,9 @@ class PeersBenchmark:
         name = "gateway of 20 ms: one worker"
         self.add(name, one, "items/s")
         self.add("gateway of 20 ms: two workers", two, "items/s", name, two / one)
+
+    def leaders(self) -> None:
+        cluster.ClusterBenchmark(self.server, self.amounts.cluster, self.add).run()
 
     def remaining(self) -> list[str]:
         return list(self.engines)

@@ -41,7 +41,8 @@ A batch function gives a verdict per row and raises only when the whole call is 
 | `22023` | an argument that no call may have: NULL, negative, absurd |
 | `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; else a defect |
 
-The only channel notified on is `leasehold_due`, by `notify_targets`; its payload is the target.
+Two channels are notified on: `leasehold_due` by `notify_targets`, with the target as payload, and
+`leasehold_lease` by `release_lease`, with the lease's name. Both are hints: polling is correct without them.
 """
 
 _INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}

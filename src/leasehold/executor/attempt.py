@@ -176,9 +176,12 @@ class Attempts:
 
     async def _run(self, held: Held, served: Served, step: Step) -> None:
         now = self._claims.clock()
-        if not held.is_trusted(now):
+        if not held.may_call(now):
             _LOG.warning("call_not_made", why="the lease is not trusted", **self._names(held))
             self._claims.let_go([held])
+            if held.is_trusted(now):
+                # Of a leader whose renewal is late. Only a new term tells what has been begun.
+                self._trouble(DatabaseUnavailable("the lease was not renewed in time for a call"))
             return
         held.stage = Stage.CALLING
         held.abort_at = min(

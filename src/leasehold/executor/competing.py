@@ -71,6 +71,9 @@ class CompetingExecutor:
             self._hungry.add(target)
             self.wake.set()
 
+    def lease_is_free(self, lease_name: str) -> None:
+        """Claims need no lease of a group."""
+
     def look_everywhere(self) -> None:
         """Take the hint that nobody knows what there is to claim."""
         self._look_at = self._claims.clock()

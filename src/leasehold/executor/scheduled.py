@@ -49,6 +49,8 @@ SIZE_MAX = 4 * WINDOW
 PAGE = 1_000
 PAGES_PER_STEP = 5
 RECONCILE_SECONDS = 60.0
+# While a renewal is late and nothing may be begun.
+HELD_BACK_SECONDS = 0.05
 _FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 
@@ -119,9 +121,7 @@ class ScheduledExecutor:
 
     async def _step(self) -> Pause:
         now = self._claims.clock()
-        for held in self._claims.overdue():
-            if self.attempts is not None:
-                self.attempts.abort(held)
+        self._abort_overdue()
         if self._term.is_closing or self._term.is_over(now):
             return _IDLE
         if not self._is_built:
@@ -129,15 +129,23 @@ class ScheduledExecutor:
         elif now >= self._refresh_at:
             await self._refresh()
         self._forget_finished()
-        if self._claims.clock() >= self._reconcile_at:
-            await self._reconcile()
-        elif self._schedule.is_displaced or (
-            self._schedule.is_partial and len(self._schedule) < LOW_WATER
-        ):
-            await self._read_window()
+        await self._look_anew_if_needed()
         is_more = await self._start_due()
         self._metrics.schedule(self._term.lease.name, len(self._schedule))
         return AGAIN if is_more else Pause(self._seconds_until_next())
+
+    def _abort_overdue(self) -> None:
+        for held in self._claims.overdue():
+            if self.attempts is not None:
+                self.attempts.abort(held)
+
+    async def _look_anew_if_needed(self) -> None:
+        """Every now and then; when what we have runs out; when something urgent was left out."""
+        schedule = self._schedule
+        if self._claims.clock() >= self._reconcile_at:
+            await self._reconcile()
+        elif schedule.is_displaced or (schedule.is_partial and len(schedule) < LOW_WATER):
+            await self._read_window()
 
     async def _build(self) -> None:
         rows = await self._read_window()
@@ -239,7 +247,7 @@ class ScheduledExecutor:
         """Start as much as there is room for. Says whether there may be more."""
         now = self._claims.clock()
         free = min(self._claims.free_slots, (self._claims.slots + 1) // 2)
-        if not free or self.attempts is None:
+        if not free or self.attempts is None or not self._term.may_start(now):
             return False
         rows = self._schedule.take(now, self._rooms(), free)
         if not rows or self._term.is_over(now):
@@ -286,5 +294,5 @@ class ScheduledExecutor:
         waits = [self._refresh_at - now, self._reconcile_at - now]
         due = self._schedule.seconds_until_due(now)
         if due is not None:
-            waits.append(due)
+            waits.append(due if self._term.may_start(now) else HELD_BACK_SECONDS)
         return max(0.001, min(waits))

@@ -72,6 +72,12 @@ class Cluster:
         if tenure is not None:
             tenure.executor.hint()
 
+    def lease_is_free(self, lease_name: str) -> None:
+        """Take the hint that a leader has let go: stand for election now."""
+        leadership = self._leaderships.get(lease_name)
+        if leadership is not None:
+            leadership.wake.set()
+
     def look_everywhere(self) -> None:
         """Take the hint that nobody knows what has changed."""
         for tenure in self._tenures.values():

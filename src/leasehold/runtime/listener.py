@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.service import Pause
 
+DUE_CHANNEL = "leasehold_due"
+LEASE_CHANNEL = "leasehold_lease"
 # Between two proofs that the connection is alive.
 LISTEN_SECONDS = 30.0
 _CONNECT_SECONDS = 5
@@ -32,6 +34,10 @@ class Hinted(Protocol):
 
     def work_is_due(self, target: str) -> None:
         """Take the hint that a target has work."""
+        ...
+
+    def lease_is_free(self, lease_name: str) -> None:
+        """Take the hint that a leader has let go."""
         ...
 
     def look_everywhere(self) -> None:
@@ -64,8 +70,7 @@ class Listener:
         try:
             connection = self._connection or await self._connected()
             async for hint in connection.notifies(timeout=LISTEN_SECONDS):
-                for one in self._told:
-                    one.work_is_due(hint.payload)
+                self._pass_on(hint)
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await connection.execute("SELECT 1")
         except (psycopg.Error, TimeoutError) as error:
@@ -73,6 +78,13 @@ class Listener:
             said = without_password(str(error) or "no answer", self._parameters)
             raise DatabaseUnavailable(f"listening failed: {said}") from None
         return AGAIN
+
+    def _pass_on(self, hint: psycopg.Notify) -> None:
+        for one in self._told:
+            if hint.channel == LEASE_CHANNEL:
+                one.lease_is_free(hint.payload)
+            else:
+                one.work_is_due(hint.payload)
 
     async def close(self) -> None:
         """Hang up."""
@@ -83,7 +95,7 @@ class Listener:
     async def _connected(self) -> psycopg.AsyncConnection[Any]:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         self._connection = connection
-        await connection.execute("LISTEN leasehold_due")
+        await connection.execute(f"LISTEN {DUE_CHANNEL}; LISTEN {LEASE_CHANNEL}")
         for one in self._told:
             one.look_everywhere()
         return connection
