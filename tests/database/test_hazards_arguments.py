@@ -73,6 +73,7 @@ VALID = {
     "p_lease_tokens": None,
     "p_limit": 10,
     "p_limits": [1],
+    "p_lock_key": 42,
     "p_months_ahead": 1,
     "p_note": "because",
     "p_operator": "operator",
@@ -96,6 +97,7 @@ VALID = {
     "p_until": "2020-01-01T00:00:00Z",
     "p_window": 10,
     "p_worker_id": "worker-1",
+    "p_yield_seconds": 2.0,
 }
 # What looks absurd and is fine.
 WORDS = ["", "a\nb"]  # of a gateway or a person
@@ -106,6 +108,7 @@ FINE = {
     "p_reason": WORDS,
     "p_code": WORDS,
     "p_reference": WORDS,
+    "p_lock_key": [-1, 2**63 - 1],  # all that a hash can be
     "p_payload": [*ANY_JSON, f'"{LONG}"'],  # up to 1 MiB
 }
 # What is refused in words of its own.

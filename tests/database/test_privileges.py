@@ -45,6 +45,7 @@ VIEWS = {"intent_status", "supervisor"}
 INTAKE = ("enqueue_intent", "enqueue_intents")
 EXECUTION = (
     "acquire_lease",
+    "acquire_lease_by_lock",
     "begin_leased_attempts",
     "begin_outbox_attempts",
     "claim_outbox_batch",

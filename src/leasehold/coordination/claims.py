@@ -39,6 +39,10 @@ class Trust(Protocol):
         """Whether nothing may be done any more."""
         ...
 
+    def may_start(self, now: float) -> bool:
+        """Whether something new may be begun."""
+        ...
+
     def seconds_left(self, now: float) -> float:
         """How much of it is left."""
         ...
@@ -80,6 +84,10 @@ class Held:
     def is_trusted(self, now: float) -> bool:
         """Whether we may act under it."""
         return not self.is_lost and not self.trust.is_over(now)
+
+    def may_call(self, now: float) -> bool:
+        """Whether we may make its call now; one that was made may go on for longer."""
+        return not self.is_lost and self.trust.may_start(now)
 
 
 class Claims:

@@ -6,6 +6,9 @@ from before the renewal was asked for. A term ends once and for good: when the d
 the lease is lost, when trust has run out, or when the holder steps down by itself. A holder that is
 elected again gets a new term; nothing of the old one is written under the new epoch.
 
+While a lease is trusted, what was begun under it may be finished and written. For how long
+something new may be begun is asked apart (`Term.may_start`): by the row as long, by the lock less.
+
 There are two electors, the lease row (`row_lease`) and the session advisory lock
 (`advisory_lock`). Both raise the epoch in the same row and both respect it, so a group may go from
 one to the other while it runs.
@@ -27,6 +30,11 @@ class Elector(Protocol):
     @property
     def trust_seconds(self) -> float:
         """For how long a grant or a renewal may be trusted, counted from when it was asked for."""
+        ...
+
+    @property
+    def start_seconds(self) -> float:
+        """For how long something new may be begun after it; no longer than it is trusted."""
         ...
 
     @property
@@ -59,11 +67,12 @@ class Elector(Protocol):
 class Term:
     """A lease in our hands, from its acquisition to its end."""
 
-    def __init__(self, lease: Lease, trust: TrustWindow) -> None:
+    def __init__(self, lease: Lease, trust: TrustWindow, start: TrustWindow | None = None) -> None:
         self.lease = lease
         self.ended = asyncio.Event()
         self.why_closing: str | None = None
         self._trust = trust
+        self._start = start or trust
 
     @property
     def is_closing(self) -> bool:
@@ -74,13 +83,18 @@ class Term:
         """Whether nothing may be done any more under the lease."""
         return self.ended.is_set() or self._trust.is_over(now)
 
+    def may_start(self, now: float) -> bool:
+        """Whether something new may be begun; the next renewal may allow what now is not."""
+        return not self.is_over(now) and self._start.may_start(now)
+
     def seconds_left(self, now: float) -> float:
         """For how long we may still believe in it."""
         return 0.0 if self.ended.is_set() else self._trust.seconds_left(now)
 
-    def renewed(self, trust: TrustWindow) -> None:
+    def renewed(self, trust: TrustWindow, start: TrustWindow | None = None) -> None:
         """Believe in it for longer."""
         self._trust = trust
+        self._start = start or trust
 
     def close(self, why: str) -> None:
         """Start nothing more under it. The first reason is the one that is told."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from leasehold.coordination.answered import answered_within
 from leasehold.coordination.elector import Term
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.errors import LeaseholdError, LeaseLost, NotLeader
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 JITTER = 0.2
 # To let go is a courtesy to the successor: nobody waits long for it.
 RELEASE_SECONDS = 2.0
+# A leader that renews several times a second says so less often.
+TOLD_SECONDS = 10.0
 
 _LOG = get_logger(__name__)
 
@@ -76,6 +78,7 @@ class Leadership:
         self._term: Term | None = None
         self._tenure: Tenure | None = None
         self._renew_at = 0.0
+        self._tell_at = 0.0
 
     @property
     def term(self) -> Term | None:
@@ -87,6 +90,23 @@ class Leadership:
     def is_leader(self) -> bool:
         """Whether this instance leads, as far as it may believe so."""
         return self.term is not None
+
+    def require_lease(self) -> Lease:
+        """Give the lease under which this instance leads now, to act and to write under; raises
+        NotLeader where it does not.
+        """
+        term = self.term
+        if term is None or not term.may_start(self._clock()):
+            holder_id = self.seen.holder_id if self.seen else None
+            leads = f"{holder_id} was last seen to" if holder_id else "who does is not known"
+            _LOG.warning("not_leader", holder_now=holder_id, **self._names(self.seen))
+            raise NotLeader(
+                f"{self.holder_id} does not lead {self.lease_name!r} ({leads}): ask the leader, or "
+                "wait until this instance is elected",
+                lease_name=self.lease_name,
+                holder_id=holder_id,
+            )
+        return term.lease
 
     async def step(self) -> Pause:
         """Ask for the lease, or keep it, or end the term."""
@@ -126,9 +146,11 @@ class Leadership:
             raise
         finally:
             self.wake.set()
-        term.renewed(TrustWindow.counted_from(asked_at, self._elector.trust_seconds))
+        term.renewed(*self._windows(asked_at))
         self._renew_at = asked_at + self._elector.renew_seconds
-        self._tell("leader_renewed", term.lease)
+        if asked_at >= self._tell_at:
+            self._tell_at = asked_at + TOLD_SECONDS
+            self._tell("leader_renewed", term.lease)
 
     def step_down(self, term: Term, error: Exception) -> None:
         """Give leadership up for this error; a lease that is lost ends at once."""
@@ -158,14 +180,19 @@ class Leadership:
         if not answer.is_ours:
             self._metrics.leader(self.lease_name, is_leader=False)
             return Pause(self._until_next_election(answer.seconds_left))
-        trust = TrustWindow.counted_from(asked_at, self._elector.trust_seconds)
-        term = self._term = Term(answer.lease, trust)
+        term = self._term = Term(answer.lease, *self._windows(asked_at))
         self._renew_at = asked_at + self._elector.renew_seconds
         self._metrics.leader(self.lease_name, is_leader=True)
         self._metrics.election(self.lease_name)
         self._tell("leader_acquired", answer.lease)
         self._tenure = self._begin_tenure(self, term)
         return AGAIN
+
+    def _windows(self, asked_at: float) -> tuple[TrustWindow, TrustWindow]:
+        return (
+            TrustWindow.counted_from(asked_at, self._elector.trust_seconds),
+            TrustWindow.counted_from(asked_at, self._elector.start_seconds),
+        )
 
     def _until_next_election(self, seconds_left: float) -> float:
         """As often as is configured, and right after the lease that we saw would end: it is then

@@ -34,6 +34,11 @@ class RowLease:
         return self._timings().cluster_lease_seconds
 
     @property
+    def start_seconds(self) -> float:
+        """The same: nobody takes the row before it expires."""
+        return self.trust_seconds
+
+    @property
     def renew_seconds(self) -> float:
         """How often a leader renews."""
         return self._timings().cluster_renew_seconds

@@ -5,6 +5,7 @@ LeaseholdError
 │   ├── UnknownTarget          no contract is published for the target
 │   └── UnknownIntent          no intent of that id is known
 ├── LeaseLost                  someone newer owns the work; drop the result (P7002)
+├── NotLeader                  only the leader of a group may do that, and we are not it
 ├── InvalidCompletionState     a result that no attempt may have (P7003)
 ├── RetryCeilingReached        no try is left to schedule (P7004)
 ├── IdempotencyConflict        the key was used for another payload (P7005)
@@ -61,6 +62,15 @@ class LeaseLost(LeaseholdError):
         super().__init__(message)
         self.lease_name = lease_name
         self.verdict = verdict
+
+
+class NotLeader(LeaseholdError):
+    """This instance does not lead the group `lease_name`; as far as it knows, `holder_id` does."""
+
+    def __init__(self, message: str, *, lease_name: str, holder_id: str | None = None) -> None:
+        super().__init__(message)
+        self.lease_name = lease_name
+        self.holder_id = holder_id
 
 
 class InvalidCompletionState(LeaseholdError):

@@ -75,6 +75,10 @@ class TrustWindow:
         """Whether nothing may be done any more under the lease."""
         return now >= self.ends_at
 
+    def may_start(self, now: float) -> bool:
+        """Whether something new may be begun."""
+        return not self.is_over(now)
+
     def covers(self, now: float, seconds: float) -> bool:
         """Whether something that takes this long can still end inside."""
         return now + seconds < self.ends_at

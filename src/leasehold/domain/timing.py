@@ -15,6 +15,10 @@ from leasehold.domain.errors import InvalidArgument
 LEASE_SECONDS = 30.0
 # Work that takes longer than this many leases is aborted: nothing is held indefinitely.
 ABORT_LEASES = 3
+# A leader by advisory lock whose last answered ping is this many pings old begins nothing new; it
+# cannot be less than the shortest lease.
+YIELD_PINGS = 4
+YIELD_SECONDS_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class Timings:
     cluster_lease_seconds: float = 60.0
     cluster_renew_seconds: float = 20.0
     cluster_acquire_seconds: float = 30.0
+    cluster_ping_seconds: float = 0.3
     schedule_refresh_seconds: float = 1.0
 
     def __post_init__(self) -> None:
@@ -40,6 +45,21 @@ class Timings:
                 "lease before it ends"
             )
         self.require(LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds)
+
+    @property
+    def cluster_yield_seconds(self) -> float:
+        """How long after its last answered ping a leader by advisory lock may begin something."""
+        return max(YIELD_SECONDS_MIN, YIELD_PINGS * self.cluster_ping_seconds)
+
+    def require_pings(self) -> None:
+        """Refuse pings that are too rare for an advisory lock to be held by."""
+        if self.cluster_yield_seconds > self.cluster_lease_seconds:
+            raise InvalidArgument(
+                f"{YIELD_PINGS} x cluster_ping_seconds, and {YIELD_SECONDS_MIN:g} second "
+                f"({self.cluster_yield_seconds:g}), must not be over cluster_lease_seconds "
+                f"({self.cluster_lease_seconds:g}): a leader must stop beginning before it must "
+                "stop altogether"
+            )
 
     def lease_of(self, contract_lease_seconds: float) -> float:
         """Say how long to claim an item under a contract with this lease."""

@@ -104,7 +104,7 @@ class Pool:
 
     def __init__(self, database_url: str, settings: PoolSettings) -> None:
         self.settings = settings
-        self._parameters = _connect_parameters(database_url, settings)
+        self._parameters = connect_parameters(database_url, settings)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             kwargs=self._parameters,
             min_size=settings.size_min,
@@ -135,7 +135,7 @@ class Pool:
             # On a network that swallows packets neither the server's limit nor a cancellation ends
             # the wait for an answer; an end of the stream does.
             watch = asyncio.get_running_loop().call_later(
-                self.settings.statement_seconds + _ANSWER_SECONDS, _cut, connection
+                self.settings.statement_seconds + _ANSWER_SECONDS, cut, connection
             )
             try:
                 yield connection
@@ -159,7 +159,8 @@ class Pool:
         await connection.close()
 
 
-def _connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, Any]:
+def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, Any]:
+    """Give what every connection of ours is opened with."""
     parameters = connection_parameters(database_url)
     ours: dict[str, Any] = {
         "application_name": settings.application_name,
@@ -199,7 +200,7 @@ def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
         _LOG.warning("the database warns: %s", diagnostic.message_primary)
 
 
-def _cut(connection: Connection) -> None:
+def cut(connection: Connection) -> None:
     """End the stream under a connection, so that whoever reads from it gets an error now."""
     with (
         suppress(OSError, psycopg.Error),

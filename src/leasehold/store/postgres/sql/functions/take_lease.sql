@@ -14,7 +14,8 @@ BEGIN
   UPDATE leasehold.leases l
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
          expires_at = v_now + make_interval(secs => p_lease_seconds),
-         grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds)
+         grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
+         yield_seconds = NULL
    WHERE l.lease_name = p_lease_name AND l.expires_at <= v_now
      AND (l.grace_expires_at <= v_now
           OR NOT EXISTS (SELECT FROM leasehold.outbox_pending p

@@ -315,6 +315,7 @@ CREATE TABLE leasehold.leases (
   renewed_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   grace_expires_at timestamptz NOT NULL,
+  yield_seconds double precision,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column: an acquire is then a key update, which waits for the fenced
@@ -323,7 +324,8 @@ CREATE TABLE leasehold.leases (
   CONSTRAINT leases_name_bounded CHECK (length(lease_name) BETWEEN 1 AND 400),
   CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
   CONSTRAINT leases_epoch_natural CHECK (lease_epoch >= 0),
-  CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at)
+  CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at),
+  CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
 COMMENT ON TABLE leasehold.leases IS
@@ -332,6 +334,9 @@ COMMENT ON COLUMN leasehold.leases.lease_epoch IS
   'The fencing token: +1 on every acquire, never on renew. 0: made, not yet held by anyone.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
   'Second phase of a stream''s expiry: until here a stream with a call in flight is left alone.';
+COMMENT ON COLUMN leasehold.leases.yield_seconds IS
+  'Only of a holder that was elected by an advisory lock: this long after its last renewal it begins nothing'
+  ' new, and whoever then has the lock may take the lease although it has not expired.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

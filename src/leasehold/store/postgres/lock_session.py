@@ -1,0 +1,280 @@
+"""A session of PostgreSQL's own for an advisory lock: never pooled, and dead in good time.
+
+A lock belongs to its session and is free when that has ended. A session whose client is gone
+without a word would never end by itself, so the server is told when to end it: after
+`lease_seconds` without a statement (idle_session_timeout), or without a sign of life while it waits
+for the network (tcp_user_timeout, keepalives). These limits can only be kept by a session that is
+ours alone; a pooler is found out by the process id that the server gives for the session, which is
+not the one that the connection was told at its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+import psycopg
+
+from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
+from leasehold.domain.lease import Lease
+from leasehold.store.answers import Acquisition
+from leasehold.store.postgres.address import without_password
+from leasehold.store.postgres.calls import first_column, rows_of
+from leasehold.store.postgres.errors import translated
+from leasehold.store.postgres.leases import fence
+from leasehold.store.postgres.pool import connect_parameters, cut
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import LiteralString
+
+    from psycopg.rows import AsyncRowFactory
+
+    from leasehold.store.postgres.pool import Connection, PoolSettings
+
+Row = TypeVar("Row")
+
+_CLOSE_SECONDS = 2.0
+# Groups are few; names beyond this many are not compared.
+_NAMES_MAX = 10_000
+_NO_POOLER = (
+    "the advisory-lock elector needs a session of its own, but a pooler stands before the database"
+    ": give the address of the database itself, or elect by the lease row (LEASEHOLD_ELECTOR=row)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Which process of the server a session is; its start tells it from a later one's."""
+
+    pid: int
+    started_at: datetime | None  # not shown to a role that the login is not
+    idle_limit_ms: int
+
+
+class _Ping(NamedTuple):
+    pid: int
+    expires_at: datetime
+
+
+class PostgresLockSession:
+    """LockSession on PostgreSQL."""
+
+    def __init__(
+        self, connection: Connection, settings: PoolSettings, lease_seconds: float
+    ) -> None:
+        self.answer_seconds = settings.call_seconds - settings.wait_seconds
+        self._connection = connection
+        self._lease_seconds = lease_seconds
+        self._turn = asyncio.Lock()  # one statement at a time, and none while it is being closed
+        self._backend: Backend | None = None
+        self._has_failed = False
+
+    @classmethod
+    async def open(
+        cls,
+        database_url: str,
+        settings: PoolSettings,
+        *,
+        lease_seconds: float,
+        holder_id: str,
+        replaces: PostgresLockSession | None = None,
+    ) -> Self:
+        """Connect; refuse what is no session of our own. A session that it replaces is ended,
+        should the server not have noticed that nobody is there any more.
+        """
+        parameters = connect_parameters(database_url, settings)
+        parameters["application_name"] = f"leasehold lock {holder_id}"[:63]
+        parameters["prepare_threshold"] = None
+        limits = _limits(lease_seconds).items()
+        given = str(parameters.get("options") or "")
+        parameters["options"] = " ".join([given, *(f"-c {name}={value}" for name, value in limits)])
+        try:
+            connection = await psycopg.AsyncConnection[Any].connect(**parameters)
+        except psycopg.OperationalError as error:
+            said = without_password(str(error), parameters)
+            if "unsupported startup parameter" in said:
+                raise InvalidArgument(_NO_POOLER) from None
+            raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
+        session = cls(connection, settings, lease_seconds)
+        try:
+            await session.refuse_pooler()
+            if replaces is not None:
+                await session.end(replaces)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the session is known to be over, and its locks with it."""
+        return self._has_failed or self._connection.closed
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be asked something now."""
+        return not self.has_ended and not self._turn.locked()
+
+    async def refuse_pooler(self) -> None:
+        """Learn which process of the server serves us; raises where it is not ours alone."""
+        [backend] = await self._rows(
+            rows_of(Backend),
+            "SELECT pid, backend_start AS started_at, (SELECT setting::integer FROM pg_settings"
+            "         WHERE name = 'idle_session_timeout') AS idle_limit_ms"
+            "  FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+        )
+        is_limited = backend.idle_limit_ms == _milliseconds(self._lease_seconds)
+        if backend.pid != self._connection.info.backend_pid or not is_limited:
+            raise InvalidArgument(_NO_POOLER)
+        self._backend = backend
+
+    async def end(self, former: PostgresLockSession) -> None:
+        """End a session of ours that we cannot reach any more, where we have the right to."""
+        if former._backend is None:
+            return
+        with suppress(LeaseholdError):
+            await self._rows(
+                first_column,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid = %s AND backend_start = %s AND usename = session_user",
+                former._backend.pid,
+                former._backend.started_at,
+            )
+
+    async def acquire_lease_by_lock(
+        self,
+        lease_name: str,
+        holder_id: str,
+        lock_key: int,
+        lease_seconds: float,
+        yield_seconds: float,
+    ) -> Acquisition:
+        """Take a lease by its advisory lock, or learn who holds it."""
+
+        def acquisition(
+            *,
+            acquired: bool,
+            free_in_seconds: float | None,
+            **columns: Any,  # noqa: ANN401
+        ) -> Acquisition:
+            lease = Lease(name=lease_name, **columns)
+            left = float("inf") if free_in_seconds is None else free_in_seconds
+            return Acquisition(is_ours=acquired, lease=lease, seconds_left=left)
+
+        [answer] = await self._rows(
+            rows_of(acquisition),
+            "SELECT acquired, holder_id, lease_epoch AS epoch, expires_at, grace_expires_at,"
+            "       free_in_seconds"
+            "  FROM leasehold.acquire_lease_by_lock(%s, %s, %s, %s, %s)",
+            lease_name,
+            holder_id,
+            lock_key,
+            lease_seconds,
+            yield_seconds,
+        )
+        return answer
+
+    async def renew_lease(self, lease: Lease, lease_seconds: float) -> datetime:
+        """Extend it in this very session and return its expiry, or raise LeaseLost.
+
+        To wait for too long does not end the session: the lock must not be free before its holder
+        has finished. Whoever asks has a deadline.
+        """
+        [ping] = await self._rows(
+            rows_of(_Ping),
+            "SELECT pg_backend_pid() AS pid, leasehold.renew_lease(%s, %s, %s, %s) AS expires_at",
+            *fence(lease),
+            lease_seconds,
+            lease_name=lease.name,
+            is_cut=False,
+        )
+        if self._backend is None or ping.pid != self._backend.pid:
+            self._has_failed = True
+            raise InvalidArgument(_NO_POOLER)
+        return ping.expires_at
+
+    async def release_lease(self, lease: Lease, lock_key: int) -> bool:
+        """Let go of the lease and of the lock; False when the lease was not ours any more.
+
+        In one statement, so that whoever is told of its commit finds both free.
+        """
+        [was_ours] = await self._rows(
+            first_column,
+            "SELECT leasehold.release_lease(%s, %s, %s), pg_advisory_unlock(%s)",
+            *fence(lease),
+            lock_key,
+        )
+        return was_ours
+
+    async def read_cluster_lease_names(self) -> list[str]:
+        """Name the leases that are not of streams, whose names all begin with 'stream/'."""
+        return await self._rows(
+            first_column,
+            "SELECT lease_name FROM leasehold.leases"
+            " WHERE lease_name < 'stream/' OR lease_name >= 'stream0' LIMIT %s",
+            _NAMES_MAX,
+        )
+
+    async def close(self) -> None:
+        """End the session, also when it does not answer."""
+        self._has_failed = True
+        if self._turn.locked():
+            cut(self._connection)
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS), self._turn:
+                await self._connection.close()
+        except TimeoutError:
+            self._connection.pgconn.finish()
+
+    async def _rows(
+        self,
+        row: AsyncRowFactory[Row],
+        statement: LiteralString,
+        *arguments: object,
+        lease_name: str | None = None,
+        is_cut: bool = True,
+    ) -> list[Row]:
+        async with self._turn:
+            watch = (
+                asyncio.get_running_loop().call_later(self.answer_seconds, cut, self._connection)
+                if is_cut
+                else None
+            )
+            try:
+                with translated(lease_name):
+                    return await self._executed(row, statement, arguments)
+            finally:
+                if watch is not None:
+                    watch.cancel()
+
+    async def _executed(
+        self, row: AsyncRowFactory[Row], statement: LiteralString, arguments: tuple[object, ...]
+    ) -> list[Row]:
+        try:
+            cursor = self._connection.cursor(row_factory=row)
+            await cursor.execute(statement, arguments)
+            return await cursor.fetchall()
+        except psycopg.Error as error:
+            # The server's last word comes before the end of the stream.
+            self._has_failed |= error.diag.severity_nonlocalized == "FATAL"
+            raise
+
+
+def _limits(lease_seconds: float) -> dict[str, str]:
+    """Have the server end the session this long after it last heard of us, and not before."""
+    probe_seconds = max(1, round(lease_seconds / 4))
+    return {
+        "idle_session_timeout": f"{_milliseconds(lease_seconds)}ms",
+        "tcp_user_timeout": f"{_milliseconds(lease_seconds)}ms",
+        "tcp_keepalives_idle": f"{probe_seconds}s",
+        "tcp_keepalives_interval": f"{probe_seconds}s",
+        # Where the user timeout is not kept, this many probes are at least as long.
+        "tcp_keepalives_count": "4",
+    }
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
