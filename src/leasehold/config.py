@@ -67,6 +67,11 @@ class Settings(BaseSettings):
     cluster_renew_seconds: float = Field(default=20.0, ge=0.05, le=86400)
     cluster_acquire_seconds: float = Field(default=30.0, ge=0.05, le=86400)
     schedule_refresh_seconds: float = Field(default=1.0, ge=0.05, le=3600)
+    # How a group elects: by its lease row, or by an advisory lock; its leader pings this often.
+    elector: Literal["row", "advisory"] = "row"
+    cluster_ping_seconds: float = Field(default=0.3, ge=0.05, le=3600)
+    # Lead every group from the start, or do not start; by the lease row.
+    standalone: bool = False
     # Items in flight in this process; each target's contract bounds its own share.
     concurrency: int = Field(default=10, ge=1, le=5000)
     # None: all that have a contract. In the environment: a JSON list of names.
@@ -103,8 +108,23 @@ class Settings(BaseSettings):
         _require_below(
             "idle_in_transaction_seconds", self.idle_in_transaction_seconds, lease_seconds
         )
-        self.timings()
+        self._refuse_election()
         return self
+
+    def _refuse_election(self) -> None:
+        timings = self.timings()
+        if self.elector == "row":
+            return
+        if self.through_pooler:
+            raise ValueError(
+                "elector is advisory, but through_pooler is true: an advisory lock needs a session "
+                "of its own, which a pooler does not give; elect by the row, or go to the database "
+                "itself"
+            )
+        try:
+            timings.require_pings()
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from None
 
     def timings(self) -> Timings:
         """Give the part that says how long things may take."""
@@ -119,6 +139,7 @@ class Settings(BaseSettings):
                 cluster_lease_seconds=self.cluster_lease_seconds,
                 cluster_renew_seconds=self.cluster_renew_seconds,
                 cluster_acquire_seconds=self.cluster_acquire_seconds,
+                cluster_ping_seconds=self.cluster_ping_seconds,
                 schedule_refresh_seconds=self.schedule_refresh_seconds,
             )
         except InvalidArgument as error:

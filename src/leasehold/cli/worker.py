@@ -58,6 +58,12 @@ def worker(
         bool | None,
         _option("Repair what dead workers left; --no-reaper needs another instance that does."),
     ] = None,
+    elector: Annotated[
+        str | None, _option("Elect leaders by row or advisory, that is by an advisory lock (row).")
+    ] = None,
+    standalone: Annotated[
+        bool | None, _option("Lead every group from the start, or do not start.")
+    ] = None,
     settings_file: Annotated[
         Path | None,
         _option("Lines such as LEASEHOLD_REAPER_SECONDS=5; read again on SIGHUP."),
@@ -81,6 +87,8 @@ def worker(
             log_format=log_format,
             log_level=log_level,
             reaper=reaper,
+            elector=elector,
+            standalone=standalone,
         )
 
     event_loop.run(run_worker(read))

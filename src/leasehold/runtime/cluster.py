@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.leadership import Leadership
 from leasehold.coordination.service import Pause
+from leasehold.domain.errors import InvalidArgument
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.tenure import LeaderTenure
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.elector import Elector, Term
     from leasehold.coordination.leadership import Tenure
+    from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Targets
@@ -83,15 +85,41 @@ class Cluster:
         for tenure in self._tenures.values():
             tenure.executor.hint()
 
-    async def step(self) -> Pause:
-        """Stand for election wherever a target asks for it, and nowhere else."""
-        wanted = {
+    @property
+    def lease_names(self) -> set[str]:
+        """The groups that the targets of this instance belong to."""
+        return {
             served.contract.lease_name
             for served in self._targets.current.values()
             if served.contract.lease_name
         }
+
+    def require_lease(self, lease_name: str) -> Lease:
+        """Give the lease under which this instance leads a group now, or raise NotLeader."""
+        leadership = self._leaderships.get(lease_name)
+        if leadership is None:
+            raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
+        return leadership.require_lease()
+
+    async def stand_alone(self) -> None:
+        """Lead every group from now on, or refuse where somebody else does."""
+        for lease_name in sorted(self.lease_names):
+            leadership = self._leaderships[lease_name] = self._leadership(lease_name)
+            await leadership.step()
+            if not leadership.is_leader:
+                holder_id = leadership.seen.holder_id if leadership.seen else "somebody else"
+                raise InvalidArgument(
+                    f"standalone is refused: {holder_id} leads {lease_name!r}; stop it first, or "
+                    "start this instance without --standalone, as one among others"
+                )
+            self._loops[lease_name] = Loop(leadership, self._holder_id)
+
+    async def step(self) -> Pause:
+        """Stand for election wherever a target asks for it, and nowhere else."""
+        wanted = self.lease_names
         for lease_name in wanted - self._leaderships.keys():
-            self._stand(lease_name)
+            self._leaderships[lease_name] = leadership = self._leadership(lease_name)
+            self._loops[lease_name] = Loop(leadership, self._holder_id)
         for lease_name in self._leaderships.keys() - wanted:
             await self._withdraw(lease_name, self._timings().shutdown_seconds)
         return Pause(self._timings().contracts_seconds)
@@ -101,21 +129,20 @@ class Cluster:
         seconds = self._timings().shutdown_seconds
         await asyncio.gather(*(self._withdraw(name, seconds) for name in list(self._leaderships)))
 
-    def _stand(self, lease_name: str) -> None:
-        leadership = Leadership(
+    def _leadership(self, lease_name: str) -> Leadership:
+        return Leadership(
             lease_name,
             self._holder_id,
             self._elector(lease_name),
             self._metrics,
             self._begin_tenure,
         )
-        self._leaderships[lease_name] = leadership
-        self._loops[lease_name] = Loop(leadership, self._holder_id)
 
     async def _withdraw(self, lease_name: str, seconds: float) -> None:
-        loop, leadership = self._loops.pop(lease_name), self._leaderships.pop(lease_name)
-        loop.stop()
-        await loop.join(_JOIN_SECONDS)
+        loop, leadership = self._loops.pop(lease_name, None), self._leaderships.pop(lease_name)
+        if loop is not None:
+            loop.stop()
+            await loop.join(_JOIN_SECONDS)
         await leadership.resign(seconds)
         self._tenures.pop(lease_name, None)
 

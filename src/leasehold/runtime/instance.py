@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
+from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
 from leasehold.coordination.claims import Claims
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
 from leasehold.coordination.renewal import Renewal
@@ -39,6 +40,7 @@ from leasehold.runtime.loop import Loop
 from leasehold.runtime.presence import Presence
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.scopes import ScopeState
+from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -49,9 +51,11 @@ if TYPE_CHECKING:
     from leasehold.coordination.elector import Elector
     from leasehold.coordination.service import Service
     from leasehold.domain.contract import Contract
+    from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
     from leasehold.gateway.protocol import Gateway
+    from leasehold.store.lock_session import LockSession
 
 # For the last results to be written, after the time for calls to end is over.
 FLUSH_SECONDS = 3.0
@@ -76,6 +80,8 @@ class Instance:
         self.metrics = metrics or Metrics(self.worker_id)
         self._settings = settings
         self._environment = environment
+        self._is_standalone = settings.standalone
+        self._is_elected_by_lock = settings.elector == "advisory" and not settings.standalone
         self._stop = asyncio.Event()
         self._loops: dict[str, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
@@ -145,9 +151,8 @@ class Instance:
             if term is not None:
                 # The database's word, less what clocks may differ by.
                 expires_at = now + timedelta(seconds=term.seconds_left(clock))
-                state = ScopeState(
-                    mode="leader", holder_id=self.worker_id, lease_expires_at=expires_at
-                )
+                mode = "standalone" if self._is_standalone else "leader"
+                state = ScopeState(mode=mode, holder_id=self.worker_id, lease_expires_at=expires_at)
             else:
                 state = ScopeState(
                     mode="follower",
@@ -164,6 +169,12 @@ class Instance:
         for service in (self._renewal, self._reaper, self._targets, self._executor):
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
+
+    def require_lease(self, lease_name: str) -> Lease:
+        """Give the lease under which this instance leads a group now, for what only its leader may
+        do; raises NotLeader, and logs a warning, where it does not lead.
+        """
+        return self.cluster.require_lease(lease_name)
 
     @property
     def stuck_calls(self) -> int:
@@ -190,7 +201,9 @@ class Instance:
             await self._cluster_targets.start()
             if not self._settings.reaper:
                 await require_other_reaper(self._store, self.worker_id)
+            await self._prepare_elections()
         except BaseException:
+            await self.cluster.resign()
             await self._store.pool.close()
             raise
         for service in self._services():
@@ -254,11 +267,38 @@ class Instance:
     def _opened(self, contract: Contract) -> Gateway:
         return open_gateway(contract, environment=self._environment)
 
+    async def _prepare_elections(self) -> None:
+        if self._is_standalone:
+            await self.cluster.stand_alone()
+        elif self._is_elected_by_lock:
+            await require_election_by_lock(
+                self._open_lock_session,
+                self.timings().cluster_lease_seconds,
+                self.cluster.lease_names,
+            )
+
     def _elector(self, lease_name: str) -> Elector:
+        if self._is_elected_by_lock:
+            return AdvisoryLock(
+                self._store, self._open_lock_session, lease_name, self.worker_id, self.timings
+            )
         return RowLease(self._store, lease_name, self.worker_id, self.timings)
+
+    async def _open_lock_session(
+        self, lease_seconds: float, replaces: LockSession | None
+    ) -> PostgresLockSession:
+        return await PostgresLockSession.open(
+            self._settings.required_database_url(),
+            self._settings.pool(),
+            lease_seconds=lease_seconds,
+            holder_id=self.worker_id,
+            replaces=replaces,
+        )
 
     def _role(self) -> str:
         """Say what this instance is, for people."""
+        if self._is_standalone:
+            return "standalone"
         leaderships = self.cluster.leaderships
         if not leaderships:
             return "worker"

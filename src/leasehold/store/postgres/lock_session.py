@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from psycopg.rows import AsyncRowFactory
 
+    from leasehold.store.lock_session import LockSession
     from leasehold.store.postgres.pool import Connection, PoolSettings
 
 Row = TypeVar("Row")
@@ -80,7 +81,7 @@ class PostgresLockSession:
         *,
         lease_seconds: float,
         holder_id: str,
-        replaces: PostgresLockSession | None = None,
+        replaces: LockSession | None = None,
     ) -> Self:
         """Connect; refuse what is no session of our own. A session that it replaces is ended,
         should the server not have noticed that nobody is there any more.
@@ -101,7 +102,7 @@ class PostgresLockSession:
         session = cls(connection, settings, lease_seconds)
         try:
             await session.refuse_pooler()
-            if replaces is not None:
+            if isinstance(replaces, cls):
                 await session.end(replaces)
         except BaseException:
             await session.close()
