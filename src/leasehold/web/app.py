@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -26,9 +27,7 @@ class Api(FastAPI):
     """FastAPI behind our entrance."""
 
     def __init__(self, service: WebService) -> None:
-        super().__init__(
-            openapi_url="/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False
-        )
+        super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self.state.service = service
         self._entrance = Entrance(service, super().__call__)
 
@@ -51,6 +50,12 @@ class Api(FastAPI):
 def create_app(service: WebService) -> FastAPI:
     """Make the application of a service that is running."""
     app = add_routes(Api(service))
+    document = json.dumps(app.openapi()).encode()
+
+    async def read_description() -> Response:
+        return Response(document, media_type="application/json")
+
+    app.add_api_route("/openapi.json", read_description, include_in_schema=False)
     app.add_exception_handler(Problem, _refuse)
     app.add_exception_handler(LeaseholdError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)

@@ -2,7 +2,9 @@
 
 - The head of a request has a limit in bytes, in headers and in seconds; so has its body in seconds.
 - A request that two programs could read differently (two lengths, a length and chunks) is refused,
-  so that nobody can hide one request inside another behind a proxy.
+  so that nobody can hide one request inside another behind a proxy. For the same reason an offer to
+  upgrade is read over: the parser would take the body for another protocol, and uvicorn for another
+  request.
 - A client that does not read its answers is hung up on, and so is one too many.
 - After an answer that came before the whole body, the rest is read and thrown away for a moment:
   to close at once would destroy the answer on its way.
@@ -14,6 +16,7 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leasehold.observe.logs import get_logger
@@ -34,6 +37,7 @@ WRITE_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES_MAX = 16 * 1024 * 1024
 CONNECTIONS_MAX = 2000
+_VERSIONS = frozenset({"1.0", "1.1"})
 
 _LOG = get_logger(__name__)
 
@@ -58,6 +62,8 @@ class BoundedProtocol(HttpToolsProtocol):
         # What of a request is still to come: its head, its body, or nothing.
         self._is_in_head = True
         self._is_in_body = False
+        # The head of a request that offers to upgrade, without that.
+        self._head_again = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  (as uvicorn's own)
         """Begin to wait for a request, or refuse the connection."""
@@ -77,7 +83,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, and see to it that the rest comes in time."""
         if self._is_in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self.transport.is_closing():
             return
         if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
@@ -87,9 +94,27 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._deadline is None and self._head_bytes:
             self._expect(HEAD_SECONDS)
 
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  (asyncio reads it)
+        """Answer a client that has said all that it will say, also if it says so."""
+        if not self._is_in_body and self._is_unanswered():
+            self.cycle.keep_alive = False
+            return not self.cycle.response_started
+        return False
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            head, self._head_again = self._head_again, b""
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._feed(head + data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("this is no request that can be read")
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the form of all our refusals."""
-        self._refuse(Problem("bad_request", msg.rstrip(".").lower()))
+        self._refuse(Problem("bad_request", msg))
 
     def on_message_begin(self) -> None:
         """Know that a head has begun, also where its first bytes came with another request."""
@@ -103,10 +128,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(refusal)
         if self.transport.is_closing():
             return
+        if self.parser.should_upgrade():
+            self._head_again = self._without_upgrade()
+            return
+        super().on_headers_complete()
         self._is_in_head = False
         self._is_in_body = True
         self._expect(None)
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or throw it away where the answer was given without it."""
@@ -121,6 +149,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Know that the request is whole, and that the next byte belongs to another one."""
+        if self._head_again:
+            return
         self._is_in_body = False
         self._is_in_head = True
         self._head_bytes = self._discarded = 0
@@ -158,9 +188,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_write_deadline()
         super().resume_writing()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that is not offered is answered as the request that it is."""
-
     def _expect(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
@@ -182,17 +209,27 @@ class BoundedProtocol(HttpToolsProtocol):
         _LOG.info(
             "request_refused", status=problem.status, code=problem.code, request_id=request_id
         )
-        if not self._is_behind():
-            self.transport.write(_answer(problem, request_id))
+        if self._is_in_body and self.cycle.response_complete:
+            self.transport.close()
+            return
+        if self._is_behind():
+            # What was asked before is answered, and then nothing more.
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
+            return
+        self.transport.write(_answer(problem, request_id))
         if self._is_in_body:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
 
     def _is_behind(self) -> bool:
-        """Say whether an answer to an earlier request, or to this one, would come first."""
+        """Say whether a request before this one, or this one itself, is being answered."""
         if self._is_in_body:
             return bool(self.pipeline) or self.cycle.response_started
+        return self._is_unanswered()
+
+    def _is_unanswered(self) -> bool:
         # Before the first request there is none.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
@@ -210,10 +247,23 @@ class BoundedProtocol(HttpToolsProtocol):
                 chunks += 1 if value.lower() == b"chunked" else 2
         if size > HEAD_BYTES_MAX or len(self.headers) > HEADERS_MAX:
             return _HEAD_TOO_LARGE
-        is_old = self.parser is not None and self.parser.get_http_version() != "1.1"
-        if lengths + chunks > 1 or hosts > 1 or (chunks if is_old else not hosts):
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS or self.parser.get_method() == b"CONNECT":
+            return _NOT_OFFERED
+        if lengths + chunks > 1 or hosts > 1 or (not hosts if version == "1.1" else chunks):
             return _AMBIGUOUS
         return None
+
+    def _without_upgrade(self) -> bytes:
+        """Write the head anew, as if nothing but an answer had been asked for."""
+        version = self.parser.get_http_version().encode()
+        kept = [
+            name + b": " + value
+            for name, value in self.headers
+            if name not in {b"upgrade", b"connection", b"http2-settings"}
+        ]
+        first = self.parser.get_method() + b" " + self.url + b" HTTP/" + version
+        return b"\r\n".join([first, *kept, b"", b""])
 
     def _stop_write_deadline(self) -> None:
         if self._write_deadline is not None:
@@ -240,6 +290,7 @@ _HEAD_TOO_LARGE = Problem(
     "headers_too_large",
     f"the head of a request may have {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers at most",
 )
+_NOT_OFFERED = Problem("bad_request", "HTTP/1.1 is offered here, and no tunnel")
 _AMBIGUOUS = Problem(
     "bad_request",
     "send one Host, and one Content-Length or one Transfer-Encoding: chunked, or neither",

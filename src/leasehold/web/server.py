@@ -106,6 +106,8 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            # What is worth a line of the log, we say ourselves.
+            log_level="error",
             access_log=False,
             # Who the client is, we take from nobody's word.
             proxy_headers=False,
@@ -131,6 +133,8 @@ def _bound(address: Address) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address.host, address.port))
+        # Until one of them listens, two processes can have the same address.
+        bound.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         bound.close()
         raise InvalidArgument(f"cannot serve on {address.host}:{address.port}: {error}") from None
