@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leasehold.config import Settings, read_settings
     from leasehold.domain.contract import Contract
     from leasehold.domain.errors import LeaseholdError
-    from leasehold.domain.intent import NewIntent
+    from leasehold.domain.intent import NewIntent, Status
     from leasehold.domain.outcome import (
         Accepted,
         NotFound,
@@ -52,6 +52,7 @@ __all__ = [
     "Rejected",
     "Retryable",
     "Settings",
+    "Status",
     "Submission",
     "Submitted",
     "Unknown",
@@ -70,7 +71,7 @@ _HOMES = {
     "leasehold.config": ("Settings", "read_settings"),
     "leasehold.domain.contract": ("Contract",),
     "leasehold.domain.errors": ("LeaseholdError",),
-    "leasehold.domain.intent": ("NewIntent",),
+    "leasehold.domain.intent": ("NewIntent", "Status"),
     "leasehold.domain.outcome": (
         *("Accepted", "NotFound", "Rejected", "Retryable", "Submitted", "Unknown"),
     ),

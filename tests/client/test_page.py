@@ -1,0 +1,69 @@
+"""Every example of docs/how-to/client.md does what the page says, as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from inspect import iscoroutinefunction, isgeneratorfunction
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from leasehold.domain.intent import AttemptState
+from leasehold.store.answers import EventCursor
+from tests.support.api import make_token
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
+EXAMPLES = dict(
+    re.findall(r"^```python ([\w-]+)\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+)
+
+
+@pytest.fixture
+async def run(api):
+    token = make_token(api.database, "ingest", "read")
+    await api.service.tokens.step()
+
+    async def run(name, *arguments):
+        namespace = {}
+        exec(compile(EXAMPLES[name], f"{DOCUMENT.name}:{name}", "exec"), namespace)
+        function = [one for one in namespace.values() if hasattr(one, "__code__")][-1]
+        given = (api.url, token, *arguments)
+        if iscoroutinefunction(function):
+            return await function(*given)
+        if isgeneratorfunction(function):
+            return await asyncio.to_thread(lambda: list(function(*given)))
+        return await asyncio.to_thread(function, *given)
+
+    return run
+
+
+def test_every_example_is_run():
+    assert set(EXAMPLES) == {"enqueue", "enqueue-many", "look", "follow"}
+
+
+async def test_intents_are_enqueued_and_again_are_the_same(run, api):
+    first = await run("enqueue")
+    assert isinstance(first, UUID)
+    assert await run("enqueue") == first
+    assert await run("enqueue-many", ["Ada", "Grace"]) == ["accepted"] * 2
+    assert await run("enqueue-many", ["Ada", "Mary"]) == ["duplicate", "accepted"]
+    assert api.intents() == 4
+
+
+async def test_failures_are_listed_with_their_reasons(run, outbox):
+    [intent_id] = outbox.enqueue(1)
+    outbox.complete(outbox.claim(), "FAILED", reason="no such number", detail="+41")
+    outbox.enqueue(1)
+    assert await run("look", "sms") == [(intent_id, "no such number", "+41")]
+
+
+async def test_end_of_an_intent_is_followed_from_any_place(run, outbox):
+    [intent_id] = outbox.enqueue(1)
+    outbox.complete(outbox.claim(), "RETRYABLE")
+    outbox.make_due()
+    outbox.complete(outbox.claim())
+    beginning = EventCursor(transaction=0, intent_id=UUID(int=0), attempt_no=0)
+    cursor, state = await run("follow", intent_id, beginning)
+    assert (cursor.attempt_no, state) == (2, AttemptState.DISPATCHED)
