@@ -43,10 +43,11 @@ class Pooler:
 
 
 @contextmanager
-def run_pooler(database: Database) -> Iterator[Pooler]:
+def run_pooler(database: Database, more: str = "") -> Iterator[Pooler]:
+    """Run it with `more` lines of settings."""
     folder = Path(tempfile.mkdtemp(prefix="leasehold-pooler-"))
     port = _free_port()
-    config = _write_config(folder, database, port)
+    config = _write_config(folder, database, port, more)
     command = [str(find_program("pgbouncer")), "-q", str(config)]
     # pgbouncer refuses to run as root.
     other_user = "nobody" if os.geteuid() == 0 else None
@@ -62,7 +63,7 @@ def run_pooler(database: Database) -> Iterator[Pooler]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_config(folder: Path, database: Database, port: int) -> Path:
+def _write_config(folder: Path, database: Database, port: int, more: str) -> Path:
     server = conninfo_to_dict(database.url)
     passwords = {str(server["user"]): str(server["password"])}
     passwords |= {f"test_{role}": PASSWORD for role in ROLES}
@@ -81,7 +82,7 @@ auth_file = {users}
 pool_mode = transaction
 default_pool_size = {SESSIONS}
 max_client_conn = 200
-""")
+{more}""")
     # The files of a throwaway server, for another user to read.
     folder.chmod(0o755)
     return config
