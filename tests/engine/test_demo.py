@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import psycopg
+import pytest
 
 from leasehold.store.embedded import EmbeddedPostgres
 from tests.support.demo import STOP_SECONDS, require_nothing_left
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_demo_ends_by_itself_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder):
@@ -21,6 +26,28 @@ def test_demo_ends_by_itself_with_nothing_lost_and_nothing_doubled(start_demo, d
     assert "\x1b" not in demo.said
     assert len(re.findall(r"^ +[\d.]+ s  accepted \d+  finished", demo.said, re.MULTILINE)) >= 3
     require_nothing_left(demo, demo_folder)
+
+
+@pytest.mark.program("curl")
+def test_api_of_the_demo_answers_the_lines_of_the_readme_as_printed(start_demo, demo_folder):
+    demo = start_demo("--for", "8")
+    address = demo.until(r"^API +(http://\S+)\s").group(1)
+    text = (ROOT / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("curl ")]
+    assert len(lines) == 4
+    answers = [curl(line, address) for line in [lines[0], *lines]]
+    statuses = [re.match(r"HTTP/1.1 (\d+)", answer) for answer in answers[:3]]
+    assert [found.group(1) for found in statuses] == ["201", "200", "201"]
+    assert '"order-4711"' in answers[3]
+    assert demo.ended() == 0, demo.said
+    assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
+    require_nothing_left(demo, demo_folder)
+
+
+def curl(line, address):
+    """Run a line of the README, against the address that the demo has said."""
+    line = line.replace("http://127.0.0.1:8080", address)
+    return subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout
 
 
 def test_killed_worker_is_recovered_and_replaced(start_demo, demo_folder):

@@ -16,7 +16,7 @@ from tests.support.demo import COMMAND, STOP_SECONDS, require_nothing_left, wait
 def test_signal_stops_everything_within_seconds(start_demo, demo_folder, number):
     demo = start_demo("--for", "600")
     demo.until(r" s  accepted [1-9]\d*  finished [1-9]")
-    assert sorted(demo.children().values()) == ["sandbox", "worker", "worker"]
+    assert sorted(demo.children().values()) == ["sandbox", "serve", "worker", "worker"]
     demo.process.send_signal(number)
     assert demo.ended(STOP_SECONDS) == 0, demo.said
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
@@ -52,7 +52,7 @@ def test_gateway_that_dies_ends_the_demo_with_its_reason(start_demo, demo_folder
 def test_children_do_not_outlive_a_demo_that_is_killed(start_demo, demo_folder):
     demo = start_demo("--for", "600")
     demo.until(r" s  accepted [1-9]")
-    assert len(demo.children()) == 3
+    assert len(demo.children()) == 4
     demo.process.kill()
     wait_until_gone(demo)
     # The server has no parent to die with; the next user of the folder stops it.

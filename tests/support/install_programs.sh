@@ -4,7 +4,7 @@
 # started or enabled: the tests start their own.
 set -eu
 
-PROGRAMS="pgbouncer haproxy"
+PROGRAMS="pgbouncer haproxy curl"
 
 missing=""
 for program in $PROGRAMS; do

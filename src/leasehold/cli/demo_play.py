@@ -68,6 +68,7 @@ class Play:
         self._stage = Stage(logs, database_url, teller.say)
         self._acting: asyncio.Task[None] | None = None
         self._requests = 0
+        self._api_url = ""
         self._is_settled = False
 
     async def perform(self, interruption: Interruption) -> Audit | None:
@@ -87,7 +88,8 @@ class Play:
             trickle = Trickle(store, self._plan.rate_per_second)
             reader = Reader(store.pool)
             self._is_settled = await self._completes(self._play(reader, sandbox, trickle))
-            self._teller.write("stopping: the workers, the gateway, the database")
+            self._teller.write("stopping: the API, the workers, the gateway, the database")
+            await self._stage.stop_intake()
             await self._stage.stop_workers()
             if self._requests > 1:
                 return None
@@ -121,6 +123,7 @@ class Play:
             await store.publish_contract(contract.target, contract.terms(), "demo")
         for _ in range(self._plan.workers):
             self._stage.start_worker()
+        self._api_url = await self._stage.start_api()
         await self._wait_for_workers(Reader(store.pool))
 
     async def _wait_for_workers(self, reader: Reader) -> None:
@@ -137,6 +140,7 @@ class Play:
     async def _play(self, reader: Reader, sandbox: SandboxClient, trickle: Trickle) -> None:
         places = {
             "database": self._database_url,
+            "API": self._api_url,
             "gateway": sandbox.url,
             "logs": str(self._logs),
         }

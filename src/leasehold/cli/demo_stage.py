@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,14 @@ WORKER_SETTINGS: Mapping[str, str] = {
     "CONNECT_SECONDS": "2",
     "LOG_FORMAT": "json",
 }
+# An API that only takes intents in: the workers submit them.
+API_SETTINGS: Mapping[str, str] = {
+    "HTTP_AUTH": "false",
+    "EXECUTE": "false",
+    "HTTP_DRAIN_SECONDS": "0",
+    "LOG_FORMAT": "json",
+}
+API_PORT = 8080
 START_SECONDS = 30.0
 STOP_SECONDS = 8.0
 # One that ends sooner than this after its start would do so again.
@@ -44,6 +53,7 @@ WELL_SECONDS = 5.0
 REPLACE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 _LOG_LINES_SHOWN = 3
+_SERVING = re.compile(r'"event": "serving".*"url": "([^"]+)"')
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +90,7 @@ class Stage:
     def __init__(self, folder: Path, database_url: str, say: Callable[[str], None]) -> None:
         self.workers: list[Child] = []
         self.sandbox: Child | None = None
+        self.api: Child | None = None
         self._folder = folder
         self._database_url = database_url
         self._say = say
@@ -100,6 +111,21 @@ class Stage:
                 raise LeaseholdError(f"the sandbox did not start: see {sandbox.log}")
             await asyncio.sleep(_POLL_SECONDS)
 
+    async def start_api(self) -> str:
+        """Start the HTTP API, and give its address: its usual one, unless somebody is there."""
+        for port in (API_PORT, 0):
+            settings = {**API_SETTINGS, "HTTP_PORT": str(port)}
+            self.api = api = self._start("api", "serve", settings)
+            ends_at = time.monotonic() + START_SECONDS
+            while api.is_alive and time.monotonic() < ends_at:
+                if served := _SERVING.search(api.log.read_text()):
+                    return served[1]
+                await asyncio.sleep(_POLL_SECONDS)
+            if "Address already in use" not in api.log_end():
+                break
+        self._require_alive(api)
+        raise LeaseholdError(f"the API did not start: see {api.log}")
+
     def start_worker(self) -> Child:
         """Start one more worker; it reports itself in `leasehold.instances`."""
         self._started_workers += 1
@@ -109,8 +135,9 @@ class Stage:
 
     def supervise(self) -> None:
         """Replace a worker that died; refuse to go on where that would not help."""
-        if self.sandbox is not None:
-            self._require_alive(self.sandbox)
+        for child in (self.sandbox, self.api):
+            if child is not None:
+                self._require_alive(child)
         for worker in [one for one in self.workers if not one.is_alive]:
             if worker not in self._dead_since:
                 self._dead_since[worker] = time.monotonic()
@@ -135,6 +162,10 @@ class Stage:
         for child in self._all():
             child.process.kill()
 
+    async def stop_intake(self) -> None:
+        """Let nobody hand anything in any more."""
+        await _end([self.api] if self.api else [])
+
     async def stop_workers(self) -> None:
         """Let workers finish their calls and give back the rest."""
         await _end(self.workers)
@@ -145,7 +176,8 @@ class Stage:
         await _end(self._all())
 
     def _all(self) -> list[Child]:
-        return [*self.workers, *([self.sandbox] if self.sandbox else [])]
+        others = [child for child in (self.api, self.sandbox) if child is not None]
+        return [*self.workers, *others]
 
     def _start(self, name: str, command: str, settings: Mapping[str, str]) -> Child:
         # Settings that somebody exported for another deployment are not for these.
