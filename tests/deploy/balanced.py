@@ -1,0 +1,218 @@
+"""HAProxy with the real configuration before three real instances, on a database of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from leasehold.store.embedded import EmbeddedPostgres
+from tests.support.api import make_token
+from tests.support.database import Database
+from tests.support.engine import until
+from tests.support.memory import roomy_memory
+from tests.support.outbox import Outbox
+from tests.support.programs import find_program
+from tests.support.servers import Server, available_binaries
+from tests.support.serving import Serving
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from leasehold.gateway.sandbox import Sandbox
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+INSTANCES = 3
+LEASE_SECONDS = 5.0
+DRAIN_SECONDS = 3.0
+PASSWORD = "of a throwaway server"
+# A commit that was answered must survive a crash of the server, if not one of the machine.
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "150"}
+ENVIRONMENT = {
+    "http_drain_seconds": str(DRAIN_SECONDS),
+    "heartbeat_seconds": "1",
+    "reaper_seconds": "0.5",
+    "shutdown_seconds": "4",
+    "pool_size_max": "5",
+    "pool_wait_seconds": "1",
+    "statement_seconds": "2",
+    "lock_seconds": "1",
+    "idle_in_transaction_seconds": "2",
+    "cluster_lease_seconds": "10",
+    "cluster_renew_seconds": "2",
+    "cluster_acquire_seconds": "0.5",
+    "log_level": "warning",
+}
+
+
+class Balanced:
+    """`with Balanced() as balanced`: the database, the instances, HAProxy."""
+
+    def __init__(self) -> None:
+        # As root the server runs as another user, who must be able to enter this folder.
+        self.folder = Path(tempfile.mkdtemp(prefix="leasehold-balanced-", dir=roomy_memory()))
+        self.folder.chmod(0o711)
+        binaries = next(iter(available_binaries().values()))
+        self._postgres = EmbeddedPostgres(
+            self.folder / "data", binaries=binaries, settings=SETTINGS
+        )
+        self._version = binaries.version
+        self._ports = free_ports(INSTANCES + 2)
+        self.url = f"http://127.0.0.1:{self._ports[0]}"
+        self.instances: list[Serving] = []
+        self._starts = 0
+        self._haproxy: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._postgres.start()
+        server = Server(self._postgres.url, self._version)
+        self.database = Database(server, server.create_database())
+        self.outbox = Outbox(self.database)
+        self.database.execute((DEPLOY / "instance.sql").read_text())
+        self.database.execute(f"ALTER ROLE leasehold_instance PASSWORD '{PASSWORD}'")
+        self.token = make_token(self.database, "ingest", "read", "operate", name="balanced")
+        self.instances = [self._started(number) for number in range(INSTANCES)]
+        self._haproxy = self._start_haproxy()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._haproxy is not None:
+            self._haproxy.kill()
+            self._haproxy.wait(10)
+        for one in self.instances:
+            one.close()
+        with suppress(psycopg.Error):
+            self.database.close()
+        self.database.server.close()
+        self._postgres.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def publish(self, target: str, sandbox: Sandbox, **terms: Any) -> None:
+        """Publish a contract with a keyed gateway."""
+        given: dict[str, Any] = {
+            "guarantee": "keyed",
+            "gateway": {"kind": "http", "url": f"{sandbox.url}/keyed", "allow_private": True},
+            "lease_seconds": LEASE_SECONDS,
+            "call_timeout_seconds": 3.0,
+            "connect_timeout_seconds": 1.0,
+            "concurrency": 20,
+            "retry": {"first_seconds": 0.1, "longest_seconds": 0.5},
+        }
+        self.outbox.publish(target, **(given | terms))
+
+    async def ready(self) -> None:
+        """Wait until HAProxy sends requests to every instance."""
+        await until(lambda: set(self.states().values()) == {"UP"}, told=self.told)
+
+    def states(self) -> dict[str, str]:
+        """What HAProxy thinks of each instance."""
+        return {row["svname"]: row["status"].split()[0] for row in self.stats()}
+
+    def stats(self) -> list[dict[str, str]]:
+        """What HAProxy counts of each instance."""
+        assert self._haproxy is None or self._haproxy.poll() is None, self.told()
+        address = self.folder / "admin.sock"
+        if not address.exists():
+            return []  # it has only just been started
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(10)
+            admin.connect(str(address))
+            admin.sendall(b"show stat\n")
+            text = b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+        rows = csv.DictReader(text.removeprefix("# ").splitlines())
+        return [row for row in rows if row["pxname"] == "instances" and row["type"] == "2"]
+
+    def restart(self, number: int) -> None:
+        """Start an instance again that has ended."""
+        self.instances[number].close()
+        self.instances[number] = self._started(number)
+
+    def instance_url(self, number: int) -> str:
+        """Where an instance is, without HAProxy."""
+        return f"http://127.0.0.1:{self._port(number)}"
+
+    def kill(self, number: int) -> None:
+        """End an instance without a word."""
+        self.instances[number].send(signal.SIGKILL)
+        self.instances[number].process.wait(10)
+
+    async def crash_database(self) -> None:
+        """End the database at once, as a crash would, and start it again."""
+        [written] = (self.folder / "data").rglob("postmaster.pid")
+        os.kill(int(written.read_text().splitlines()[0]), signal.SIGQUIT)
+        await asyncio.to_thread(self._postgres.ensure_running)
+        self.database._cached.clear()  # what was open is broken
+        self.outbox = Outbox(self.database)
+        await until(self._is_database_back)
+
+    def unfinished(self, ids: list[UUID]) -> list[dict[str, Any]]:
+        """Which of these are not accepted by the gateway yet, as far as the database knows."""
+        return self.database.execute(
+            "SELECT asked.id, s.status FROM unnest(%s::uuid[]) AS asked (id)"
+            "  LEFT JOIN leasehold.intent_status s ON s.intent_id = asked.id"
+            " WHERE s.status IS DISTINCT FROM 'accepted'",
+            [ids],
+        )
+
+    def told(self) -> str:
+        """What everybody said, for a test that fails."""
+        logs = [self.folder / "haproxy.log", *sorted(self.folder.glob("serve-*.log"))]
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in logs)
+
+    def _is_database_back(self) -> bool:
+        try:
+            return bool(self.database.execute("SELECT 1 AS one"))
+        except psycopg.OperationalError:
+            return False
+
+    def _started(self, number: int) -> Serving:
+        self._starts += 1
+        return Serving(
+            self.database,
+            self.folder / f"serve-{number}-{self._starts}.log",
+            *("--port", str(self._port(number))),
+            url=make_conninfo(self.database.url, user="leasehold_instance", password=PASSWORD),
+            **ENVIRONMENT,
+        )
+
+    def _port(self, number: int) -> int:
+        return self._ports[2 + number]
+
+    def _start_haproxy(self) -> subprocess.Popen[bytes]:
+        environment = {
+            "LISTEN": f"127.0.0.1:{self._ports[0]}",
+            "STATUS_LISTEN": f"127.0.0.1:{self._ports[1]}",
+            "ADMIN_SOCKET": str(self.folder / "admin.sock"),
+        }
+        for number in range(INSTANCES):
+            environment[f"INSTANCE_{number + 1}"] = f"127.0.0.1:{self._port(number)}"
+        with (self.folder / "haproxy.log").open("wb") as log:
+            return subprocess.Popen(
+                [str(find_program("haproxy")), "-f", DEPLOY / "haproxy.cfg"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that no connection gets by chance while the one that listens there is away."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(15_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

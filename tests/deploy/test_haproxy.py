@@ -1,0 +1,268 @@
+"""Behind HAProxy any instance may die, or leave, and no client loses what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import aclosing
+from functools import partial
+from uuid import UUID
+
+import httpx
+import pytest
+
+from leasehold import AsyncClient, NewIntent
+from leasehold.domain.errors import LeaseholdError
+from leasehold.gateway.sandbox import Sandbox
+from leasehold.store.answers import EventCursor
+from tests.deploy.balanced import INSTANCES, Balanced
+from tests.support.engine import PATIENCE_SECONDS, until
+from tests.support.serving import eventually
+
+pytestmark = [pytest.mark.program("haproxy"), pytest.mark.timeout(240)]
+
+# A minute in a long run: LEASEHOLD_SOAK_SECONDS=60.
+SOAK_SECONDS = float(os.environ.get("LEASEHOLD_SOAK_SECONDS", "12"))
+KILL_SECONDS = 2.0
+KILLS_MIN = 4
+CALLERS = 12
+LOG = logging.getLogger(__name__)
+BEGINNING = EventCursor(transaction=0, intent_id=UUID(int=0), attempt_no=0)
+
+
+@pytest.fixture(scope="module")
+def balanced():
+    with Balanced() as balanced:
+        yield balanced
+
+
+@pytest.fixture
+async def sandbox():
+    async with Sandbox(seed=1) as sandbox:
+        yield sandbox
+
+
+class Load:
+    """Callers who hand intents in for as long as they are let, each under a key of its own."""
+
+    def __init__(self, balanced, target):
+        self._balanced = balanced
+        self._target = target
+        self._numbers = itertools.count(1)
+        self.acknowledged = {}
+        self.cured = Counter()
+        self.is_over = False
+
+    async def run(self):
+        """Half of the callers leave all repeating to their client, half do it themselves."""
+        async with (
+            self.client(patience_seconds=PATIENCE_SECONDS) as patient,
+            self.client(patience_seconds=0) as impatient,
+            asyncio.TaskGroup() as callers,
+        ):
+            for number in range(CALLERS):
+                callers.create_task(self._insist(impatient) if number % 2 else self._trust(patient))
+
+    def client(self, **more):
+        return AsyncClient(self._balanced.url, self._balanced.token, **more)
+
+    async def _trust(self, client):
+        while not self.is_over:
+            if random.random() < 0.1:
+                given = [self._next() for _ in range(5)]
+                for new, answer in zip(given, await client.enqueue_many(given), strict=True):
+                    assert answer.verdict.is_good, answer
+                    self._saw(new, answer.intent_id)
+            else:
+                new = self._next()
+                wait_seconds = 2 if random.random() < 0.05 else 0
+                self._saw(new, (await client.enqueue(new, wait_seconds=wait_seconds)).intent_id)
+            await asyncio.sleep(0.02)
+
+    async def _insist(self, client):
+        while not self.is_over:
+            new, ends_at = self._next(), time.monotonic() + PATIENCE_SECONDS
+            while True:
+                try:
+                    self._saw(new, (await client.enqueue(new)).intent_id)
+                    break
+                except LeaseholdError as error:
+                    if time.monotonic() > ends_at:
+                        raise AssertionError("no retry cured it") from error
+                    self.cured[f"{type(error).__name__}: {error}"[:60]] += 1
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
+
+    def has_passed(self, count):
+        return len(self.acknowledged) > count
+
+    def _next(self):
+        number = next(self._numbers)
+        return NewIntent(
+            target=self._target, payload={"number": number}, idempotency_key=f"n-{number}"
+        )
+
+    def _saw(self, new, intent_id):
+        self.acknowledged[new.idempotency_key] = intent_id
+
+
+async def follow(client, seen):
+    """Count every end of an intent that the stream of events tells."""
+    async with aclosing(client.events(BEGINNING, target="soak")) as events:
+        async for event in events:
+            if event.attempt.state.is_terminal:
+                seen[event.attempt.intent_id] += 1
+
+
+def is_up_beside(balanced, number):
+    return "UP" in [
+        state for name, state in balanced.states().items() if name[-1] != str(number + 1)
+    ]
+
+
+async def kill_one_after_the_other(balanced, load):
+    """Kill an instance every so often, start it again, and crash the database in the middle.
+
+    On a slow machine it takes longer, but is as bad.
+    """
+    began_at = time.monotonic()
+    has_crashed = False
+    for kills in itertools.count():
+        elapsed = time.monotonic() - began_at
+        if not has_crashed and kills and elapsed >= SOAK_SECONDS / 2:
+            await balanced.crash_database()
+            has_crashed = True
+            LOG.info("the database has crashed, after %s intents", len(load.acknowledged))
+        elif elapsed >= SOAK_SECONDS and kills >= KILLS_MIN:
+            return kills
+        victim = kills % INSTANCES
+        await until(partial(is_up_beside, balanced, victim), told=balanced.told)
+        before = len(load.acknowledged)
+        balanced.kill(victim)
+        balanced.restart(victim)
+        LOG.info("killed %s, after %s intents", victim, before)
+        await asyncio.sleep(KILL_SECONDS)
+        # Whoever is left goes on.
+        await until(partial(load.has_passed, before), told=balanced.told)
+    raise AssertionError("it counts for ever")
+
+
+async def test_every_acknowledged_intent_has_its_effect_once_whoever_is_killed(balanced, sandbox):
+    balanced.publish("soak", sandbox)
+    await balanced.ready()
+    load = Load(balanced, "soak")
+    seen = Counter()
+    async with load.client(patience_seconds=PATIENCE_SECONDS) as listener:
+        following = asyncio.create_task(follow(listener, seen))
+        calling = asyncio.create_task(load.run())
+        kills = await kill_one_after_the_other(balanced, load)
+        load.is_over = True
+        await asyncio.wait_for(calling, PATIENCE_SECONDS)
+        ids = list(load.acknowledged.values())
+        await until(
+            lambda: not balanced.unfinished(ids),
+            told=lambda: (balanced.unfinished(ids)[:5], balanced.told()),
+        )
+        await until(lambda: seen.keys() >= set(ids), told=balanced.told)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    LOG.info("%s kills, %s intents; cured by a retry: %s", kills, len(ids), dict(load.cured))
+    # What was not acknowledged was repeated until it was: there is nothing else.
+    [row] = balanced.database.execute(
+        "SELECT count(*) AS intents, count(DISTINCT idempotency_key) AS keys"
+        "  FROM leasehold.intents WHERE target = 'soak'"
+    )
+    assert row == {"intents": len(ids), "keys": len(ids)}
+    assert len(set(ids)) == len(ids)
+    effects = sandbox.effect_counts("keyed")
+    assert Counter(effects.values()) == {1: len(ids)}
+    assert Counter(seen.values()) == {1: len(ids)}
+
+
+async def test_leader_and_followers_alike_get_their_share(balanced, sandbox):
+    balanced.publish("ledger", sandbox, scope="cluster")
+    await balanced.ready()
+    name = "cluster/submission-manager-executor"
+
+    async def modes(client):
+        urls = [balanced.instance_url(number) for number in range(INSTANCES)]
+        found = [(await client.get(f"{url}/readyz")).json()["scopes"] for url in urls]
+        return sorted(one.get(name, {}).get("mode", "") for one in found)
+
+    async with httpx.AsyncClient() as client:
+
+        async def is_elected():
+            return await modes(client) == ["follower", "follower", "leader"]
+
+        await eventually(is_elected)
+    before = {row["svname"]: int(row["stot"]) for row in balanced.stats()}
+    async with AsyncClient(balanced.url, balanced.token) as client:
+        receipts = await asyncio.gather(*[client.enqueue("ledger", n) for n in range(60)])
+        assert set(balanced.states().values()) == {"UP"}
+        shares = {
+            row["svname"]: int(row["stot"]) - before[row["svname"]] for row in balanced.stats()
+        }
+        assert all(shares.values()), shares
+        last = await client.get(receipts[-1].intent_id, wait_seconds=30)
+    assert last.status == "accepted"
+
+
+async def test_instance_that_drains_is_out_before_it_stops_and_nobody_notices(balanced, sandbox):
+    balanced.publish("drained", sandbox)
+    await balanced.ready()
+    leaving = balanced.instances[0]
+    answers = Counter()
+    is_over = False
+
+    async def ask(client):
+        while not is_over:
+            # No repeating of any kind: what fails is counted.
+            response = await client.post("/v1/intents", json={"target": "drained", "payload": 1})
+            answers[response.status_code] += 1
+            await asyncio.sleep(0.005)
+
+    headers = {"Authorization": f"Bearer {balanced.token}"}
+    async with (
+        httpx.AsyncClient(base_url=balanced.url, headers=headers, timeout=30) as client,
+        asyncio.TaskGroup() as callers,
+    ):
+        for _ in range(8):
+            callers.create_task(ask(client))
+        leaving.send(signal.SIGTERM)
+        await until(lambda: balanced.states()["instance-1"] == "DOWN", told=balanced.told)
+        assert leaving.process.poll() is None, "it has stopped, and HAProxy still sent it requests"
+        before = sum(answers.values())
+        assert await leaving.ended() == 0
+        await until(lambda: sum(answers.values()) > before + 50)
+        balanced.restart(0)
+        await balanced.ready()
+        is_over = True
+    assert set(answers) == {201}, (answers, balanced.told())
+
+
+async def test_haproxy_speaks_in_problem_documents_and_keeps_to_itself_what_is_an_instances_own(
+    balanced,
+):
+    await balanced.ready()
+    async with httpx.AsyncClient(base_url=balanced.url) as client:
+        for path in ("/metrics", "/readyz"):
+            assert (await client.get(path)).status_code == 404
+        healthy = await client.get("/healthz", headers={"X-Request-Id": "mine"})
+        assert (healthy.status_code, healthy.headers["x-request-id"]) == (200, "mine")
+        assert len((await client.get("/healthz")).headers["x-request-id"]) == 36
+        for number in range(INSTANCES):
+            balanced.instances[number].send(signal.SIGSTOP)
+        await until(lambda: "UP" not in balanced.states().values(), told=balanced.told)
+        nobody = await client.post("/v1/intents")
+        for number in range(INSTANCES):
+            balanced.instances[number].send(signal.SIGCONT)
+    assert (nobody.status_code, nobody.headers["retry-after"]) == (503, "1")
+    assert nobody.headers["content-type"] == "application/problem+json"
+    assert nobody.json()["code"] == "no_instance"
+    await balanced.ready()
