@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
 async def test_own_code_runs_as_the_leader_and_each_time_under_a_new_epoch(database):
     [example] = blocks(PAGE, "python leader")
     names: dict[str, object] = {}
-    exec(example, names)  # noqa: S102 (the page's own text)
+    exec(example, names)
     epochs = [await names["report_once"](database.url_as("executor")) for _ in range(2)]
     assert epochs == [1, 2]
 
