@@ -40,7 +40,7 @@ def test_worker_that_dies_by_itself_is_replaced_and_does_not_disturb_the_end(
 
 
 def test_gateway_that_dies_ends_the_demo_with_its_reason(start_demo, demo_folder):
-    demo = start_demo("--for", "600")
+    demo = start_demo("--for", "600", "--workers", "1")
     demo.until(r" s  accepted [1-9]")
     [pid] = [pid for pid, command in demo.children().items() if command == "sandbox"]
     os.kill(pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_interrupt_before_it_plays_leaves_nothing(start_demo, demo_folder, momen
 
 def test_reader_that_goes_away_ends_the_demo_in_order(demo_folder):
     process = subprocess.Popen(
-        [*COMMAND, "--data-dir", str(demo_folder), "--for", "600"],
+        [*COMMAND, "--data-dir", str(demo_folder), "--for", "600", "--workers", "1"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
