@@ -75,6 +75,7 @@ async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tm
     await until((tmp_path / "block").exists)
     other = engine.worker(test_folder=str(tmp_path))
     await engine.until_status([intent_id])
+    (tmp_path / "unblock").touch()
     assert await blocked.logged("late_result_discarded")
     assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[1]["holder"] == await other.started()
