@@ -6,7 +6,6 @@ To enqueue together with your own writes, use leasehold.intake.inside instead.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -88,7 +87,7 @@ class Intake:
             if self._wakeups is not None:
                 self._wakeups.wake(_due_targets(batch, found))
             before = len(answers)
-            answers += [replace(one, ordinal=before + one.ordinal) for one in found]
+            answers += [one._replace(ordinal=before + one.ordinal) for one in found]
         return answers
 
     async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, assert_never
 
@@ -68,7 +67,7 @@ class Asked:
         """Put the database's answers, and a refusal for each of the rest, in the order of all."""
         waiting = iter(answers)
         return [
-            replace(next(waiting), ordinal=ordinal)
+            next(waiting)._replace(ordinal=ordinal)
             if problem is None
             else Enqueued(
                 ordinal=ordinal, verdict=EnqueueVerdict.INVALID, intent_id=None, problem=problem

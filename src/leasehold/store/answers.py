@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """One entry, by its place in the call (from 1): its id, or the first one's of the same key."""
 
     ordinal: int

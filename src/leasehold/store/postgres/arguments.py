@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from dataclasses import fields
+from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import InvalidArgument
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.outcome import Outcome, Result
 
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _PLAINLY_ACCEPTED = Accepted()
 _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
@@ -25,7 +27,7 @@ _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
 def json_argument(value: object) -> str:
     """Write JSON that PostgreSQL can read; Python's own would let NaN pass."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"this is no JSON: {error}") from error
 
@@ -57,13 +59,16 @@ def told_of(outcome: Outcome) -> dict[str, str | None]:
 
 
 def _intent_text(new: NewIntent) -> str:
-    """Write one intent; documents that were checked already go as they are, to the last digit."""
-    entry = intent_entry(new)
-    documents = {name: one for name, one in entry.items() if isinstance(one, JsonDocument)}
-    text = json_argument({name: one for name, one in entry.items() if name not in documents})
-    for name, document in documents.items():
-        text = f'{text[:-1]},"{name}":{document.raw.decode()}}}'
-    return text
+    """Write one intent, member by member."""
+    members = [f'"{name}":{_written(value)}' for name, value in intent_entry(new).items()]
+    return f"{{{','.join(members)}}}"
+
+
+def _written(value: object) -> str:
+    """Write a value; a document that was checked already goes as it is, to the last digit."""
+    if isinstance(value, str):
+        return quoted(value)
+    return value.raw.decode() if isinstance(value, JsonDocument) else json_argument(value)
 
 
 def _result_text(result: Result) -> str:
