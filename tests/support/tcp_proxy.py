@@ -8,15 +8,22 @@ from typing import Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+# Among the first bytes of a connection are its parameters, such as its application_name.
+_FIRST_BYTES = 2048
+
 
 class TcpProxy:
-    """`async with TcpProxy(url) as proxy`, then connect to `proxy.through(url)`."""
+    """`async with TcpProxy(url) as proxy`, then connect to `proxy.through(url)`.
 
-    def __init__(self, url: str) -> None:
+    With `only`, trouble comes to those connections alone that say so when they begin.
+    """
+
+    def __init__(self, url: str, only: bytes = b"") -> None:
         server = conninfo_to_dict(url)
         self._host, self._port = str(server["host"]), int(str(server["port"]))
+        self._only = only
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: set[_Pipe] = set()
         self._flows = asyncio.Event()
         self._flows.set()
         self._is_cut = False
@@ -28,6 +35,7 @@ class TcpProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._only = b""
         self.cut()
         self._flows.set()
         assert self._server is not None
@@ -40,30 +48,65 @@ class TcpProxy:
     def cut(self) -> None:
         """Reset every connection, and refuse new ones."""
         self._is_cut = True
-        for writer in self._open:
-            writer.transport.abort()
+        for pipe in self._troubled():
+            pipe.client.transport.abort()
+            pipe.server.transport.abort()
 
     def blackhole(self) -> None:
         """Keep every connection open, and let nothing through in either direction."""
         self._flows.clear()
 
+    def cut_behind(self) -> None:
+        """Reset the server's end of every connection, and let nobody at the other end know."""
+        self.blackhole()
+        for pipe in self._troubled():
+            pipe.server.transport.abort()
+
     def heal(self) -> None:
         self._is_cut = False
         self._flows.set()
 
+    def _troubled(self) -> list[_Pipe]:
+        return [pipe for pipe in self._open if self._only in pipe.first_bytes]
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
+        if self._is_cut and not self._only:
             writer.transport.abort()
             return
         behind_reader, behind_writer = await asyncio.open_connection(self._host, self._port)
-        self._open |= {writer, behind_writer}
-        await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
-        self._open -= {writer, behind_writer}
+        pipe = _Pipe(writer, behind_writer)
+        self._open.add(pipe)
+        await asyncio.gather(
+            self._pump(pipe, reader, behind_writer), self._pump(pipe, behind_reader, writer)
+        )
+        self._open.discard(pipe)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, pipe: _Pipe, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with suppress(OSError):
             while piece := await reader.read(65536):
-                await self._flows.wait()
+                if writer is pipe.server and len(pipe.first_bytes) < _FIRST_BYTES:
+                    pipe.first_bytes += piece
+                await self._let_through(pipe)
                 writer.write(piece)
                 await writer.drain()
+        await self._let_through(pipe)  # not even the end of a connection is heard
         writer.close()
+
+    async def _let_through(self, pipe: _Pipe) -> None:
+        if self._only not in pipe.first_bytes:
+            return
+        if self._is_cut:
+            pipe.client.transport.abort()
+            pipe.server.transport.abort()
+        await self._flows.wait()
+
+
+class _Pipe:
+    """A connection: its two ends, and how it began."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+        self.first_bytes = b""

@@ -1,0 +1,344 @@
+"""Leaders by advisory lock: followed at once when they die, left alone while they are only slow,
+and never two of them beginning calls, whoever ends whose session behind whose back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from contextlib import asynccontextmanager
+from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from leasehold import Instance, read_settings
+from leasehold.coordination.advisory_lock import lock_key
+from leasehold.domain.errors import NotLeader
+from leasehold.store.embedded import EmbeddedPostgres
+from tests.engine.test_database_loss import is_back, open_folder, postmaster_of
+from tests.support.database import Database
+from tests.support.engine import Engine, until
+from tests.support.outbox import CLUSTER_LEASE, Outbox
+from tests.support.servers import SETTINGS, Server, available_binaries
+from tests.support.tcp_proxy import TcpProxy
+
+# A minute: whoever is followed earlier was not followed because its lease had expired.
+BY_LOCK = {"elector": "advisory", "schedule_refresh_seconds": "0.2"}
+# As long as the server keeps a session that it does not hear of.
+SHORT = {"cluster_lease_seconds": "2", "cluster_renew_seconds": "0.4"}
+BY_ROW = SHORT | {"cluster_acquire_seconds": "0.5", "schedule_refresh_seconds": "0.2"}
+MANY = 5
+
+
+@pytest.fixture
+def cluster(engine):
+    engine.publish("ledger", scope="cluster")
+    return engine
+
+
+def member(engine, **more):
+    return engine.worker(**(BY_LOCK | more))
+
+
+async def leading(engine, **more):
+    worker = member(engine, **more)
+    await worker.logged("schedule_built")
+    return worker
+
+
+def lease(engine):
+    [row] = engine.database.execute(
+        "SELECT * FROM leasehold.leases WHERE lease_name = %s", [CLUSTER_LEASE]
+    )
+    return row
+
+
+def end_lock_sessions(engine):
+    """Free the lock, with nothing said to its holder that a stopped process could hear."""
+    key = lock_key(CLUSTER_LEASE)
+    engine.database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        " AND (classid::bigint << 32 | objid::bigint) = %s AND database ="
+        " (SELECT oid FROM pg_database WHERE datname = current_database())",
+        [key],
+    )
+
+
+def fences(engine):
+    """The epochs under which calls arrived at the gateway, in the order of their arrival."""
+    found = engine.sandbox.record()
+    return [one.fence for one in found if one.kind == "submission"]
+
+
+def holders(engine, ids):
+    return {row["holder"] for one in ids for row in engine.outbox.ledger(one)}
+
+
+@asynccontextmanager
+async def always_work(engine):
+    """Hand in an intent every few milliseconds, so that whoever may call does; all must be done,
+    and no call of an epoch may begin after one of a newer epoch did.
+    """
+    ids = []
+    is_enough = asyncio.Event()
+
+    async def hand_in():
+        while not is_enough.is_set():
+            ids.extend(engine.outbox.enqueue(2, "ledger"))
+            await asyncio.sleep(0.03)
+
+    work = asyncio.create_task(hand_in())
+    try:
+        yield ids
+    finally:
+        is_enough.set()
+        await work
+    await engine.until_status(ids)
+    called = fences(engine)
+    assert called == sorted(called)
+    assert engine.sandbox.effects("keyed").doubled_keys == 0
+    by_epoch = {}
+    for one in ids:
+        for row in engine.outbox.ledger(one):
+            by_epoch.setdefault(row["lease_epoch"], set()).add(row["holder"])
+    assert all(len(found) == 1 for found in by_epoch.values()), by_epoch
+
+
+async def test_killed_leader_is_followed_long_before_its_lease_has_expired(cluster):
+    first = await leading(cluster)
+    second = member(cluster)
+    await second.started()
+    async with always_work(cluster):
+        await until(lambda: fences(cluster))
+        first.send(SIGKILL)
+        killed_at = time.monotonic()
+        await until(lambda: fences(cluster)[-1] == 2)
+        assert time.monotonic() - killed_at < 5, "two seconds, on a machine that is not busy"
+    assert (lease(cluster)["expires_at"] - lease(cluster)["renewed_at"]).total_seconds() == 60
+
+
+async def test_leader_that_resigns_is_followed_at_once(cluster):
+    first = await leading(cluster)
+    second = member(cluster)
+    await second.started()
+    first.send(SIGTERM)
+    assert await first.ended() == 0
+    assert (await second.logged("leader_acquired"))["lease_epoch"] == 2
+    ids = cluster.outbox.enqueue(3, "ledger")
+    await cluster.until_status(ids)
+    assert holders(cluster, ids) == {await second.started()}
+
+
+async def test_leader_that_is_slow_is_not_robbed(cluster):
+    slow = await leading(cluster)
+    other = member(cluster)
+    await other.started()
+    slow.send(SIGSTOP)
+    yield_seconds = lease(cluster)["yield_seconds"]
+    await asyncio.sleep(2 * yield_seconds)  # it begins nothing; nobody else may know that it lives
+    assert not other.lines("leader_acquired")
+    slow.send(SIGCONT)
+    ids = cluster.outbox.enqueue(3, "ledger")
+    await cluster.until_status(ids)
+    assert holders(cluster, ids) == {await slow.started()}
+    assert not slow.lines("leader_lost")
+
+
+@pytest.mark.parametrize("trouble", ["cut", "blackhole", "cut_behind"])
+@pytest.mark.parametrize("only", ["all its connections", "the one of the lock"])
+async def test_leader_cut_off_begins_nothing_once_another_may(cluster, trouble, only):
+    url = cluster.database.url_as("executor")
+    async with TcpProxy(url, b"leasehold lock" if "lock" in only else b"") as proxy:
+        lonely = await leading(cluster, url=proxy.through(url), **SHORT)
+        other = member(cluster, **SHORT)
+        await other.started()
+        async with always_work(cluster):
+            await until(lambda: fences(cluster))
+            getattr(proxy, trouble)()
+            acquired = await other.logged("leader_acquired")
+            lost = await lonely.logged("leader_lost")
+            assert (lost["lease_epoch"], acquired["lease_epoch"]) == (1, 2)
+            await until(lambda: fences(cluster)[-1] == 2)
+            proxy.heal()
+        other.send(SIGTERM)
+        assert await other.ended() == 0
+        await cluster.until_status(cluster.outbox.enqueue(3, "ledger"))  # it is back
+        assert lease(cluster)["holder_id"] == await lonely.started()
+
+
+async def test_leader_whose_session_is_ended_unheard_calls_nothing_when_it_wakes(cluster):
+    """It trusts its lease for most of a minute yet, and its pool works."""
+    sleeper = await leading(cluster)
+    other = member(cluster)
+    await other.started()
+    async with always_work(cluster):
+        await until(lambda: fences(cluster))
+        sleeper.send(SIGSTOP)
+        end_lock_sessions(cluster)
+        await other.logged("leader_acquired")
+        await until(lambda: fences(cluster)[-1] == 2)
+        sleeper.send(SIGCONT)
+        await sleeper.logged("leader_lost")
+
+
+async def test_leader_that_wakes_after_its_session_was_ended_writes_nothing(cluster):
+    cluster.sandbox.dial(latency_ms=1400)
+    sleeper = await leading(cluster, **SHORT)
+    ids = cluster.outbox.enqueue(4, "ledger")
+    await cluster.until_in_flight(await sleeper.started(), 4)
+    sleeper.send(SIGSTOP)
+    cluster.sandbox.dial()
+    other = member(cluster, **SHORT)
+    acquired = await other.logged("leader_acquired")
+    await cluster.until_status(ids)
+    more = cluster.outbox.enqueue(4, "ledger")
+    sleeper.send(SIGCONT)
+    await sleeper.logged("leader_lost")
+    await cluster.until_status(more)
+    assert holders(cluster, [*ids, *more]) == {acquired["holder_id"]}
+
+
+async def test_every_epoch_of_many_elections_has_one_holder(cluster):
+    workers = [member(cluster) for _ in range(3)]
+    for worker in workers:
+        await worker.started()
+    async with always_work(cluster):
+        for _ in range(MANY):
+            await until(lambda: lease(cluster)["lease_epoch"])
+            epoch = lease(cluster)["lease_epoch"]
+            end_lock_sessions(cluster)
+            await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
+    acquired = [line for worker in workers for line in worker.lines("leader_acquired")]
+    epochs = [line["lease_epoch"] for line in acquired]
+    assert len(epochs) == len(set(epochs)) > MANY
+
+
+async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
+    by_row = cluster.worker(**BY_ROW)
+    await by_row.logged("schedule_built")
+    async with always_work(cluster):
+        by_lock = [member(cluster, **SHORT) for _ in range(2)]
+        for worker in by_lock:
+            await worker.started()
+        await until(lambda: len(fences(cluster)) > 20)
+        assert not [worker for worker in by_lock if worker.lines("leader_acquired")]
+        by_row.send(SIGTERM)
+        assert await by_row.ended() == 0
+        await until(lambda: 2 in fences(cluster))
+        by_row_again = cluster.worker(**BY_ROW)
+        await by_row_again.started()
+        [now] = [worker for worker in by_lock if worker.lines("leader_acquired")]
+        now.send(SIGKILL)
+        await until(lambda: 3 in fences(cluster))
+        for worker in by_lock:
+            if worker is not now:
+                worker.send(SIGTERM)
+                assert await worker.ended() == 0
+        acquired = await by_row_again.logged("leader_acquired")
+        await until(lambda: fences(cluster)[-1] == acquired["lease_epoch"])
+    assert lease(cluster)["yield_seconds"] is None
+
+
+async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path):
+    folder = open_folder()
+    binaries = next(iter(available_binaries().values()))
+    try:
+        with EmbeddedPostgres(folder / "data", binaries=binaries, settings=SETTINGS) as postgres:
+            server = Server(postgres.url, binaries.version)
+            database = Database(server, server.create_database())
+            engine = Engine(database, Outbox(database), sandbox, tmp_path)
+            try:
+                await restart_under(engine, postgres, folder)
+            finally:
+                engine.close()
+                server.close()
+                database.server = Server(postgres.url, binaries.version)  # it was restarted
+                database.close()
+                database.server.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def restart_under(engine, postgres, folder):
+    engine.publish("ledger", scope="cluster")
+    first = await leading(engine)
+    second = member(engine)
+    await second.started()
+    ids = engine.outbox.enqueue(20, "ledger")
+    await until(lambda: fences(engine))
+    os.kill(postmaster_of(folder), SIGINT)
+    await first.logged("leader_lost")
+    await asyncio.to_thread(postgres.ensure_running)
+    engine.outbox = Outbox(engine.database)
+    await until(lambda: is_back(engine))
+    await engine.until_status([*ids, *engine.outbox.enqueue(5, "ledger")])
+    called = fences(engine)
+    assert called == sorted(called)
+    assert called[-1] > 1
+    assert all(worker.process.poll() is None for worker in (first, second))
+
+
+@pytest.mark.program("pgbouncer")
+@pytest.mark.parametrize("through_pooler", ["false", "true"])
+async def test_worker_behind_a_pooler_refuses_to_elect_by_lock(cluster, pooler, through_pooler):
+    url = pooler.url_as("executor")
+    worker = member(cluster, url=url, through_pooler=through_pooler)
+    assert await worker.ended() != 0
+    assert "pooler" in worker.log.read_text()
+    assert not worker.lines("worker_started")
+
+
+def alone(engine, **more):
+    return engine.worker("--standalone", **(BY_ROW | more))
+
+
+async def test_standalone_leads_from_the_start_and_says_so(cluster):
+    worker = alone(cluster)
+    worker_id = await worker.started()
+    assert lease(cluster)["holder_id"] == worker_id
+    await cluster.until_status(cluster.outbox.enqueue(3, "ledger"))
+    [row] = cluster.database.execute(
+        "SELECT role FROM leasehold.instances WHERE instance_id = %s", [worker_id]
+    )
+    assert row["role"] == "standalone"
+
+
+@pytest.mark.parametrize("elector", ["row", "advisory"])
+async def test_standalone_refuses_to_start_beside_a_leader(cluster, elector):
+    leader = await leading(cluster, elector=elector)
+    refused = alone(cluster, elector=elector)
+    assert await refused.ended() != 0
+    told = " ".join(refused.log.read_text().split())
+    assert "standalone is refused" in told
+    assert await leader.started() in told
+    assert lease(cluster)["lease_epoch"] == 1
+    ids = cluster.outbox.enqueue(3, "ledger")
+    await until(lambda: cluster.statuses(ids) == ["accepted"] * 3)
+
+
+async def test_database_that_is_away_is_no_reason_to_stand_alone(cluster):
+    ids = cluster.outbox.enqueue(3, "ledger")
+    away = make_conninfo(cluster.database.url_as("executor"), port=1)
+    worker = alone(cluster, url=away)
+    assert await worker.ended() != 0
+    assert cluster.statuses(ids) == ["pending"] * 3
+    assert fences(cluster) == []
+
+
+async def test_follower_that_is_asked_for_what_only_a_leader_may_do_says_who_leads(cluster, caplog):
+    cluster.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "the leader", 60)
+    settings = read_settings(
+        database_url=cluster.database.url_as("executor"),
+        lease_seconds=30,
+        listen=False,
+        contracts_seconds=0.1,
+    )
+    async with Instance(settings) as instance:
+        await until(lambda: [one for one in instance.cluster.leaderships if one.seen])
+        with pytest.raises(NotLeader, match="the leader was last seen to") as raised:
+            instance.require_lease(CLUSTER_LEASE)
+        assert (raised.value.lease_name, raised.value.holder_id) == (CLUSTER_LEASE, "the leader")
+        assert "not_leader" in caplog.text
