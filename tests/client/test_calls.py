@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from dataclasses import fields
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -13,6 +14,8 @@ import pytest
 
 from leasehold import AsyncClient, Client
 from leasehold.client import calls
+from leasehold.client.answers import HandedVerdict
+from leasehold.client.refusals import NOTHING_WRITTEN
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
@@ -24,6 +27,9 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict
+from leasehold.store.answers import Attempt, IntentStatus
+from leasehold.web import kinds, models
+from leasehold.web.problems import KINDS
 
 ID = UUID("0190a7e4-0000-7000-8000-000000000001")
 SECRET = "lh_of-nobody"
@@ -134,7 +140,7 @@ def test_absurd_wait_is_refused(seconds):
     ("response", "error"),
     [
         (problem(404, "unknown_target"), UnknownTarget),
-        (problem(404, "not_found"), UnknownIntent),
+        (problem(404, "not_found"), ApiError),  # of an address that is not the API's
         (problem(409, "idempotency_conflict"), IdempotencyConflict),
         (problem(401, "unauthenticated"), AccessDenied),
         (problem(403, "forbidden"), AccessDenied),
@@ -152,6 +158,21 @@ def test_refusal_is_the_error_that_it_means(response, error):
         ENQUEUE.answer(response)
     assert type(caught.value) is error
     assert getattr(caught.value, "target", "sms") == "sms"
+
+
+def test_intent_that_is_not_known_is_told_where_one_was_asked_for():
+    for call in (calls.get(ID), calls.attempts(ID)):
+        with pytest.raises(UnknownIntent, match="what to do"):
+            call.answer(problem(404, "not_found"))
+
+
+def test_client_and_api_use_the_same_words():
+    assert {one.value for one in HandedVerdict} == {one.value for one in models.BatchVerdict}
+    assert NOTHING_WRITTEN - {"no_instance"} <= set(KINDS)
+    for mine, theirs in ((IntentStatus, models.Intent), (Attempt, models.Attempt)):
+        assert {one.name for one in fields(mine)} == set(theirs.model_fields)
+    assert calls.PAGE_MAX == kinds.PAGE_MAX
+    assert calls.WAIT_SECONDS_MAX == kinds.WAIT_SECONDS_MAX
 
 
 def test_conflict_says_whose_the_key_is():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from leasehold.client import answers
 from leasehold.client.refusals import Refusal
-from leasehold.domain.errors import ApiUnavailable, InvalidArgument
+from leasehold.domain.errors import ApiUnavailable, InvalidArgument, UnknownIntent
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.store.answers import Redriven
@@ -111,13 +111,13 @@ def enqueue_batch(entries: Sequence[bytes], trace_context: str | None) -> Call[t
 
 def get(intent_id: IntentId, wait_seconds: float = 0) -> Call[IntentStatus]:
     """Ask where an intent stands."""
-    query = _wait(wait_seconds)
-    return _question(f"/v1/intents/{intent_id}", answers.intent, query, wait_seconds)
+    path, query = f"/v1/intents/{intent_id}", _wait(wait_seconds)
+    return _question(path, _of_intent(answers.intent), query, wait_seconds)
 
 
 def attempts(intent_id: IntentId) -> Call[tuple[Attempt, ...]]:
     """Ask for the ledger of an intent."""
-    return _question(f"/v1/intents/{intent_id}/attempts", answers.attempts)
+    return _question(f"/v1/intents/{intent_id}/attempts", _of_intent(answers.attempts))
 
 
 def page(
@@ -141,7 +141,7 @@ def page(
         "limit": limit,
     }
     query = {name: str(value) for name, value in given.items() if value is not None}
-    return _question("/v1/intents", answers.page, query)
+    return _question("/v1/intents", _or_refusal(answers.page), query)
 
 
 def cancel(intent_id: IntentId, note: str) -> Call[CancelVerdict]:
@@ -199,7 +199,7 @@ def _question(
         method="GET",
         path=path,
         query=query or {},
-        read=_or_refusal(read),
+        read=read,
         is_repeatable=True,
         wait_seconds=wait_seconds,
     )
@@ -238,6 +238,20 @@ def _or_refusal(
         if not response.is_success:
             raise Refusal.of(response).error(target)
         return read(response)
+
+    return checked
+
+
+def _of_intent(
+    read: Callable[[httpx.Response], Answer],
+) -> Callable[[httpx.Response], Answer]:
+    """Read what is said of one intent, of which it may be said that it is not known."""
+
+    def checked(response: httpx.Response) -> Answer:
+        refusal = None if response.is_success else Refusal.of(response)
+        if refusal is not None and refusal.code == "not_found":
+            raise UnknownIntent(refusal.detail)
+        return _or_refusal(read)(response)
 
     return checked
 

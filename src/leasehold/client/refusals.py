@@ -16,7 +16,6 @@ from leasehold.domain.errors import (
     IntakeFull,
     InvalidArgument,
     LeaseholdError,
-    UnknownIntent,
     UnknownTarget,
 )
 from leasehold.domain.intent import IntentId
@@ -99,8 +98,6 @@ class Refusal:
                 return IdempotencyConflict(self.detail, intent_id=self._intent_id())
             case "unknown_target":
                 return UnknownTarget(self.detail, target=target)
-            case "not_found":
-                return UnknownIntent(self.detail)
             case _:
                 return None
 
