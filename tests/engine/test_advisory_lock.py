@@ -184,6 +184,20 @@ async def test_leader_whose_session_is_ended_unheard_calls_nothing_when_it_wakes
         await sleeper.logged("leader_lost")
 
 
+async def test_leader_that_wakes_right_before_a_call_does_not_make_it(cluster):
+    ids = cluster.outbox.enqueue(1, "ledger")
+    sleeper = member(cluster, fault="after_claim:stop")
+    await sleeper.logged("fault")
+    other = member(cluster)
+    await other.started()
+    end_lock_sessions(cluster)
+    await cluster.until_status(ids)
+    sleeper.send(SIGCONT)
+    await sleeper.logged("leader_lost")
+    assert sleeper.lines("call_not_made")
+    assert fences(cluster) == [2]
+
+
 async def test_leader_that_wakes_after_its_session_was_ended_writes_nothing(cluster):
     cluster.sandbox.dial(latency_ms=1400)
     sleeper = await leading(cluster, **SHORT)
