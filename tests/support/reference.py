@@ -42,7 +42,8 @@ A batch function gives a verdict per row and raises only when the whole call is 
 | `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; else a defect |
 
 Two channels are notified on: `leasehold_due` by `notify_targets`, with the target as payload, and
-`leasehold_lease` by `release_lease`, with the lease's name. Both are hints: polling is correct without them.
+`leasehold_lease` by `release_lease`, with the lease's name. Both are hints: polling is correct
+without them.
 """
 
 _INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}
