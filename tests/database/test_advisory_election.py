@@ -13,6 +13,7 @@ from leasehold.coordination import advisory_lock
 from leasehold.coordination.advisory_lock import AdvisoryLock, lock_key, require_election_by_lock
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 from leasehold.domain.timing import Timings
+from leasehold.store.postgres.address import with_tls
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.pool import PoolSettings
 from tests.support.holders import Holder, take
@@ -365,3 +366,8 @@ async def test_database_that_is_away_says_so_without_its_password(url):
     with pytest.raises(DatabaseUnavailable, match="cannot connect") as raised:
         await opener(away)(60, None)
     assert psycopg.conninfo.conninfo_to_dict(url)["password"] not in str(raised.value)
+
+
+async def test_session_asks_for_the_tls_that_the_pool_asks_for(url):
+    with pytest.raises(DatabaseUnavailable, match="SSL"):
+        await opener(with_tls(url, "require", None))(60, None)  # this server has none
