@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
-from benchmarks import cluster, scripts
+from benchmarks import cluster, intake, scripts
 from benchmarks.peer_engine import BULK
 from benchmarks.peer_process import OURS, PEERS, EngineFailed, Talk, ask, filled_database
 from benchmarks.peer_workers import one_and_two_workers
@@ -55,6 +55,7 @@ class Amounts:
     through_sandbox: int = 4_000
     rounds: int = 3
     cluster: cluster.Amounts = cluster.FULL
+    intake: intake.Amounts = intake.FULL
     # A slow engine is filled and drained no longer than this, and measured by what it did.
     seconds_max: float = 30.0
 
@@ -67,6 +68,7 @@ SMOKE = Amounts(
     through_sandbox=20,
     rounds=1,
     cluster=cluster.SMOKE,
+    intake=intake.SMOKE,
     seconds_max=3.0,
 )
 
@@ -95,6 +97,7 @@ class PeersBenchmark:
         self.memory()
         self.workers()
         self.leaders()
+        self.intake()
 
     def drain(self) -> None:
         """In turns, so that noise falls on all; what one call hands in is measured on the way."""
@@ -223,6 +226,11 @@ class PeersBenchmark:
 
     def leaders(self) -> None:
         cluster.ClusterBenchmark(self.server, self.amounts.cluster, self.add).run()
+
+    def intake(self) -> None:
+        benchmark = intake.IntakeBenchmark(self.server, self.amounts.intake, self.add)
+        benchmark.run()
+        self.about["intake"] = benchmark.about
 
     def remaining(self) -> list[str]:
         return list(self.engines)

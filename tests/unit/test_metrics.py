@@ -11,6 +11,7 @@ import pytest
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
 from leasehold.observe.metrics import Metrics
+from leasehold.web.metrics import WebMetrics
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(leasehold_\w+)` \| (\w+) \|([\w, ]*)\|", re.MULTILINE)
@@ -58,6 +59,7 @@ def registered(metrics):
 
 
 def test_every_metric_is_described_with_its_kind_and_labels(metrics):
+    WebMetrics(metrics.registry, "worker-1")
     assert described() == registered(metrics)
 
 

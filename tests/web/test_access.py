@@ -155,10 +155,9 @@ async def test_how_much_of_a_wrong_token_is_right_makes_no_difference(monkeypatc
 
     monkeypatch.setattr("leasehold.web.auth.hmac.compare_digest", compare)
     for length in range(3, len(token)):
-        wrong = token[:length] + "x" * (len(token) - length)
-        if wrong != token:
-            with pytest.raises(Problem, match="not known"):
-                book.holder(f"Bearer {wrong}".encode())
+        wrong = token[:length] + "!" * (len(token) - length)
+        with pytest.raises(Problem, match="not known"):
+            book.holder(f"Bearer {wrong}".encode())
     # Nothing of the right one was compared with what is wrong, however much of it was right.
     assert {other for _, other in compared} == {bytes(32)}
     assert len({one[:4] for one, _ in compared}) == len(compared)

@@ -30,7 +30,7 @@ class WebMetrics:
         )
         self._seconds = Histogram(
             "leasehold_http_request_seconds",
-            "From the head of a request to its answer; a stream of events is not in it.",
+            "From the head of a request to its answer.",
             ["worker_id", "method", "route"],
             buckets=_SECONDS,
             registry=registry,

@@ -12,21 +12,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leasehold.observe.logs import get_logger
+from leasehold.web.cycle import Cycle
 from leasehold.web.problems import MEDIA_TYPE, RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
-    import asyncio
-
+    from uvicorn._types import ASGI3Application
     from uvicorn.config import Config
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -131,10 +132,42 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._head_again = self._without_upgrade()
             return
-        super().on_headers_complete()
+        self._begin()
         self._is_in_head = False
         self._is_in_body = True
         self._expect(None)
+
+    def _begin(self) -> None:
+        """Have the request answered, or queue it up behind those that came before it."""
+        version = self.parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        is_behind = self._is_unanswered()
+        self.cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
+        if is_behind:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, app))
+        else:
+            self._start_asgi_task(self.cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or throw it away where the answer was given without it."""
@@ -231,7 +264,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _is_unanswered(self) -> bool:
         # Before the first request there is none.
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = cast("Cycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
 
     def _refusal(self) -> Problem | None:

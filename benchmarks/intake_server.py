@@ -1,0 +1,123 @@
+"""The HTTP API as a process of the intake benchmark, as it is or with one part of it replaced.
+
+- leasehold: as it is.
+- one-by-one: every request is a call of the database of its own, with as many connections at once
+  as help; all the rest is the same.
+- no-database: every request is answered at once; all the rest is the same.
+- fastapi: no part of ours: the endpoint as FastAPI's documentation writes one, without a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from leasehold.domain.intent import IntentId
+from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.runtime import event_loop
+from leasehold.store.answers import Enqueued
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.roles import RoleStores
+from leasehold.web.app import create_app
+from leasehold.web.server import Address, HttpServer
+from leasehold.web.service import WebService, WebSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from leasehold.domain.intent import NewIntent
+    from leasehold.store.postgres.store import PostgresStore
+
+CONNECTIONS = 16
+
+
+class OneByOne:
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self.waiting = 0
+
+    async def enqueue(self, new: NewIntent, *, size: int = 0) -> Enqueued:
+        del size
+        [answer] = await self._store.enqueue_intents([new])
+        return answer
+
+    async def close(self) -> None: ...
+
+
+class AtOnce:
+    waiting = 0
+    _answer = Enqueued(
+        ordinal=1,
+        verdict=EnqueueVerdict.ACCEPTED,
+        intent_id=IntentId(UUID(int=1)),
+        problem=None,
+    )
+
+    async def enqueue(self, new: NewIntent, *, size: int = 0) -> Enqueued:
+        del new, size
+        return self._answer
+
+    async def close(self) -> None: ...
+
+
+class Intent(BaseModel):
+    target: str
+    payload: dict[str, Any]
+    idempotency_key: str | None = None
+    priority: int | None = None
+
+
+class Accepted(BaseModel):
+    intent_id: UUID
+    target: str
+    href: str
+
+
+def plain_fastapi() -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/v1/intents", status_code=201)
+    async def accept(intent: Intent) -> Accepted:
+        return Accepted(intent_id=UUID(int=1), target=intent.target, href="/v1/intents/1")
+
+    return app
+
+
+@asynccontextmanager
+async def serving(way: str, database_url: str) -> AsyncGenerator[str]:
+    """Serve in one of the ways; gives the address."""
+    async with AsyncExitStack() as opened:
+        server = HttpServer(Address(port=0), grace_seconds=1)
+        opened.push_async_callback(server.stop)
+        if way == "fastapi":
+            await server.start(plain_fastapi())
+            yield server.url
+            return
+        pool = PoolSettings(size_max=CONNECTIONS)
+        stores = await opened.enter_async_context(RoleStores(database_url, pool))
+        settings = WebSettings(instance_id="benchmark", log_format="json")
+        service: Any = await opened.enter_async_context(WebService(stores, settings))
+        if way == "one-by-one":
+            service.batching = OneByOne(stores.ingest)
+        elif way == "no-database":
+            service.batching = AtOnce()
+        await server.start(create_app(service))
+        yield server.url
+        await server.stop()
+
+
+async def main(way: str) -> None:
+    async with serving(way, os.environ["LEASEHOLD_DATABASE_URL"]) as url:
+        print(url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    event_loop.run(main(sys.argv[1]))
