@@ -76,10 +76,11 @@ class Clients:
         return await self._opened.enter_async_context(InThreads(Client(url, token, **more)))
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture
 async def clients(request: pytest.FixtureRequest, api: Api) -> AsyncIterator[Clients]:
+    """Of the kind that awaits, unless the test says otherwise: all but the waiting is shared."""
     async with AsyncExitStack() as opened:
-        yield Clients(request.param, api, opened)
+        yield Clients(getattr(request, "param", "async"), api, opened)
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdi
 from tests.support.engine import until
 
 KEY = "order-4711"
+# For what the two clients have each for themselves: the loops around calls, pages and streams.
+BOTH = pytest.mark.parametrize("clients", ["async", "sync"], indirect=True)
 
 
 class Lossy:
@@ -65,6 +67,7 @@ async def lossy(url, lose):
         yield network
 
 
+@BOTH
 async def test_intent_is_committed_when_the_call_returns(client, outbox):
     receipt = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     assert outbox.status(receipt.intent_id) == "pending"
@@ -133,6 +136,7 @@ async def test_all_that_can_be_said_of_an_intent_arrives(client, database):
     assert row["trace_context"].startswith("00-0af7651916cd43dd8448eb211c80319c")
 
 
+@BOTH
 async def test_whoever_waits_is_told_how_it_ended(client, outbox):
     async def work():
         outbox.complete(await until(outbox.claim))
@@ -144,6 +148,7 @@ async def test_whoever_waits_is_told_how_it_ended(client, outbox):
     assert (await client.get(receipt.intent_id, wait_seconds=30)).status is Status.ACCEPTED
 
 
+@BOTH
 async def test_many_get_a_verdict_each_and_the_good_ones_are_in(client, api):
     given = [NewIntent(target="sms", payload=n, idempotency_key=f"k-{n}") for n in range(1200)]
     given[3] = NewIntent(target="nowhere", payload=1)
@@ -179,6 +184,7 @@ async def test_intent_and_its_ledger_are_told(client, outbox):
             await ask(uuid4())
 
 
+@BOTH
 async def test_list_goes_on_over_its_pages(client, outbox):
     outbox.publish("letters")
     outbox.enqueue(450)
@@ -195,6 +201,7 @@ async def test_list_goes_on_over_its_pages(client, outbox):
     assert [one.intent_id for one in page.intents] == [letter.intent_id, found[0]]
 
 
+@BOTH
 async def test_interventions_tell_what_they_did(client, outbox):
     outbox.publish("letters", guarantee="blind")
     [cancelled] = outbox.enqueue(1)
@@ -232,8 +239,9 @@ async def test_token_opens_what_it_is_for(clients, outbox):
         await stranger.enqueue("sms", 1)
 
 
-@pytest.mark.parametrize("lose", [1, 3])
-async def test_lost_answers_do_not_make_a_second_intent(clients, api, lose):
+@BOTH
+async def test_lost_answers_do_not_make_a_second_intent(clients, api):
+    lose = 3
     async with lossy(api.url, lose) as network:
         client = await clients.make("ingest", url=network.url)
         await client.enqueue("sms", 1)
@@ -243,6 +251,7 @@ async def test_lost_answers_do_not_make_a_second_intent(clients, api, lose):
         assert (network.lost, api.intents()) == (lose, 6)
 
 
+@BOTH
 async def test_intervention_whose_answer_was_lost_is_made_once(clients, api, outbox):
     [intent_id] = outbox.enqueue(1)
     async with lossy(api.url, 1) as network:
@@ -252,6 +261,7 @@ async def test_intervention_whose_answer_was_lost_is_made_once(clients, api, out
     assert outbox.states(intent_id) == ["CANCELLED"]
 
 
+@BOTH
 async def test_nobody_there_is_told_after_the_patience(clients):
     client = await clients.make("ingest", url="http://127.0.0.1:9", patience_seconds=0.3)
     with pytest.raises(ApiUnavailable, match="did not answer"):
@@ -274,6 +284,7 @@ async def test_full_queue_is_waited_for_and_then_told(clients, api, outbox):
     assert (await waiting).is_new
 
 
+@BOTH
 async def test_events_go_on_where_they_were_cut_off(clients, api, outbox):
     outbox.publish("letters")
     outbox.enqueue(1)

@@ -114,7 +114,13 @@ class Balanced:
 
     async def ready(self) -> None:
         """Wait until HAProxy sends requests to every instance."""
-        await until(lambda: set(self.states().values()) == {"UP"}, told=self.told)
+        await until(lambda: self.revive() or set(self.states().values()) == {"UP"}, told=self.told)
+
+    def revive(self) -> None:
+        """Start again whoever found no database when it started, as systemd would."""
+        for number, one in enumerate(self.instances):
+            if one.process.poll() is not None:
+                self.restart(number)
 
     def states(self) -> dict[str, str]:
         """What HAProxy thinks of each instance."""
