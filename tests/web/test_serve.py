@@ -156,6 +156,10 @@ async def test_database_that_is_away_is_told_and_forgiven(outbox, serving, datab
                 return (await client.post("/v1/intents", json=SMS)).status_code == 201
 
             await eventually(is_taken)
+            proxy.blackhole()  # nothing is refused, and nothing answered
+            await eventually(lambda: answers(503))
+            proxy.heal()
+            await eventually(lambda: answers(200))
 
 
 @pytest.fixture

@@ -95,8 +95,9 @@ class Intake:
         self, new: NewIntent, intent_id: IntentId, verdict: EnqueueVerdict, wait_seconds: float
     ) -> Answer:
         is_first = verdict is EnqueueVerdict.ACCEPTED
-        href = f"/v1/intents/{intent_id}"
-        told = f'{{"intent_id":"{intent_id}","target":{quoted(new.target)},"href":"{href}"'
+        name = str(intent_id)
+        href = f"/v1/intents/{name}"
+        told = f'{{"intent_id":"{name}","target":{quoted(new.target)},"href":"{href}"'
         if wait_seconds:
             told += f',"intent":{await self._waited(intent_id, wait_seconds)}'
         body = f"{told}}}".encode()

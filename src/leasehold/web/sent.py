@@ -21,6 +21,8 @@ Model = TypeVar("Model", bound=BaseModel)
 # Checked, but passed on as they were written.
 UNREAD = frozenset({"payload", "metadata"})
 _EITHER = (("due_at", "delay_seconds"), ("deadline_at", "deadline_seconds"))
+# Between these nothing can contradict.
+_PLAIN = {"target", "payload", "idempotency_key", "stream", "priority"}
 _NULL = b"null"
 CONTENT_BYTES_MAX = 1024 * 1024
 
@@ -90,6 +92,8 @@ def _told(kind: str, message: str) -> str:
 
 
 def _contradictions(members: Mapping[str, Any], key: str | None) -> Iterator[Fault]:
+    if members.keys() <= _PLAIN and _is_given(members.get("payload")) and key is None:
+        return  # as most are
     given = {name for name in members if _is_given(members[name])}
     if ("payload" in given) == ("body" in given):
         yield Fault("payload", "exactly one of payload (any JSON but null) and body is needed")

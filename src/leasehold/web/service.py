@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
+from leasehold.coordination.answered import answered_within
 from leasehold.domain.errors import LeaseholdError
 from leasehold.intake.batching import Batching
 from leasehold.observe.metrics import Metrics
@@ -138,8 +139,7 @@ class WebService:
 
     async def _is_answering(self) -> bool:
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                await self.tokens.step()
-        except (LeaseholdError, TimeoutError):
+            await answered_within(PROBE_SECONDS, self.tokens.step(), "a look at the tokens")
+        except LeaseholdError:
             return False
         return True

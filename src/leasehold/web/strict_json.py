@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 100
 NUMBER_CHARACTERS_MAX = 64
-EXPONENT_MAX = 308
+# As far as the numbers of most programs go, in both directions.
+EXPONENT_MIN, EXPONENT_MAX = -324, 308
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 # What almost every member of an object begins and ends with, in one step.
@@ -183,8 +184,10 @@ def _number(text: str) -> float:
         raise NotStrictJson(f"a number has more than {NUMBER_CHARACTERS_MAX} characters")
     _, _, exponent = text.lower().partition("e")
     value = float(text)
-    if abs(value) == float("inf") or (exponent and abs(int(exponent)) > EXPONENT_MAX):
-        raise NotStrictJson(f"the number {text} is out of range: exponents go to {EXPONENT_MAX}")
+    if abs(value) == float("inf") or not EXPONENT_MIN <= int(exponent or 0) <= EXPONENT_MAX:
+        raise NotStrictJson(
+            f"the number {text} is out of range: exponents go from {EXPONENT_MIN} to {EXPONENT_MAX}"
+        )
     return value
 
 

@@ -1,0 +1,116 @@
+"""What is taken for JSON is JSON for PostgreSQL too, and is kept as it was written."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leasehold.domain.intent import JsonDocument
+from leasehold.web.strict_json import NotStrictJson, parse_json, parse_object, parse_objects
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+# What is nearly JSON: pieces of it, put together by chance.
+PIECES = st.sampled_from(
+    [
+        *(
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            '"',
+            "\\",
+            " ",
+            "\n",
+            "\t",
+            "\x0b",
+            "-",
+            "+",
+            ".",
+            "e",
+            "E",
+        ),
+        *("0", "1", "9", "00", "1e5", "1e400", "null", "true", "NaN", "Infinity", '"a"', '"a":1'),
+        *(
+            "\\u0041",
+            "\\u0000",
+            "\\ud800",
+            "\\udc00",
+            "\\ud83d\\ude00",
+            "\\n",
+            "\\x",
+            "é",
+            "\u2028",
+        ),
+        *('"a":1,"a":2', "{}", "[]", "//", "/**/", "'a'"),
+    ]
+)
+MANY = settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@MANY
+@given(value=VALUES, ascii_only=st.booleans(), spread=st.booleans())
+def test_json_of_any_writer_is_read_and_kept_as_it_was_written(value, ascii_only, spread):
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=1 if spread else None)
+    assert parse_json(text.encode()) == value
+    body = f' {{ "payload" : {text} , "other":[1] }} '.encode()
+    found = parse_object(body, {"payload"})
+    assert found["payload"] == JsonDocument(text.encode())
+    assert found["other"] == [1]
+    batch = f'{{"intents": [ {body.decode()} , {{}} ] }}'.encode()
+    assert parse_objects(batch, "intents", {"payload"}) == [found, {}]
+
+
+@pytest.fixture(scope="module")
+def postgresql(server):
+    """Reads JSON as the database does: what it was given, or None where it refuses."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+
+        def read(text: str) -> str | None:
+            try:
+                return connection.execute("SELECT %s::text::jsonb::text", [text]).fetchone()[0]
+            except psycopg.Error:
+                return None
+
+        yield read
+
+
+@MANY
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_what_postgresql_refuses_is_refused_before_it(postgresql, pieces):
+    for text in ("".join(pieces), f'"{"".join(pieces)}"', f"[{''.join(pieces)}]"):
+        try:
+            parse_json(text.encode())
+        except NotStrictJson:
+            continue
+        assert postgresql(text) is not None, text
+
+
+@MANY
+@given(body=st.binary(max_size=40))
+def test_bytes_of_any_kind_are_read_or_refused_and_nothing_else(body):
+    for read in (
+        parse_json,
+        lambda one: parse_object(one, {"a"}),
+        lambda one: parse_objects(one, "a", ()),
+    ):
+        try:
+            read(body)
+        except NotStrictJson:
+            continue
