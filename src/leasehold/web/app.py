@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from leasehold.domain.errors import LeaseholdError
 from leasehold.web import openapi, routes_intents, routes_operating, routes_watching
 from leasehold.web.access import passing_of
-from leasehold.web.entrance import Entrance, refused
+from leasehold.web.entrance import DEFECT, Entrance, refused
 from leasehold.web.problems import Fault, Problem, invalid, problem_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def create_app(service: WebService) -> FastAPI:
     app.add_exception_handler(LeaseholdError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
+    # It is raised again after that, so that the entrance can tell of it.
+    app.add_exception_handler(Exception, _admit)
     return app
 
 
@@ -74,6 +76,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
     if problem is None:
         raise error
+    return _response(request, problem)
+
+
+async def _admit(request: Request, _: Exception) -> Response:
+    return _response(request, DEFECT)
+
+
+def _response(request: Request, problem: Problem) -> Response:
     answer = refused(problem, passing_of(request).request_id)
     response = Response(answer.body, answer.status)
     response.raw_headers += answer.headers

@@ -22,6 +22,7 @@ class Cycle(RequestResponseCycle):
     """Takes what an application sends, and writes it."""
 
     _head = b""
+    _ends_with_connection = False
 
     async def send(self, message: ASGISendEvent) -> None:
         """Keep the head until there is a body to go with it."""
@@ -54,8 +55,11 @@ class Cycle(RequestResponseCycle):
         if not self.keep_alive and not is_closed:
             lines.append(b"connection: close")
         if self.chunked_encoding is None and status not in _WITHOUT_BODY:
-            self.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked")
+            # An old client knows no chunks: the end of the connection is the end of the answer.
+            self._ends_with_connection = self.scope["http_version"] == "1.0"
+            self.chunked_encoding = not self._ends_with_connection
+            if self.chunked_encoding:
+                lines.append(b"transfer-encoding: chunked")
         head = b"\r\n".join(lines) + b"\r\n\r\n"
         if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1:
             raise RuntimeError("a header of an answer has a line of its own in it")
@@ -70,7 +74,7 @@ class Cycle(RequestResponseCycle):
             body = b""
         elif self.chunked_encoding:
             body = _chunk(body, is_last=is_last)
-        else:
+        elif not self._ends_with_connection:
             self.expected_content_length -= len(body)
         if head or body:
             self.transport.write(head + body)
