@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format test-programs bench bench-sql reference openapi lock clean
+.PHONY: help setup run test test-thorough check format test-programs bench bench-sql reference openapi lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,10 @@ run: setup ## Start the product on its embedded database
 # They start hundreds of processes, and each would compile the sources anew.
 test: setup ## Run the tests on a real PostgreSQL
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-thorough: setup ## Run every variant of every test, and the long runs; takes about half an hour
+	@env -u PYTHONDONTWRITEBYTECODE LEASEHOLD_SOAK_SECONDS=60 LEASEHOLD_ELECTIONS=100 LEASEHOLD_HYPOTHESIS_EXAMPLES=500 \
+	  $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m '' --timeout 900
 
 check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/ruff format --check .

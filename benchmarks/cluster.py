@@ -101,14 +101,13 @@ class ClusterBenchmark:
         ):
             found = self.failovers(elector, number)
             for percent, value in (("p50", statistics.median(found)), ("p99", max(found))):
-                self.add(f"{name}, {percent}", value, "s")
+                ratio = value / (CLIENT_GO_LEASE_SECONDS + CLIENT_GO_RETRY_SECONDS)
+                self.add(f"{name}, {percent}", value, "s", reference, ratio)
                 if (elector, number) == ("row", signal.SIGKILL):
                     self.add(
                         f"{name}, {percent}, in leases",
                         value / self.amounts.lease_seconds,
                         "leases",
-                        reference,
-                        value / (CLIENT_GO_LEASE_SECONDS + CLIENT_GO_RETRY_SECONDS),
                     )
 
     def failovers(self, elector: str, number: signal.Signals) -> list[float]:

@@ -50,7 +50,7 @@ end
 
 @dataclass(frozen=True)
 class Amounts:
-    seconds: float = 8.0
+    seconds: float = 5.0
     warm_up_seconds: float = 2.0
     rounds: int = 3
     connections: int = 64

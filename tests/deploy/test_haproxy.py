@@ -28,7 +28,7 @@ from tests.support.serving import eventually
 pytestmark = [pytest.mark.program("haproxy"), pytest.mark.timeout(240)]
 
 # A minute in a long run: LEASEHOLD_SOAK_SECONDS=60.
-SOAK_SECONDS = float(os.environ.get("LEASEHOLD_SOAK_SECONDS", "12"))
+SOAK_SECONDS = float(os.environ.get("LEASEHOLD_SOAK_SECONDS", "8"))
 KILL_SECONDS = 2.0
 KILLS_MIN = 4
 CALLERS = 12

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import time
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
@@ -31,6 +31,7 @@ BY_LOCK = {"elector": "advisory", "schedule_refresh_seconds": "0.2"}
 SHORT = {"cluster_lease_seconds": "2", "cluster_renew_seconds": "0.4"}
 BY_ROW = SHORT | {"cluster_acquire_seconds": "0.5", "schedule_refresh_seconds": "0.2"}
 MANY = 5
+ALL, OF_THE_LOCK = "all its connections", "the one of the lock"
 
 
 @pytest.fixture
@@ -113,10 +114,10 @@ async def test_killed_leader_is_followed_long_before_its_lease_has_expired(clust
     await second.started()
     async with always_work(cluster):
         await until(lambda: fences(cluster))
+        before = lease(cluster)
         first.send(SIGKILL)
-        killed_at = time.monotonic()
         await until(lambda: fences(cluster)[-1] == 2)
-        assert time.monotonic() - killed_at < 5, "two seconds, on a machine that is not busy"
+    assert lease(cluster)["acquired_at"] < before["expires_at"] - timedelta(seconds=30)
     assert (lease(cluster)["expires_at"] - lease(cluster)["renewed_at"]).total_seconds() == 60
 
 
@@ -147,11 +148,20 @@ async def test_leader_that_is_slow_is_not_robbed(cluster):
     assert not slow.lines("leader_lost")
 
 
-@pytest.mark.parametrize("trouble", ["cut", "blackhole", "cut_behind"])
-@pytest.mark.parametrize("only", ["all its connections", "the one of the lock"])
+@pytest.mark.parametrize(
+    ("trouble", "only"),
+    [
+        ("cut", ALL),
+        ("blackhole", OF_THE_LOCK),
+        pytest.param("blackhole", ALL, marks=pytest.mark.thorough),
+        pytest.param("cut", OF_THE_LOCK, marks=pytest.mark.thorough),
+        pytest.param("cut_behind", ALL, marks=pytest.mark.thorough),
+        pytest.param("cut_behind", OF_THE_LOCK, marks=pytest.mark.thorough),
+    ],
+)
 async def test_leader_cut_off_begins_nothing_once_another_may(cluster, trouble, only):
     url = cluster.database.url_as("executor")
-    async with TcpProxy(url, b"leasehold lock" if "lock" in only else b"") as proxy:
+    async with TcpProxy(url, b"leasehold lock" if only == OF_THE_LOCK else b"") as proxy:
         lonely = await leading(cluster, url=proxy.through(url), **SHORT)
         other = member(cluster, **SHORT)
         await other.started()
@@ -169,6 +179,7 @@ async def test_leader_cut_off_begins_nothing_once_another_may(cluster, trouble, 
         assert lease(cluster)["holder_id"] == await lonely.started()
 
 
+@pytest.mark.thorough
 async def test_leader_whose_session_is_ended_unheard_calls_nothing_when_it_wakes(cluster):
     """It trusts its lease for most of a minute yet, and its pool works."""
     sleeper = await leading(cluster)
@@ -215,6 +226,7 @@ async def test_leader_that_wakes_after_its_session_was_ended_writes_nothing(clus
     assert holders(cluster, [*ids, *more]) == {acquired["holder_id"]}
 
 
+@pytest.mark.thorough
 async def test_every_epoch_of_many_elections_has_one_holder(cluster):
     workers = [member(cluster) for _ in range(3)]
     for worker in workers:
@@ -256,6 +268,7 @@ async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
     assert lease(cluster)["yield_seconds"] is None
 
 
+@pytest.mark.thorough
 async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path):
     folder = open_folder()
     binaries = next(iter(available_binaries().values()))

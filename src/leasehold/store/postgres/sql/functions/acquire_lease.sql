@@ -26,7 +26,7 @@ BEGIN
   IF v_lease.lease_name IS NULL THEN
     INSERT INTO leasehold.leases
       VALUES (p_lease_name, p_holder_id, 0, clock_timestamp(), clock_timestamp(), '-infinity', '-infinity')
-      ON CONFLICT (lease_name) DO NOTHING;
+      ON CONFLICT DO NOTHING;
   END IF;
   IF v_lease.lease_name IS NULL OR v_lease.expires_at <= clock_timestamp() THEN
     PERFORM FROM leasehold.leases WHERE lease_name = p_lease_name FOR UPDATE;

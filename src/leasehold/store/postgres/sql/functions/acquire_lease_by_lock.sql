@@ -35,7 +35,7 @@ BEGIN
   IF NOT FOUND THEN
     INSERT INTO leasehold.leases
       VALUES (p_lease_name, p_holder_id, 0, clock_timestamp(), clock_timestamp(), '-infinity', '-infinity')
-      ON CONFLICT (lease_name) DO NOTHING;
+      ON CONFLICT DO NOTHING;
   END IF;
   IF v_has_lock AND (v_free_at IS NULL OR v_free_at <= clock_timestamp()) THEN
     PERFORM FROM leasehold.leases WHERE lease_name = p_lease_name FOR UPDATE;

@@ -43,7 +43,7 @@ BEGIN
     EXIT WHEN v_count >= p_streams_max;
     INSERT INTO leasehold.leases
       VALUES (v_wanted.lease_name, p_holder_id, 0, v_now, v_now, '-infinity', '-infinity')
-      ON CONFLICT (lease_name) DO NOTHING;
+      ON CONFLICT DO NOTHING;
     PERFORM FROM leasehold.leases l WHERE l.lease_name = v_wanted.lease_name FOR UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
     v_taken := leasehold.take_lease(v_wanted.lease_name, p_holder_id, p_lease_seconds, p_grace_seconds);
