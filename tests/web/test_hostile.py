@@ -162,9 +162,15 @@ def test_one_request_inside_another_is_never_two(victim):
 def test_requests_one_after_the_other_on_one_connection_are_each_answered(victim):
     before = victim.written()
     assert statuses(victim.send(posting(GOOD) * 3)) == [201, 201, 201]
-    # What follows is no request; what came before it is answered.
-    assert statuses(victim.send(posting(GOOD) + b"garbage\r\n\r\n"))[:1] == [201]
-    assert victim.written() == before + 4
+    # What follows is no request, or a refused one; what came before it is answered.
+    refused = [
+        b"garbage\r\n\r\n",
+        posting(GOOD, b"Host: other\r\n"),
+        posting(GOOD, b"X: y\r\n" * 120),
+    ]
+    for one in refused:
+        assert statuses(victim.send(posting(GOOD) + one + posting(GOOD)))[:1] == [201]
+    assert victim.written() == before + 3 + len(refused)
 
 
 def test_odd_but_proper_requests_are_taken(victim):

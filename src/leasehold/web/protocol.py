@@ -65,6 +65,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         # The head of a request that offers to upgrade, without that.
         self._head_again = b""
+        # Whether nothing more is taken: what came was refused.
+        self._is_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  (as uvicorn's own)
         """Begin to wait for a request, or refuse the connection."""
@@ -82,11 +84,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and see to it that the rest comes in time."""
+        if self._is_over:
+            return
         if self._is_in_head:
             self._head_bytes += len(data)
         self._unset_keepalive_if_required()
         self._feed(data)
-        if self.transport.is_closing():
+        if self._is_over or self.transport.is_closing():
             return
         if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(_HEAD_TOO_LARGE)
@@ -99,7 +103,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer a client that has said all that it will say, also if it says so."""
         if not self._is_in_body and self._is_unanswered():
             self.cycle.keep_alive = False
-            return not self.cycle.response_started
+            # Under TLS there is no half of a connection.
+            return self.scheme == "http" and not self.cycle.response_started
         return False
 
     def _feed(self, data: bytes) -> None:
@@ -127,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         refusal = self._refusal()
         if refusal is not None:
             self._refuse(refusal)
-        if self.transport.is_closing():
+        if self._is_over:
             return
         if self.parser.should_upgrade():
             self._head_again = self._without_upgrade()
@@ -171,7 +176,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or throw it away where the answer was given without it."""
-        if self.transport.is_closing():
+        if self._is_over:
             return
         if self.cycle.response_complete:
             self._discarded += len(body)
@@ -182,14 +187,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Know that the request is whole, and that the next byte belongs to another one."""
-        if self._head_again:
+        if self._head_again or self._is_over:
             return
         self._is_in_body = False
         self._is_in_head = True
         self._head_bytes = self._discarded = 0
         self._expect(None)
-        if self.transport.is_closing():
-            return
         if self.cycle.response_complete:
             # Its rest was thrown away; from here on it is a connection that waits like any other.
             self._unset_keepalive_if_required()
@@ -236,8 +239,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer without anybody having seen the request, and hang up."""
-        if self.transport.is_closing():
+        if self._is_over or self.transport.is_closing():
             return
+        self._is_over = True
+        self._expect(None)
         request_id = token_hex(8)
         _LOG.info(
             "request_refused", status=problem.status, code=problem.code, request_id=request_id
