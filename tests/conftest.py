@@ -52,9 +52,12 @@ def postgres(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(postgres: str, servers: Servers) -> Server:
-    """The server that the tests of one version share."""
+    """The server that the tests of one version share.
+
+    Looked up for each file anew: files that override `postgres` would leave theirs to the next one.
+    """
     return servers.get(postgres)
 
 
