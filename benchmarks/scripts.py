@@ -125,7 +125,7 @@ def bare_claim_and_complete(batch: int) -> Script:
         SELECT array_agg(intent_id) AS ids, count(i.payload) AS payloads
           FROM claimed JOIN leasehold.intents i USING (intent_id)
         \\gset
-        {_BARE_RECORD}
+        {_bare_record("lease_token", "gen_random_uuid()")}
     """)
 
 
@@ -141,7 +141,7 @@ def bare_record(batch: int) -> Script:
     return Script(f"""
         {_cluster_window(batch)}
         \\gset
-        {_BARE_RECORD}
+        {_bare_record("lease_name, lease_epoch", f"'{LEASE}', 1")}
     """)
 
 
@@ -154,16 +154,17 @@ def claim_and_give_back(batch: int) -> Script:
     """)
 
 
-_BARE_RECORD = """
+def _bare_record(fence: str, value: str) -> str:
+    """The ledger row that ours writes too, and the pending row gone."""
+    return f"""
         WITH appended AS (
-          INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, lease_token,
+          INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, {fence},
                                                  started_at, finished_at)
-          SELECT id, 1, 'DISPATCHED', 'bare', gen_random_uuid(), clock_timestamp(),
-                 clock_timestamp()
+          SELECT id, 1, 'DISPATCHED', 'bare', {value}, clock_timestamp(), clock_timestamp()
             FROM unnest(:ids::uuid[]) AS id
         )
         DELETE FROM leasehold.outbox_pending WHERE intent_id = ANY (:ids::uuid[]);
-"""
+    """
 
 
 def _cluster_window(batch: int) -> str:

@@ -11,6 +11,7 @@
 --   SUBMITTED                   asked about after retry_after_seconds
 -- What is still in doubt or unconfirmed at the ceiling of 20 is held: it must end, but nobody may guess how.
 -- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
+-- A pending row is found by its id once and then by its place, which no one can change under the lock.
 -- Locks: pending rows, already held by the caller. Raises: P7003 when a call is reported that was not begun.
 CREATE OR REPLACE FUNCTION leasehold.append_attempts(
   p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text
@@ -18,10 +19,18 @@ CREATE OR REPLACE FUNCTION leasehold.append_attempts(
   intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+  v_ids uuid[] := ARRAY(SELECT o.intent_id FROM unnest(p_outcomes) AS o ORDER BY o.intent_id);
 BEGIN
   RETURN QUERY
-  WITH decided AS MATERIALIZED (
-    SELECT o.*, p.begun_at, coalesce(o.reference, p.reference) AS known_reference, judged.verdict,
+  WITH written AS MATERIALIZED (
+    -- The bounds say the same as the list, but by them the partitions of other months are left out.
+    SELECT a.intent_id, max(a.attempt_no) AS attempts
+      FROM leasehold.outbox_attempts a
+     WHERE a.intent_id = ANY (v_ids) AND a.intent_id BETWEEN v_ids[1] AND v_ids[cardinality(v_ids)]
+     GROUP BY a.intent_id
+  ), decided AS MATERIALIZED (
+    SELECT o.*, p.ctid AS place, p.begun_at, coalesce(o.reference, p.reference) AS known_reference, judged.verdict,
            ledger.attempt_no, next_due.at AS next_due_at,
            coalesce(exhausted.by, o.reason) AS final_reason,
            CASE WHEN exhausted.by IS NULL THEN o.state ELSE 'FAILED' END AS final_state,
@@ -29,9 +38,8 @@ BEGIN
       FROM unnest(p_outcomes) AS o
       LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
       LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
-     CROSS JOIN LATERAL (
-       SELECT coalesce(max(a.attempt_no), 0) + 1 AS attempt_no
-         FROM leasehold.outbox_attempts a WHERE a.intent_id = o.intent_id) AS ledger
+      LEFT JOIN written ON written.intent_id = o.intent_id
+     CROSS JOIN LATERAL (SELECT coalesce(written.attempts, 0) + 1 AS attempt_no) AS ledger
      CROSS JOIN LATERAL (
        SELECT p_now + make_interval(secs => coalesce(o.retry_after_seconds, 0)) AS at,
               ledger.attempt_no >= c.attempts_max AS is_last,
@@ -70,7 +78,7 @@ BEGIN
       FROM decided WHERE verdict = 'applied'
   ), finished AS (
     DELETE FROM leasehold.outbox_pending p USING decided d
-     WHERE p.intent_id = d.intent_id AND d.is_final AND d.verdict = 'applied'
+     WHERE p.ctid = d.place AND d.is_final AND d.verdict = 'applied'
   ), moved AS (
     UPDATE leasehold.outbox_pending p
        SET attempt_count = d.attempt_no, last_state = d.state, due_at = d.next_due_at,
@@ -78,7 +86,7 @@ BEGIN
            first_tried_at = coalesce(p.first_tried_at, p.begun_at, p_now),
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')
-      FROM decided d WHERE p.intent_id = d.intent_id AND NOT d.is_final AND d.verdict = 'applied'
+      FROM decided d WHERE p.ctid = d.place AND NOT d.is_final AND d.verdict = 'applied'
   )
   SELECT d.intent_id, d.verdict, result.attempt_no, result.final_state, result.final_reason,
          CASE WHEN NOT result.is_final THEN result.next_due_at END
