@@ -38,6 +38,7 @@ class Lossy:
         self.lose = lose
         self.lost = 0
         self.url = ""
+        self.before_loss = partial(asyncio.sleep, 0)
 
     async def connected(self, reader, writer):
         behind_reader, behind_writer = await asyncio.open_connection(
@@ -46,6 +47,7 @@ class Lossy:
         forth = asyncio.create_task(self._pump(reader, behind_writer))
         while piece := await behind_reader.read(65536):
             if self.lost < self.lose:
+                await self.before_loss()
                 self.lost += 1
                 break
             writer.write(piece)
@@ -282,6 +284,20 @@ async def test_full_queue_is_waited_for_and_then_told(clients, api, outbox):
     waiting = asyncio.create_task(patient.enqueue("sms", 1))
     outbox.complete(outbox.claim())
     assert (await waiting).is_new
+
+
+@BOTH
+async def test_queue_that_is_full_after_a_lost_answer_does_not_deny_what_was_written(
+    clients, api, outbox
+):
+    outbox.publish("sms", pending_max=1)
+    async with lossy(api.url, 1) as network:
+        client = await clients.make("ingest", url=network.url, patience_seconds=0.7)
+        api.service.queue_limits._contracts_due_at = 0
+        network.before_loss = api.service.queue_limits.step
+        with pytest.raises(ApiUnavailable, match=f"idempotency key '{KEY}'"):
+            await client.enqueue("sms", 1, idempotency_key=KEY)
+    assert api.intents() == 1
 
 
 @BOTH

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
+import httpx
 import pytest
 
 from leasehold.client import handing as module
 from leasehold.client.answers import Handed, HandedVerdict
 from leasehold.client.handing import Handing
-from leasehold.domain.errors import ApiError, InvalidArgument
+from leasehold.client.patience import Patience
+from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
 
 
@@ -31,8 +34,8 @@ def verdicts(*names):
 def run(handing, answer):
     """Play the API: `answer` judges what was sent. Gives the payloads of each call."""
     made = []
-    while (call := handing.next_call()) is not None:
-        entries = sent(call)
+    while (tries := handing.next_tries()) is not None:
+        entries = sent(tries.call)
         made.append([one.get("payload") for one in entries])
         try:
             handing.saw(verdicts(*answer(entries)))
@@ -52,7 +55,7 @@ def test_batches_are_as_large_as_the_api_takes_and_ordinals_go_on():
 
 
 def test_nothing_to_hand_in_is_no_call():
-    assert Handing([], 30).next_call() is None
+    assert Handing([], 30).next_tries() is None
 
 
 def test_batch_is_bounded_in_bytes_too(monkeypatch):
@@ -94,6 +97,38 @@ def test_what_stays_full_beyond_the_patience_is_told_so():
     assert [one.verdict for one in handing.verdicts] == ["queue_full", "accepted"]
 
 
+def test_full_queue_does_not_say_that_nothing_was_written_by_a_try_whose_answer_was_lost():
+    handing = Handing([new(1, idempotency_key="mine"), new(2), new(3, priority=9)], 0)
+    tries = handing.next_tries()
+    with pytest.raises(ApiUnavailable):
+        tries.pause_after_error(httpx.ReadError("cut"))
+    handing.saw(verdicts("queue_full", "accepted", "invalid"))
+    first, *others = handing.verdicts
+    assert first.verdict is HandedVerdict.UNAVAILABLE
+    assert "not answered" in first.problem
+    assert "idempotency key 'mine'" in first.problem
+    assert [one.verdict for one in others] == ["accepted", "invalid"]
+
+
+def test_doubt_is_kept_over_batches_and_is_of_those_only_who_were_in_doubt(monkeypatch):
+    monkeypatch.setattr(Patience, "pause", pauses := Mock(side_effect=[0.0, None]))
+    handing = Handing([new(1), new(2, idempotency_key="mine")], 30)
+    answers = iter([["queue_full", "unavailable"], ["queue_full", "queue_full"]])
+    assert run(handing, lambda _: next(answers)) == [[1, 2], [1, 2]]
+    assert pauses.call_count == 2
+    assert [one.verdict for one in handing.verdicts] == ["queue_full", "unavailable"]
+    assert "idempotency key 'mine'" in handing.verdicts[1].problem
+
+
+def test_batch_with_a_doubt_in_it_that_is_refused_as_a_whole_is_no_refusal(monkeypatch):
+    handing = Handing([new(1)], 30)
+    handing.next_tries()
+    handing.saw(verdicts("unavailable"))
+    monkeypatch.setattr(Patience, "pause", lambda *_: None)
+    with pytest.raises(ApiUnavailable, match="an earlier try was not answered"):
+        handing.next_tries().answer(httpx.Response(429))
+
+
 def test_one_that_makes_its_batch_unreadable_is_found_and_the_others_are_in():
     def answer(entries):
         if any(one["payload"] == "bad" for one in entries):
@@ -121,14 +156,14 @@ def test_each_batch_is_of_one_trace():
     traces = ["a", "a", None, "b"]
     handing = Handing([new(n, trace_context=one) for n, one in enumerate(traces)], 30)
     found = []
-    while (call := handing.next_call()) is not None:
-        found.append((call.headers.get("traceparent"), len(sent(call))))
-        handing.saw(verdicts(*accepted(sent(call))))
+    while (tries := handing.next_tries()) is not None:
+        found.append((tries.call.headers.get("traceparent"), len(sent(tries.call))))
+        handing.saw(verdicts(*accepted(sent(tries.call))))
     assert found == [("a", 2), (None, 1), ("b", 1)]
 
 
 def test_answer_with_too_few_verdicts_is_no_answer():
     handing = Handing([new(1), new(2)], 30)
-    handing.next_call()
+    handing.next_tries()
     with pytest.raises(ApiError, match="1 verdicts"):
         handing.saw(verdicts("accepted"))

@@ -18,7 +18,7 @@ from leasehold.client.patience import (
     Tries,
     retry_after_seconds,
 )
-from leasehold.domain.errors import ApiError, ApiUnavailable
+from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
 from leasehold.domain.intent import NewIntent
 
 ID = uuid4()
@@ -71,15 +71,17 @@ def test_intervention_that_reached_nobody_is_made_again(tries, error):
     assert tries(CANCEL).pause_after_error(error) > 0
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-def test_answer_of_nobody_who_knows_is_passing_only_for_what_may_be_repeated(tries, status):
-    assert tries(ENQUEUE).pause_after(refused(status)) is not None
-    assert tries(CANCEL).pause_after(refused(status)) is None
+@pytest.mark.parametrize(
+    ("status", "code"), [(502, None), (503, None), (504, None), (503, "no_instance")]
+)
+def test_answer_of_nobody_who_knows_is_passing_only_for_what_may_be_repeated(tries, status, code):
+    assert tries(ENQUEUE).pause_after(refused(status, code)) is not None
+    assert tries(CANCEL).pause_after(refused(status, code)) is None
 
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(429, "queue_full"), (429, None), (503, "intake_full"), (503, "no_instance")],
+    [(429, "queue_full"), (429, None), (503, "intake_full"), (503, "overloaded")],
 )
 def test_refusal_that_wrote_nothing_is_passing_for_everything(tries, status, code):
     assert tries(CANCEL).pause_after(refused(status, code)) is not None
@@ -153,3 +155,43 @@ def test_last_failure_names_the_key_with_which_to_repeat(clock):
     ) as caught:
         ENQUEUE.answer(refused(503, "database_unavailable"))
     assert caught.value.status == 503
+
+
+LOST_FIRST = {
+    "no answer": lambda tries: tries.pause_after_error(LOST[0]),
+    "answer of nobody who knows": lambda tries: tries.pause_after(refused(502)),
+    "database away": lambda tries: tries.pause_after(refused(503, "database_unavailable")),
+}
+
+
+@pytest.mark.parametrize("lose", LOST_FIRST.values(), ids=LOST_FIRST.keys())
+@pytest.mark.parametrize(("status", "code"), [(429, "queue_full"), (503, "overloaded")])
+def test_refusal_after_a_try_that_nobody_knows_of_names_the_key(tries, lose, status, code):
+    made = tries(ENQUEUE)
+    lose(made)
+    made.pause_after(refused(status, code))
+    with pytest.raises(
+        ApiUnavailable, match=r"earlier try was not answered.*idempotency key 'order-4711'"
+    ) as caught:
+        made.answer(refused(status, code))
+    assert caught.value.status == status
+
+
+def test_nobody_there_after_a_try_that_nobody_knows_of_names_the_key(clock):
+    made = Tries(ENQUEUE, Patience(1.0, clock))
+    made.pause_after(refused(504))
+    clock.now += 5
+    with pytest.raises(ApiUnavailable, match="idempotency key 'order-4711'"):
+        made.pause_after_error(NOT_SENT[0])
+
+
+def test_refusal_where_no_try_can_have_written_anything_says_so(tries):
+    made = tries(ENQUEUE)
+    made.pause_after_error(NOT_SENT[0])
+    made.pause_after(refused(503, "intake_full"))
+    with pytest.raises(IntakeFull):
+        made.answer(refused(429, "queue_full"))
+    asked = tries(READ)
+    asked.pause_after_error(LOST[0])
+    with pytest.raises(IntakeFull):
+        asked.answer(refused(429, "too_many"))

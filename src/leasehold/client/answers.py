@@ -26,7 +26,9 @@ Value = TypeVar("Value")
 
 
 class HandedVerdict(StrEnum):
-    """Of one intent of a batch; only ACCEPTED wrote something."""
+    """Of one intent of a batch. ACCEPTED wrote it; after UNAVAILABLE nobody knows; every other one
+    wrote nothing.
+    """
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"

@@ -92,9 +92,9 @@ class AsyncClient:
         hand everything in again.
         """
         handing = Handing(intents, self._patience_seconds)
-        while (call := handing.next_call()) is not None:
+        while (tries := handing.next_tries()) is not None:
             try:
-                pause = handing.saw(await self._call(call))
+                pause = handing.saw(await self._tried(tries))
             except InvalidArgument as error:
                 handing.refused(error)
             else:
@@ -204,13 +204,16 @@ class AsyncClient:
                         await response.aread()
                         pause = tries.pause_after(response)
                         if pause is None:
-                            call.answer(response)
+                            tries.answer(response)
             except httpx.TransportError as error:
                 pause = tries.pause_after_error(error)
             await asyncio.sleep(pause or 0.0)
 
     async def _call(self, call: Call[Answer]) -> Answer:
-        tries = Tries(call, Patience(self._patience_seconds))
+        return await self._tried(Tries(call, Patience(self._patience_seconds)))
+
+    async def _tried(self, tries: Tries[Answer]) -> Answer:
+        call = tries.call
         while True:
             try:
                 response = await self._http.request(
@@ -226,7 +229,7 @@ class AsyncClient:
             else:
                 pause = tries.pause_after(response)
                 if pause is None:
-                    return call.answer(response)
+                    return tries.answer(response)
             await asyncio.sleep(pause)
 
     def _stream(self, call: Call[None]) -> AbstractAsyncContextManager[httpx.Response]:

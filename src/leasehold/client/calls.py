@@ -76,6 +76,11 @@ def keyed(new: NewIntent) -> str:
     return new.idempotency_key if new.idempotency_key is not None else token_urlsafe(_KEY_BYTES)
 
 
+def safe_with(key: str) -> str:
+    """Say what to do where nobody knows whether an intent was written."""
+    return f"it is safe to repeat it with the idempotency key {key!r}"
+
+
 def enqueue(new: NewIntent, wait_seconds: float = 0) -> Call[Receipt]:
     """Hand one intent in."""
     key = keyed(new)
@@ -92,7 +97,7 @@ def enqueue(new: NewIntent, wait_seconds: float = 0) -> Call[Receipt]:
         read=_or_refusal(answers.receipt, new.target),
         is_repeatable=True,
         wait_seconds=wait_seconds,
-        advice=f"; it is safe to repeat it with the idempotency key {key!r}",
+        advice=f"; {safe_with(key)}",
     )
 
 

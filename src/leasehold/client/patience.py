@@ -10,12 +10,12 @@ import ssl
 import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import httpx
 
 from leasehold.client.refusals import Refusal
-from leasehold.domain.errors import ApiError, ApiUnavailable
+from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,21 +63,31 @@ class Patience:
         return seconds if self._clock() + seconds < self._ends_at else None
 
 
-class Tries:
-    """The tries of one call: reads what came of each, and gives the pause before the next."""
+class Tries(Generic[Answer]):
+    """The tries of one call: reads what came of each, and gives the pause before the next.
 
-    def __init__(self, call: Call[Answer], patience: Patience) -> None:
-        self._call = call
+    Once a try may have written something without our knowing (`is_unknown`), no later refusal says
+    that nothing was written: it speaks of itself only. `was_unknown` says that there was such a try
+    in an earlier call.
+    """
+
+    def __init__(
+        self, call: Call[Answer], patience: Patience, *, was_unknown: bool = False
+    ) -> None:
+        self.call = call
+        self.is_unknown = False
+        self._was_unknown = was_unknown
         self._patience = patience
 
     def pause_after_error(self, error: httpx.TransportError) -> float:
         """Give the pause, or raise for a failure that is final or lasts too long."""
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
             raise ApiError(f"the request cannot be sent: {_told(error)}") from error
-        may_repeat = self._call.is_repeatable or isinstance(error, _NOT_SENT)
+        may_repeat = self.call.is_repeatable or isinstance(error, _NOT_SENT)
+        self._remember(is_unknown=not isinstance(error, _NOT_SENT))
         pause = self._patience.pause() if may_repeat and not _is_of_tls(error) else None
         if pause is None:
-            advice = "" if isinstance(error, _NOT_SENT) else self._call.advice
+            advice = self.call.advice if self.is_unknown or self._was_unknown else ""
             raise ApiUnavailable(f"the API did not answer: {_told(error)}{advice}") from error
         return pause
 
@@ -86,9 +96,27 @@ class Tries:
         if response.is_success:
             return None
         refusal = Refusal.of(response)
-        if not refusal.is_passing or not (refusal.wrote_nothing or self._call.is_repeatable):
+        if not refusal.is_passing or not (refusal.wrote_nothing or self.call.is_repeatable):
             return None
+        self._remember(is_unknown=not refusal.wrote_nothing)
         return self._patience.pause(retry_after_seconds(response.headers))
+
+    def answer(self, response: httpx.Response) -> Answer:
+        """Read the last answer, or raise what its refusal means after all that came before it."""
+        try:
+            return self.call.answer(response)
+        except IntakeFull as error:
+            if not (self.is_unknown or self._was_unknown):
+                raise
+            raise ApiUnavailable(
+                f"an earlier try was not answered, and the last one was refused: {error}"
+                f"{self.call.advice}",
+                status=response.status_code,
+            ) from error
+
+    def _remember(self, *, is_unknown: bool) -> None:
+        # A question writes nothing, so there is nothing to know of one that was not answered.
+        self.is_unknown |= is_unknown and self.call.method != "GET"
 
 
 def retry_after_seconds(headers: httpx.Headers) -> float | None:

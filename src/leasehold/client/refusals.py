@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     import httpx
 
-# Whoever answers so has written nothing: the API, or deploy/haproxy.cfg where no instance is ready.
-NOTHING_WRITTEN = frozenset({"queue_full", "too_many", "intake_full", "overloaded", "no_instance"})
+# Whoever answers so has written nothing. Only the API can say that: what stands before it may have
+# asked one instance, which died, and then found no other.
+NOTHING_WRITTEN = frozenset({"queue_full", "too_many", "intake_full", "overloaded"})
 # Whoever answers so does not say whether something was written.
 _NOBODY_KNOWS = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}

@@ -92,9 +92,9 @@ class Client:
         hand everything in again.
         """
         handing = Handing(intents, self._patience_seconds)
-        while (call := handing.next_call()) is not None:
+        while (tries := handing.next_tries()) is not None:
             try:
-                pause = handing.saw(self._call(call))
+                pause = handing.saw(self._tried(tries))
             except InvalidArgument as error:
                 handing.refused(error)
             else:
@@ -202,13 +202,16 @@ class Client:
                         response.read()
                         pause = tries.pause_after(response)
                         if pause is None:
-                            call.answer(response)
+                            tries.answer(response)
             except httpx.TransportError as error:
                 pause = tries.pause_after_error(error)
             time.sleep(pause or 0.0)
 
     def _call(self, call: Call[Answer]) -> Answer:
-        tries = Tries(call, Patience(self._patience_seconds))
+        return self._tried(Tries(call, Patience(self._patience_seconds)))
+
+    def _tried(self, tries: Tries[Answer]) -> Answer:
+        call = tries.call
         while True:
             try:
                 response = self._http.request(
@@ -224,7 +227,7 @@ class Client:
             else:
                 pause = tries.pause_after(response)
                 if pause is None:
-                    return call.answer(response)
+                    return tries.answer(response)
             time.sleep(pause)
 
     def _stream(self, call: Call[None]) -> AbstractContextManager[httpx.Response]:
