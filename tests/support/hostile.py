@@ -43,6 +43,11 @@ def chunked(body: bytes, size: int = 65536) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
 
 
+def trailed(trailers: bytes) -> bytes:
+    """The rest of a head, a good body in chunks, and this after it."""
+    return b"Transfer-Encoding: chunked\r\n\r\n" + chunked(GOOD)[:-2] + trailers
+
+
 # What is no JSON, or none that may be kept, in the place of a value.
 VALUES: dict[str, bytes] = {
     "NaN": b"NaN",
@@ -278,6 +283,11 @@ FRAMINGS: dict[str, bytes] = {
     "a byte per chunk, over the limit": (
         b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 300_000 + b"0\r\n\r\n"
     ),
+    "trailers over the limit": trailed(b"X: y\r\n" * 3000 + b"\r\n"),
+    "a trailer over the limit": trailed(b"X: " + b"y" * 20_000 + b"\r\n\r\n"),
+    "a trailer without an end": trailed(b"X: " + b"y" * 600_000),
+    "a trailer's name without an end": trailed(b"x" * 600_000),
+    "an extension without an end": b"Transfer-Encoding: chunked\r\n\r\n1c;" + b"x" * 600_000,
 }
 LINES = [
     b"GET /healthz\r\n\r\n",

@@ -16,7 +16,17 @@ import pytest
 from leasehold.web import protocol
 from tests.support.api import make_token, serve
 from tests.support.database import Database
-from tests.support.hostile import GOOD, HOST, JSON, TOKEN, all_hostile, chunked, head, posting
+from tests.support.hostile import (
+    GOOD,
+    HOST,
+    JSON,
+    TOKEN,
+    all_hostile,
+    chunked,
+    head,
+    posting,
+    trailed,
+)
 from tests.support.outbox import Outbox
 from tests.support.serving import Serving
 
@@ -214,6 +224,9 @@ def test_memory_stays_bounded_however_much_is_sent(victim):
         posting(b'{"target":"sms","payload":"' + b"x" * 1_400_000),
         head(b"POST /v1/intents", JSON, b"Content-Length: 500000000\r\n") + b"x" * 3_000_000,
         head(b"POST /v1/intents:batch", JSON, b"Content-Length: 8000000\r\n") + b"x" * 8_000_000,
+        # Also of those who have no token.
+        head(b"POST /v1/intents", JSON)[:-2] + trailed(b"X: y\r\n" * 4_000_000),
+        b"GET /healthz HTTP/1.1\r\n" + HOST + trailed(b"X: " + b"y" * 60_000_000),
     ]
     with ThreadPoolExecutor(16) as pool:
         for answer in pool.map(victim.send, large * 4):
@@ -289,6 +302,18 @@ async def test_client_that_does_not_read_is_hung_up_on(slow_api, monkeypatch):
             pass
     writer.close()
     del reader
+
+
+async def test_trailer_is_no_header(slow_api):
+    """Behind a request that waits its turn it would come before anybody has read the headers."""
+    token = make_token(slow_api.database, "ingest").encode()
+    await slow_api.service.tokens.step()
+    first = posting(GOOD).replace(b"{token}", token)
+    second = b"POST /v1/intents HTTP/1.1\r\nConnection: close\r\n" + HOST + JSON
+    trailer = TOKEN.replace(b"{token}", token) + b"\r\n"
+    answer = await answer_to(slow_api, first + second + trailed(trailer))
+    assert statuses(answer) == [201, 401]
+    assert slow_api.intents() == 1
 
 
 async def test_one_connection_too_many_is_refused(slow_api, monkeypatch):

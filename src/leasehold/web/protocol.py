@@ -1,6 +1,7 @@
 """From bytes to requests, on top of uvicorn's parser: what it leaves unbounded is bounded here.
 
-- The head of a request has a limit in bytes, in headers and in seconds; so has its body in seconds.
+- The head of a request has a limit in bytes, in headers and in seconds; so has its body in seconds,
+  and what comes around the body: chunk extensions, and trailers, which nobody here reads.
 - A request that two programs could read differently (two lengths, a length and chunks) is refused,
   so that nobody can hide one request inside another behind a proxy. For the same reason an offer to
   upgrade is read over: the parser would take the body for another protocol, and uvicorn for another
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
+TRAILER_BYTES_MAX = 8 * 1024
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 20.0
 WRITE_SECONDS = 30.0
@@ -59,6 +61,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        # What came since the last piece of the body and is none itself, and what of it was headers.
+        self._around_bytes = 0
+        self._trailer_bytes = 0
         self._discarded = 0
         # What of a request is still to come: its head, its body, or nothing.
         self._is_in_head = True
@@ -88,12 +93,17 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._is_in_head:
             self._head_bytes += len(data)
+        else:
+            self._around_bytes += len(data)
         self._unset_keepalive_if_required()
         self._feed(data)
         if self._is_over or self.transport.is_closing():
             return
         if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(_HEAD_TOO_LARGE)
+        elif self._is_in_body and self._around_bytes > TRAILER_BYTES_MAX:
+            # The parser keeps a trailer until its line ends, so it must not wait for that.
+            self._refuse(_TRAILERS_TOO_LARGE)
         elif self._deadline is None and self._is_in_body:
             self._expect(BODY_SECONDS)
         elif self._deadline is None and self._head_bytes:
@@ -126,6 +136,15 @@ class BoundedProtocol(HttpToolsProtocol):
         """Know that a head has begun, also where its first bytes came with another request."""
         self._head_bytes = self._head_bytes or 1
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. One after the body is none: who reads it there could be told anything."""
+        if not self._is_in_body:
+            super().on_header(name, value)
+            return
+        self._trailer_bytes += len(name) + len(value) + len(b": \r\n")
+        if self._trailer_bytes > TRAILER_BYTES_MAX:
+            self._refuse(_TRAILERS_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         """Take the request, unless its head says why not."""
@@ -178,6 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Keep a piece of the body, or throw it away where the answer was given without it."""
         if self._is_over:
             return
+        self._around_bytes = 0
         if self.cycle.response_complete:
             self._discarded += len(body)
             if self._discarded > LINGER_BYTES_MAX:
@@ -191,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_in_body = False
         self._is_in_head = True
-        self._head_bytes = self._discarded = 0
+        self._head_bytes = self._discarded = self._around_bytes = self._trailer_bytes = 0
         self._expect(None)
         if self.cycle.response_complete:
             # Its rest was thrown away; from here on it is a connection that waits like any other.
@@ -327,6 +347,9 @@ def _answer(problem: Problem, request_id: str) -> bytes:
 _HEAD_TOO_LARGE = Problem(
     "headers_too_large",
     f"the head of a request may have {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers at most",
+)
+_TRAILERS_TOO_LARGE = Problem(
+    "headers_too_large", f"what comes after a body may have {TRAILER_BYTES_MAX} bytes at most"
 )
 _NOT_OFFERED = Problem("bad_request", "HTTP/1.1 is offered here, and no tunnel")
 _AMBIGUOUS = Problem(
