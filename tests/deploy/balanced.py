@@ -84,7 +84,7 @@ class Balanced:
         self.database.execute(f"ALTER ROLE leasehold_instance PASSWORD '{PASSWORD}'")
         self.token = make_token(self.database, "ingest", "read", "operate", name="balanced")
         self.instances = [self._started(number) for number in range(INSTANCES)]
-        self._haproxy = self._start_haproxy()
+        self._haproxy = start_haproxy(self.folder, self._ports)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,21 +124,12 @@ class Balanced:
 
     def states(self) -> dict[str, str]:
         """What HAProxy thinks of each instance."""
-        return {row["svname"]: row["status"].split()[0] for row in self.stats()}
+        assert self._haproxy is None or self._haproxy.poll() is None, self.told()
+        return states(self.folder)
 
     def stats(self) -> list[dict[str, str]]:
         """What HAProxy counts of each instance."""
-        assert self._haproxy is None or self._haproxy.poll() is None, self.told()
-        address = self.folder / "admin.sock"
-        if not address.exists():
-            return []  # it has only just been started
-        with socket.socket(socket.AF_UNIX) as admin:
-            admin.settimeout(10)
-            admin.connect(str(address))
-            admin.sendall(b"show stat\n")
-            text = b"".join(iter(lambda: admin.recv(65536), b"")).decode()
-        rows = csv.DictReader(text.removeprefix("# ").splitlines())
-        return [row for row in rows if row["pxname"] == "instances" and row["type"] == "2"]
+        return stats(self.folder)
 
     def restart(self, number: int) -> None:
         """Start an instance again that has ended."""
@@ -196,21 +187,43 @@ class Balanced:
     def _port(self, number: int) -> int:
         return self._ports[2 + number]
 
-    def _start_haproxy(self) -> subprocess.Popen[bytes]:
-        environment = {
-            "LISTEN": f"127.0.0.1:{self._ports[0]}",
-            "STATUS_LISTEN": f"127.0.0.1:{self._ports[1]}",
-            "ADMIN_SOCKET": str(self.folder / "admin.sock"),
-        }
-        for number in range(INSTANCES):
-            environment[f"INSTANCE_{number + 1}"] = f"127.0.0.1:{self._port(number)}"
-        with (self.folder / "haproxy.log").open("wb") as log:
-            return subprocess.Popen(
-                [str(find_program("haproxy")), "-f", DEPLOY / "haproxy.cfg"],
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
+
+def start_haproxy(folder: Path, ports: list[int]) -> subprocess.Popen[bytes]:
+    """Start it with our file: its own two ports come first, then one for each instance."""
+    listen, status_listen, *instances = [f"127.0.0.1:{port}" for port in ports]
+    environment = {
+        "LISTEN": listen,
+        "STATUS_LISTEN": status_listen,
+        "ADMIN_SOCKET": str(folder / "admin.sock"),
+    }
+    for number, address in enumerate(instances, start=1):
+        environment[f"INSTANCE_{number}"] = address
+    with (folder / "haproxy.log").open("wb") as log:
+        return subprocess.Popen(
+            [str(find_program("haproxy")), "-f", DEPLOY / "haproxy.cfg"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def states(folder: Path) -> dict[str, str]:
+    """What the HAProxy of this folder thinks of each instance."""
+    return {row["svname"]: row["status"].split()[0] for row in stats(folder)}
+
+
+def stats(folder: Path) -> list[dict[str, str]]:
+    """What the HAProxy of this folder counts of each instance."""
+    address = folder / "admin.sock"
+    if not address.exists():
+        return []  # it has only just been started
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.settimeout(10)
+        admin.connect(str(address))
+        admin.sendall(b"show stat\n")
+        text = b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+    rows = csv.DictReader(text.removeprefix("# ").splitlines())
+    return [row for row in rows if row["pxname"] == "instances" and row["type"] == "2"]
 
 
 def free_ports(count: int) -> list[int]:

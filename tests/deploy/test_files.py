@@ -14,12 +14,15 @@ import yaml
 from psycopg.conninfo import make_conninfo
 
 from leasehold.cli.main import load_command
+from leasehold.client.refusals import NOTHING_WRITTEN
 from leasehold.config import Settings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.web.kinds import WAIT_SECONDS_MAX
 from leasehold.web.metrics import WebMetrics
+from leasehold.web.problems import KINDS
+from leasehold.web.protocol import HEAD_BYTES_MAX, HEADERS_MAX
 from tests.support.programs import find_program
 from tests.support.servers import available_binaries
 
@@ -47,6 +50,9 @@ METRIC = re.compile(r"\b((?:leasehold|pg|process)_\w+)(?:\{([^}]*)\})?")
 LABELS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 BY = re.compile(r"\bby \(([^)]*)\)")
 COMMAND = re.compile(r"^CMD (\[.*\])$", re.MULTILINE)
+HAPROXY_ERRORS = re.findall(r"^\s+http-error status (\d+) .* string '(.*)'", HAPROXY, re.MULTILINE)
+# What it keeps free of a buffer, for what it adds to a head (tune.maxrewrite).
+HAPROXY_REWRITES = 1024
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
@@ -150,6 +156,30 @@ def test_haproxy_takes_its_file_without_a_warning(tmp_path):
     assert "valid" in done.stdout
 
 
+@pytest.mark.parametrize("line", HAPROXY_ERRORS, ids=lambda line: line[0])
+def test_haproxy_answers_in_problem_documents_and_never_says_what_it_cannot_know(line):
+    status, text = line
+    document = json.loads(text)
+    assert (document["status"], document["type"]) == (
+        int(status),
+        f"/problems/{document['code'].replace('_', '-')}",
+    )
+    assert document["code"] not in NOTHING_WRITTEN
+    if document["code"] in KINDS:
+        assert KINDS[document["code"]] == (document["status"], document["title"])
+    assert "nothing was written" not in document["detail"]
+
+
+def test_haproxy_has_a_document_for_every_error_of_its_own():
+    assert [int(status) for status, _ in HAPROXY_ERRORS] == [400, 408, 413, 422, 500, 502, 503, 504]
+
+
+def test_haproxy_passes_on_what_an_instance_may_take():
+    size = int(re.search(r"^\s+tune.bufsize (\d+)$", HAPROXY, re.MULTILINE)[1])
+    assert size - HAPROXY_REWRITES > HEAD_BYTES_MAX
+    assert int(re.search(r"^\s+tune.http.maxhdr (\d+)$", HAPROXY, re.MULTILINE)[1]) > HEADERS_MAX
+
+
 def test_haproxy_waits_longer_than_anybody_may_ask_it_to():
     for name in ("client", "server"):
         assert haproxy_time(name) > WAIT_SECONDS_MAX + 10
@@ -195,6 +225,19 @@ def test_commands_in_the_files_are_ones_that_exist():
     for line in lines:
         name, *arguments = line.split()
         command = load_command(name)
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {one for one in arguments if one.startswith("--")} <= known
+
+
+def test_lines_to_try_compose_with_are_commands_that_exist_and_begin_with_a_target():
+    text = (DEPLOY / "compose.yaml").read_text()
+    lines = re.findall(
+        r"^#   docker compose -f deploy/compose.yaml run .* migrate (.*)$", text, re.M
+    )
+    assert [" ".join(line.split()[:2]) for line in lines] == ["targets apply", "tokens create"]
+    for line in lines:
+        group, name, *arguments = line.split()
+        command = load_command(group).commands[name]
         known = {option for parameter in command.params for option in parameter.opts}
         assert {one for one in arguments if one.startswith("--")} <= known
 

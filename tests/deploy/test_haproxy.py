@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from leasehold import AsyncClient, NewIntent
 from leasehold.domain.errors import LeaseholdError
 from leasehold.gateway.sandbox import Sandbox
 from leasehold.store.answers import EventCursor
-from tests.deploy.balanced import INSTANCES, Balanced
+from tests.deploy.balanced import INSTANCES, Balanced, free_ports, start_haproxy, states
 from tests.support.engine import PATIENCE_SECONDS, until
 from tests.support.serving import eventually
 
@@ -269,3 +269,68 @@ async def test_haproxy_speaks_in_problem_documents_and_keeps_to_itself_what_is_a
     assert nobody.headers["content-type"] == "application/problem+json"
     assert nobody.json()["code"] == "no_instance"
     await balanced.ready()
+
+
+class Dying:
+    """An instance that is ready until it gets a request to write: it hangs up, and is gone."""
+
+    def __init__(self):
+        self.received = []
+
+    async def connected(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET /readyz"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            self.received.append(head.split(b" ")[0].decode())
+            self.server.close()
+        writer.close()
+
+
+@asynccontextmanager
+async def dying_instances(folder, count):
+    """HAProxy before instances of which each dies of the first request that it gets."""
+    ports = free_ports(count + 2)
+    dying = [Dying() for _ in range(count)]
+    for one, port in zip(dying, ports[2:], strict=True):
+        one.server = await asyncio.start_server(one.connected, "127.0.0.1", port)
+    haproxy = start_haproxy(folder, ports)
+    url = f"http://127.0.0.1:{ports[0]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            await until(lambda: set(states(folder).values()) == {"UP"})
+            yield client, dying
+    finally:
+        haproxy.kill()
+        haproxy.wait(10)
+        for one in dying:
+            one.server.close()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "order-4711"}], ids=["bare", "keyed"])
+async def test_request_to_write_whose_instance_dies_is_the_clients_to_repeat(tmp_path, headers):
+    async with dying_instances(tmp_path, INSTANCES) as (client, dying):
+        answer = await client.post("/v1/intents", headers=headers)
+    assert [kind for one in dying for kind in one.received] == ["POST"]
+    assert answer.status_code == 502
+    assert "nothing is known" in answer.json()["detail"]
+    assert "idempotency key" in answer.json()["detail"]
+
+
+async def test_question_is_repeated_until_nobody_is_left_and_that_says_nothing_of_writing(tmp_path):
+    async with dying_instances(tmp_path, INSTANCES) as (client, dying):
+        answer = await client.get("/v1/intents")
+    assert [kind for one in dying for kind in one.received] == ["GET"] * INSTANCES
+    assert answer.status_code in {502, 503}
+    assert "nothing was written" not in answer.text
+
+
+async def test_head_that_is_too_large_is_refused_by_an_instance_and_not_by_haproxy(balanced):
+    await balanced.ready()
+    async with httpx.AsyncClient(base_url=balanced.url) as client:
+        taken = await client.get("/healthz", headers={"X-Much": "y" * 31_000})
+        for headers in ({"X-Much": "y" * 36_000}, {f"X-{n}": "y" for n in range(110)}):
+            refused = await client.get("/healthz", headers=headers)
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert (refused.status_code, refused.json()["code"]) == (431, "headers_too_large")
+    assert taken.status_code == 200
