@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasehold.domain.intent import JsonDocument
-from leasehold.web.strict_json import NotStrictJson, parse_json, parse_object, parse_objects
+from leasehold.web.strict_json import (
+    NotStrictJson,
+    _unique,
+    parse_json,
+    parse_object,
+    parse_objects,
+)
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
@@ -114,3 +120,21 @@ def test_bytes_of_any_kind_are_read_or_refused_and_nothing_else(body):
             read(body)
         except NotStrictJson:
             continue
+
+
+def test_name_that_comes_twice_is_found_without_comparing_each_with_all_others():
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    names = [Name(number) for number in range(500)] + [Name(499)]
+    with pytest.raises(NotStrictJson, match="'499'"):
+        _unique([(name, None) for name in names])
+    assert compared < 2 * len(names)

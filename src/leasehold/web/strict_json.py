@@ -164,8 +164,11 @@ def _require_end(text: str, at: int) -> None:
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) != len(members):
-        names = [name for name, _ in members]
-        raise NotStrictJson(_twice(next(name for name in names if names.count(name) > 1)))
+        seen: set[str] = set()
+        for name, _ in members:
+            if name in seen:
+                raise NotStrictJson(_twice(name))
+            seen.add(name)
     return found
 
 
