@@ -232,7 +232,7 @@ def test_commands_in_the_files_are_ones_that_exist():
 def test_lines_to_try_compose_with_are_commands_that_exist_and_begin_with_a_target():
     text = (DEPLOY / "compose.yaml").read_text()
     lines = re.findall(
-        r"^#   docker compose -f deploy/compose.yaml run .* migrate (.*)$", text, re.M
+        r"^#   docker compose -f deploy/compose.yaml run .* migrate (.*)$", text, re.MULTILINE
     )
     assert [" ".join(line.split()[:2]) for line in lines] == ["targets apply", "tokens create"]
     for line in lines:
