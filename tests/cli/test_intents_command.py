@@ -70,6 +70,21 @@ def test_list_is_newest_first_and_says_how_to_go_on(intents, outbox):
     assert found(intents("list", "--limit", 3, "--before", ids[2])) == ids[1::-1]
 
 
+def test_list_finds_by_stream_and_by_time(intents, outbox, database):
+    outbox.publish("sms")
+    [first] = outbox.enqueue(1, stream="a")
+    [second] = outbox.enqueue(1, stream="b")
+    [row] = database.execute(
+        "SELECT created_at + interval '1 minute' AS after FROM leasehold.intents LIMIT 1"
+    )
+    after = row["after"].isoformat()
+    assert found(intents("list", "--stream", "a")) == [first]
+    assert found(intents("list", "--until", after, "--stream", "b")) == [second]
+    assert found(intents("list", "--since", after)) == []
+    assert set(found(intents("list", "--since", "15m"))) == {first, second}
+    assert_one_line_of_error(intents("list", "--since", "2030-01-31T12:00:00"), "time zone")
+
+
 @pytest.mark.parametrize("status", ["held", "rejected", "pending"])
 def test_list_finds_by_status_and_by_target(intents, outbox, held, rejected, status):
     [pending] = outbox.enqueue(1)

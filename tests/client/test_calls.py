@@ -230,7 +230,12 @@ def test_address_that_is_none_is_told_without_repeating_it(url):
     assert "u:p" not in str(caught.value)
 
 
-@pytest.mark.parametrize("token", ["", "lh_a b", "lh_a\n", '"lh_caf\u00e9"'])
+def test_empty_token_is_told_to_be_empty():
+    with pytest.raises(InvalidArgument, match="the token is empty"):
+        Client("http://x", "")
+
+
+@pytest.mark.parametrize("token", ["lh_a b", "lh_a\n", '"lh_caf\u00e9"'])
 def test_token_that_is_none_is_told_without_repeating_it(token):
     with pytest.raises(InvalidArgument, match="the token has") as caught:
         Client("http://x", token)

@@ -32,7 +32,7 @@ def leasehold(api, token):
             subprocess.run,
             [PROGRAM, *map(str, arguments)],
             input=stdin,
-            env=clean | {name: value for name, value in given.items() if value},
+            env=clean | {name: value for name, value in given.items() if value is not None},
             capture_output=True,
             text=True,
             timeout=60,
@@ -87,6 +87,20 @@ async def test_intents_are_shown_listed_and_cancelled_in_the_tokens_name(leaseho
     assert f"{ids[0]}: redriven, as " in redriven.stdout
 
 
+async def test_list_finds_by_stream_and_by_time(leasehold, outbox):
+    [first] = outbox.enqueue(1, stream="a")
+    [second] = outbox.enqueue(1, stream="b")
+
+    async def found(*arguments):
+        result = await leasehold("intents", "list", *arguments)
+        assert result.returncode == 0, result.stderr
+        return [one for one in (first, second) if str(one) in result.stdout]
+
+    assert await found("--stream", "b") == [second]
+    assert await found("--since", "1h") == [first, second]
+    assert await found("--until", "1h") == []
+
+
 async def test_doubt_is_resolved(leasehold, outbox):
     outbox.publish("letters", guarantee="blind")
     [held] = outbox.enqueue(1, "letters")
@@ -103,9 +117,12 @@ async def test_doubt_is_resolved(leasehold, outbox):
     [
         (("show", uuid4()), {}, "no such intent"),
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": "lh_of-nobody"}, "not known, or was revoked"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": None}, "Authorization"),
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "Authorization"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": "nowhere"}, "http://"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": ""}, "no database"),
+        (("list", "--since", "yesterday"), {}, "--since 'yesterday' cannot be read"),
+        (("list", "--until", "999999999999d"), {}, "--until"),
         (("show", uuid4(), "--api-url", "http://x", "--database-url", "y"), {}, "exclude each"),
         (("cancel", uuid4(), "--note", "x", "--operator", "me"), {}, "the token's name"),
     ],

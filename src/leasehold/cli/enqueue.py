@@ -14,8 +14,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from leasehold.cli.enqueue_lines import parse_json, read_lines, seconds_or_moment
+from leasehold.cli.enqueue_lines import parse_json, read_lines
 from leasehold.cli.enqueue_ways import opened_way
+from leasehold.cli.moments import seconds_or_moment
 from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
 from leasehold.client.answers import Handed, HandedVerdict
 from leasehold.domain.errors import InvalidArgument

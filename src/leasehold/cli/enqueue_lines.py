@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 # A payload of 1 MiB, written as wastefully as JSON allows.
 LINE_BYTES_MAX = 8 * 1024 * 1024
 _EITHER = (("due_at", "delay_seconds"), ("deadline_at", "deadline_seconds"))
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Line(BaseModel):
@@ -92,22 +88,6 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
         raise InvalidArgument("this JSON is nested too deeply") from None
     except ValueError as error:
         raise InvalidArgument(f"this is no JSON: {error}") from None
-
-
-def seconds_or_moment(option: str, text: str) -> tuple[float | None, datetime | None]:
-    """Read 90, 90s, 15m, 2h or 1d, or a moment such as 2030-01-31T12:00:00+01:00."""
-    if found := _DURATION.fullmatch(text.strip()):
-        return float(found[1]) * _UNIT_SECONDS[found[2] or "s"], None
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidArgument(
-            f"{option} {text!r} cannot be read: write seconds (90), 15m, 2h, 1d, or a moment with "
-            "its time zone (2030-01-31T12:00:00Z)"
-        )
-    return None, moment
 
 
 def _exact(text: str) -> float:

@@ -9,8 +9,9 @@ from uuid import UUID
 
 import typer
 
-from leasehold.cli.intents_source import opened_source
+from leasehold.cli.intents_source import Search, opened_source
 from leasehold.cli.intents_tables import console, facts_table, ledger_table, list_table
+from leasehold.cli.moments import moment_or_ago
 from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
 from leasehold.domain.intent import IntentId, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
@@ -79,16 +80,35 @@ def list_(
     target: Annotated[
         str | None, typer.Option(help="Only of this one.", show_default=False)
     ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only of this stream.", show_default=False)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Accepted then or later: a moment, or 15m, 2h, 1d ago.", show_default=False
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Accepted before then: a moment, or so long ago.", show_default=False),
+    ] = None,
     before: Annotated[
         UUID | None, typer.Option(help="Only older ones than this intent.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
 ) -> None:
     """List intents, newest first. The last line says how to go on."""
-    older_than = IntentId(before) if before else None
-    found = _asked(
-        database_url, api_url, lambda source: source.list(status, target, older_than, limit)
+    search = Search(
+        status=status,
+        target=target,
+        stream=stream,
+        since=moment_or_ago("--since", since) if since is not None else None,
+        until=moment_or_ago("--until", until) if until is not None else None,
+        before=IntentId(before) if before else None,
+        limit=limit,
     )
+    found = _asked(database_url, api_url, lambda source: source.list(search))
     if found.intents:
         console().print(list_table(found.intents))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from leasehold.client.calls import PAGE_MAX
@@ -13,6 +14,7 @@ from leasehold.store.answers import Listing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
 
     from leasehold.cli.place import Place
     from leasehold.client.asynchronous import AsyncClient
@@ -31,6 +33,19 @@ _STATES: dict[Resolution, AttemptState] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is looked for; None is any."""
+
+    status: Status | None
+    target: str | None
+    stream: str | None
+    since: datetime | None
+    until: datetime | None
+    before: IntentId | None
+    limit: int
+
+
 class IntentsSource(Protocol):
     """Where intents are looked at and intervened in."""
 
@@ -38,9 +53,7 @@ class IntentsSource(Protocol):
         """Read an intent and its ledger, or raise UnknownIntent."""
         ...
 
-    async def list(
-        self, status: Status | None, target: str | None, before: IntentId | None, limit: int
-    ) -> Listing:
+    async def list(self, search: Search) -> Listing:
         """Find the newest intents."""
         ...
 
@@ -86,11 +99,15 @@ class _Database:
             raise UnknownIntent(f"no intent {intent_id} is known")
         return statuses[0], await self._store.read_ledger([intent_id])
 
-    async def list(
-        self, status: Status | None, target: str | None, before: IntentId | None, limit: int
-    ) -> Listing:
+    async def list(self, search: Search) -> Listing:
         return await self._store.list_intents(
-            status=status, target=target, before=before, limit=limit
+            status=search.status,
+            target=search.target,
+            stream=search.stream,
+            since=search.since,
+            until=search.until,
+            before=search.before,
+            limit=search.limit,
         )
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
@@ -122,17 +139,24 @@ class _Api:
     async def read(self, intent_id: IntentId) -> Seen:
         return await self._client.get(intent_id), await self._client.attempts(intent_id)
 
-    async def list(
-        self, status: Status | None, target: str | None, before: IntentId | None, limit: int
-    ) -> Listing:
+    async def list(self, search: Search) -> Listing:
         found: list[IntentStatus] = []
+        before = search.before
         while True:
-            asked = min(PAGE_MAX, limit - len(found))
-            page = await self._client.page(status=status, target=target, before=before, limit=asked)
+            asked = min(PAGE_MAX, search.limit - len(found))
+            page = await self._client.page(
+                status=search.status,
+                target=search.target,
+                stream=search.stream,
+                since=search.since,
+                until=search.until,
+                before=before,
+                limit=asked,
+            )
             found += page.intents
             before = page.next
-            if len(page.intents) < asked or len(found) == limit or before is None:
-                return Listing(found, None if len(found) == limit else before)
+            if len(page.intents) < asked or len(found) == search.limit or before is None:
+                return Listing(found, None if len(found) == search.limit else before)
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
         return await self._client.cancel(intent_id, note)

@@ -64,10 +64,11 @@ class Place:
             AsyncClient,
         )  # only who needs it waits for it
 
-        token = self.settings.api_token
+        # A variable that is empty is one that is not set.
+        token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
         return AsyncClient(
             self.settings.api_url or "",
-            token.get_secret_value() if token is not None else None,
+            token or None,
             ca_file=self.settings.api_tls_ca,
             patience_seconds=_PATIENCE_SECONDS,
         )

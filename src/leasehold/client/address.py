@@ -40,6 +40,8 @@ def headers(token: str | None) -> dict[str, str]:
     # No compression: answers are small, and a small one can unpack to a large one.
     found = {"User-Agent": "leasehold", "Accept-Encoding": "identity"}
     if token is not None:
+        if not token:
+            raise InvalidArgument("the token is empty: give one, or None for an API without tokens")
         if not _TOKEN.fullmatch(token):
             raise InvalidArgument(
                 "the token has a character that no token has: is it cut or quoted?"
