@@ -69,6 +69,12 @@ def serve(
         str | None, _option("Submit for these targets only, separated by commas (all).")
     ] = None,
     concurrency: Annotated[int | None, _option("Items in flight at a time (10).")] = None,
+    elector: Annotated[
+        str | None, _option("Elect leaders by row or advisory, that is by an advisory lock (row).")
+    ] = None,
+    standalone: Annotated[
+        bool | None, _option("Lead every group from the start, or do not start.")
+    ] = None,
     log_format: Annotated[str | None, _option("json or console (console).")] = None,
     log_level: Annotated[str | None, _option("debug, info, warning or error (info).")] = None,
     settings_file: Annotated[
@@ -78,7 +84,7 @@ def serve(
 ) -> None:
     """Take intents over HTTP and submit them, until SIGTERM or Ctrl-C.
 
-    A second signal is immediate. All that `leasehold worker` can be told, this is told by the
+    A second signal is immediate. All else that `leasehold worker` can be told, this is told by the
     environment or the settings file.
     """
 
@@ -97,6 +103,8 @@ def serve(
             execute=execute,
             targets=tuple(targets.split(",")) if targets else None,
             concurrency=concurrency,
+            elector=elector,
+            standalone=standalone,
             log_format=log_format,
             log_level=log_level,
         )
@@ -111,6 +119,10 @@ async def run_serve(
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
     address = _address(settings)
+    if settings.standalone and not settings.execute:
+        raise InvalidArgument(
+            "--standalone is refused with --no-execute: who submits nothing leads no group"
+        )
     instance = make(_as_executor(settings)) if settings.execute else None
     stop = asyncio.Event()
 
