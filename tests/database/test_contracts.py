@@ -83,9 +83,29 @@ def test_published_contract_is_complete_on_its_own(outbox, database):
     rows = database.execute(f"SELECT target, {columns} FROM leasehold.contracts")
     assert {row.pop("target"): list(row.values()) for row in rows} == {
         "item-target": ["item", "max_attempts", 20, 30, 60, None],
-        "cluster-target": ["cluster", "max_attempts", 20, 30, 90, "submission-manager-executor"],
+        "cluster-target": ["cluster", "max_attempts", 20, 30, 120, "submission-manager-executor"],
         "stream-target": ["stream", "one_shot", 1, 30, 60, None],
     }
+
+
+def test_former_terms_are_told_as_long_as_something_is_pending_under_them(outbox):
+    def former():
+        rows = outbox.call("executor", "read_former_terms")
+        return [tuple(row.values()) for row in rows]
+
+    outbox.publish()
+    outbox.publish("ledger", scope="cluster", lease_name="a")
+    outbox.publish("ledger", scope="cluster", lease_name="a", note="the same place")
+    ids = [*outbox.enqueue(1), *outbox.enqueue(1, "ledger")]
+    assert former() == []
+    outbox.publish("ledger", scope="cluster", lease_name="b")
+    outbox.publish(scope="cluster")
+    assert former() == [("ledger", 2, "cluster", "a"), ("sms", 1, "item", None)]
+    for intent_id in ids:
+        outbox.call("operator", "cancel_intent", intent_id, "ann", "a test")
+    outbox.enqueue(1)
+    outbox.enqueue(1, "ledger")
+    assert former() == []
 
 
 def test_publishers_of_the_same_moment_make_one_version_each_without_a_gap(outbox, database):

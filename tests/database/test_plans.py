@@ -270,8 +270,8 @@ def test_due_window_reads_only_what_comes_next(
     leases, epochs = leases_of(backlog, names)
     for plans in explained(
         backlog,
-        "SELECT * FROM leasehold.refresh_due_window('holder', %s, %s, %s)",
-        [leases, epochs, COUNT],
+        "SELECT * FROM leasehold.refresh_due_window('holder', %s, %s, %s, %s)",
+        [leases, epochs, ["cluster"], COUNT],
     ):
         assert len(plans.rows) == COUNT * len(leases)
         assert f"outbox_pending_{index}" in plans.indexes("outbox_pending")
@@ -394,6 +394,17 @@ def test_depth_of_a_queue_is_counted_no_further_than_its_limit(backlog: Backlog)
         depths = {row["target"]: row["depth"] for row in plans.rows}
         assert depths == dict.fromkeys(targets, 100) | {"idle": 0}
         plans.assert_bounded(rows_max=200 * len(targets), buffers_max=3000)
+
+
+def test_former_terms_are_judged_by_one_pending_row_each(backlog: Backlog) -> None:
+    moved = """
+        INSERT INTO leasehold.contracts (target, version, terms, published_by)
+        SELECT target, version + 1, terms || '{"scope": "cluster", "lease_name": "other"}', 'test'
+          FROM leasehold.contracts WHERE target IN ('bulk', 'cluster', 'idle')"""
+    statement = "SELECT * FROM leasehold.read_former_terms()"
+    for plans in explained(backlog, statement, before=[moved]):
+        assert [row["target"] for row in plans.rows] == ["bulk", "cluster"]
+        plans.assert_bounded(rows_max=20, buffers_max=200)
 
 
 # The same assertions, on what they are there to catch.

@@ -68,7 +68,7 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
     outbox.enqueue(5, target="bank")
     async with PostgresStore(pooler.url_as("executor"), SETTINGS) as store:
         lease = (await store.acquire_lease("leader", "a", 60)).lease
-        due = await store.refresh_due_window("a", [lease], 10)
+        due = await store.refresh_due_window("a", [lease], ["bank"], 10)
         ids = [one.intent_id for one in due]
         await store.begin_leased_attempts(lease, ids)
         later = Retryable(retry_after_seconds=60)

@@ -54,6 +54,7 @@ EXECUTION = (
     "complete_outbox_attempts",
     "create_ledger_partitions",
     "hold_lease",
+    "read_former_terms",
     "record_attempts",
     "record_leader_heartbeat",
     "refresh_content",

@@ -256,13 +256,29 @@ def test_window_of_a_cluster_lease_is_the_first_of_each_priority_by_due_time(clu
     assert all(row["horizon"] is not None for row in rows)
 
 
+def test_window_has_its_share_of_each_target_and_nothing_that_is_held(cluster):
+    cluster.publish("slow", scope="cluster", guarantee="blind")
+    cluster.enqueue(10, "slow")
+    [late] = cluster.enqueue(1)
+    holder = take(cluster)
+    found = [row["target"] for row in holder.window(limit=3, targets=["slow", "sms"])]
+    assert sorted(found) == ["slow"] * 3 + ["sms"]
+    assert [row["intent_id"] for row in holder.window(targets=["sms"])] == [late]
+    held = [row["intent_id"] for row in holder.window(limit=2, targets=["slow"])]
+    holder.begin(held)
+    holder.record(held, "IN_DOUBT", retry_after_seconds=0)
+    rest = [row["intent_id"] for row in holder.window(targets=["slow"])]
+    assert len(rest) == 8
+    assert not {*held} & {*rest}
+
+
 def test_window_of_streams_is_the_first_of_each_by_number(cluster):
     cluster.publish("pay", scope="stream")
     ids = {name: cluster.enqueue(5, "pay", stream=name, priority=3) for name in ("a", "b", "c")}
     holders = {one.lease_name: one for one in claim_streams(cluster)}
     asked = [holders["stream/pay/b"], holders["stream/pay/a"]]
     fence = ([one.lease_name for one in asked], [one.epoch for one in asked])
-    rows = cluster.call("executor", "refresh_due_window", "holder-1", *fence, 2)
+    rows = cluster.call("executor", "refresh_due_window", "holder-1", *fence, [], 2)
     found = {row["intent_id"]: (row["stream"], row["stream_seq"]) for row in rows}
     expected = {ids[name][place]: (name, place + 1) for name in ("a", "b") for place in (0, 1)}
     assert found == expected
@@ -278,7 +294,7 @@ def test_stale_holder_reads_no_schedule_not_even_of_its_other_leases(cluster):
     assert [one.lease_name for one in successor] == [lost.lease_name]
     names, epochs = [kept.lease_name, lost.lease_name], [kept.epoch, lost.epoch]
     with refused("P7002") as caught:
-        cluster.call("executor", "refresh_due_window", "holder-1", names, epochs, 10)
+        cluster.call("executor", "refresh_due_window", "holder-1", names, epochs, [], 10)
     assert caught.value.diag.message_detail == lost.lease_name
     with refused("P7002"):
         Reader(cluster, [kept, lost]).refresh()

@@ -261,7 +261,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.record_leader_heartbeat(old, {}),
         store.begin_leased_attempts(old, [IntentId(uuid4())]),
         store.record_attempts(old, []),
-        store.refresh_due_window("a", [old], 10),
+        store.refresh_due_window("a", [old], ["bank"], 10),
         store.refresh_schedule("a", [old], None, 10),
     ):
         with pytest.raises(LeaseLost) as raised:
@@ -275,7 +275,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     await stores.operator.publish_contract("bank", terms, "ann")
     ids = await enqueue(stores, "bank", 3)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    window = await store.refresh_due_window("a", [lease], 2)
+    window = await store.refresh_due_window("a", [lease], ["bank"], 2)
     assert [one.intent_id for one in window] == sorted(ids)[:2]
     changed = await store.refresh_schedule("a", [lease], None, 10)
     assert {one.intent_id for one in changed} == set(ids)
@@ -300,7 +300,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     assert (attempt.lease_name, attempt.lease_epoch) == ("leader", 1)
 
 
-async def test_held_row_has_no_due_time_in_a_schedule(stores):
+async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "blind", "lease_name": "leader"}
     await stores.operator.publish_contract("fax", terms, "ann")
@@ -311,11 +311,9 @@ async def test_held_row_has_no_due_time_in_a_schedule(stores):
         lease, [Result(intent_id=ids[0], outcome=Unknown(retry_after_seconds=0))]
     )
     assert recorded.is_held
-    for rows in (
-        await store.refresh_due_window("a", [lease], 10),
-        await store.refresh_schedule("a", [lease], None, 10),
-    ):
-        assert [(row.due_at, row.last_state) for row in rows] == [(None, AttemptState.IN_DOUBT)]
+    [row] = await store.refresh_schedule("a", [lease], None, 10)
+    assert (row.due_at, row.last_state) == (None, AttemptState.IN_DOUBT)
+    assert await store.refresh_due_window("a", [lease], ["fax"], 10) == []
 
 
 async def test_streams_are_claimed_renewed_shared_and_released(stores):

@@ -142,6 +142,8 @@ class Engine:
             "connect_timeout_seconds": 1.0,
             "retry": {"first_seconds": 0.1, "longest_seconds": 0.2},
         }
+        if terms.get("scope") == "cluster":
+            given["quarantine_seconds"] = 2 * LEASE_SECONDS
         return self.outbox.publish(target, **(given | terms))
 
     def worker(

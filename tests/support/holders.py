@@ -50,9 +50,9 @@ class Holder:
         [row] = self.call("release_lease", *self.fence)
         return row["release_lease"]
 
-    def window(self, limit: int = 100) -> list[DictRow]:
+    def window(self, limit: int = 100, targets: Sequence[str] = ("sms",)) -> list[DictRow]:
         fence = (self.name, [self.lease_name], [self.epoch])
-        return self.call("refresh_due_window", *fence, limit)
+        return self.call("refresh_due_window", *fence, list(targets), limit)
 
     def call(self, function: str, *arguments: Any) -> list[DictRow]:
         return self.outbox.call("executor", function, *arguments)

@@ -103,7 +103,7 @@ class Plans:
         return {name for name in names if name.startswith(table)}
 
     def assert_bounded(self, *, rows_max: int, buffers_max: int) -> None:
-        """No large table was read but by index or by place, and neither rows nor pages were many."""
+        """Large tables are read by index or by place, and neither rows nor pages are many."""
         for node in self.nodes:
             assert_is_bounded(node, rows_max)
         assert self.buffers <= buffers_max, f"{self.buffers} pages, at most {buffers_max} expected"

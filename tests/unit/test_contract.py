@@ -83,7 +83,7 @@ def test_terms_have_at_the_top_what_the_database_decides_by():
         "deadline_seconds": 9,
         "lease_seconds": 30,
         "call_timeout_seconds": 25,
-        "quarantine_seconds": 60,
+        "quarantine_seconds": 120,
         "can_look_up": True,
     }
     assert {name: terms[name] for name in decisive} == decisive

@@ -38,12 +38,24 @@ def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes)
     )
 
 
+def schedule_of(size_max, *targets):
+    schedule = Schedule(size_max)
+    schedule.serve(targets or ("sms",))
+    for target in targets or ("sms",):
+        schedule.forget(target)  # as if read from an empty database
+    return schedule
+
+
 def numbers(rows):
     return [one.intent_id.int for one in rows]
 
 
+def numbers_in(schedule):
+    return sorted(intent_id.int for intent_id in schedule)
+
+
 def test_due_is_counted_from_when_the_answer_was_here():
-    schedule = Schedule(10)
+    schedule = schedule_of(10)
     schedule.put(row(1, due_seconds=5), received_at=100.0)
     assert schedule.take(104.9, ROOM, 10) == []
     assert schedule.seconds_until_due(104.0) == pytest.approx(1.0)
@@ -51,7 +63,7 @@ def test_due_is_counted_from_when_the_answer_was_here():
 
 
 def test_same_row_seen_twice_is_taken_once():
-    schedule = Schedule(10)
+    schedule = schedule_of(10)
     schedule.put(row(1), 0)
     schedule.put(row(1), 0)
     assert numbers(schedule.take(0, ROOM, 10)) == [1]
@@ -59,7 +71,7 @@ def test_same_row_seen_twice_is_taken_once():
 
 
 def test_newest_version_counts_in_whatever_order_they_come():
-    schedule = Schedule(10)
+    schedule = schedule_of(10)
     schedule.put(row(1, due_seconds=60, version=2), 0)
     schedule.put(row(1, due_seconds=0, version=1), 0)
     assert schedule.take(1, ROOM, 10) == []
@@ -70,7 +82,7 @@ def test_newest_version_counts_in_whatever_order_they_come():
     "changes", [{"due_at": None, "last_state": AttemptState.IN_DOUBT}, {"begun_at": NOW}]
 )
 def test_what_is_held_or_begun_is_not_to_be_done(changes):
-    schedule = Schedule(10)
+    schedule = schedule_of(10)
     schedule.put(row(1), 0)
     schedule.put(row(1, version=1, **changes), 0)
     assert schedule.take(1, ROOM, 10) == []
@@ -78,7 +90,7 @@ def test_what_is_held_or_begun_is_not_to_be_done(changes):
 
 
 def test_higher_priority_goes_first_and_a_full_target_does_not_hold_up_another():
-    schedule = Schedule(10)
+    schedule = schedule_of(40, "sms", "mail", "full")
     for number, priority, target in [(1, 2, "sms"), (2, 0, "sms"), (3, 1, "mail"), (4, 0, "full")]:
         schedule.put(row(number, priority=priority, target=target), 0)
     assert numbers(schedule.take(0, ROOM, 2)) == [2, 3]
@@ -87,26 +99,58 @@ def test_higher_priority_goes_first_and_a_full_target_does_not_hold_up_another()
 
 
 def test_target_gives_no_more_than_it_has_room_for():
-    schedule = Schedule(10)
+    schedule = schedule_of(10)
     for number in range(5):
         schedule.put(row(number), 0)
     assert numbers(schedule.take(0, {"sms": 2}, 10)) == [0, 1]
 
 
-def test_full_schedule_leaves_out_and_says_so():
-    schedule = Schedule(2)
+def test_full_target_leaves_out_and_is_read_when_little_is_left():
+    schedule = schedule_of(2)
     for number in range(3):
         schedule.put(row(number, due_seconds=number), 0)
-    assert (len(schedule), schedule.is_partial, schedule.is_displaced) == (2, True, False)
+    assert (len(schedule), schedule.partial(), schedule.lacking()) == (2, {"sms"}, [])
+    schedule.take(2, ROOM, 2)
+    assert schedule.lacking() == ["sms"]
 
 
-def test_full_schedule_says_when_something_urgent_was_left_out():
-    schedule = Schedule(2)
+def test_full_target_is_read_at_once_when_something_urgent_was_left_out():
+    schedule = schedule_of(2)
     schedule.put(row(1), 0)
     schedule.put(row(2), 0)
     schedule.take(0, {}, 1)
     schedule.put(row(3, priority=0), 0)
-    assert schedule.is_displaced
+    assert schedule.lacking() == ["sms"]
+
+
+def test_flood_for_one_target_leaves_room_for_the_others():
+    schedule = schedule_of(20, "sms", "mail")
+    for number in range(50):
+        schedule.put(row(number), 0)
+    schedule.put(row(99, target="mail"), 0)
+    assert len(schedule) == 11
+    assert numbers(schedule.take(0, {"mail": 5}, 10)) == [99]
+    assert schedule.lacking() == []
+
+
+def test_target_that_is_new_is_read_and_one_that_is_gone_is_forgotten():
+    schedule = schedule_of(20, "sms")
+    schedule.put(row(1), 0)
+    schedule.put(row(2, target="mail"), 0)  # nobody serves it yet
+    schedule.serve(["sms", "mail"])
+    assert (numbers_in(schedule), schedule.lacking()) == ([1], ["mail"])
+    schedule.serve(["mail"])
+    assert (numbers_in(schedule), schedule.lacking()) == ([], ["mail"])
+
+
+def test_target_learnt_anew_keeps_nothing_of_what_it_had():
+    schedule = schedule_of(20, "sms", "mail")
+    schedule.put(row(1), 0)
+    schedule.put(row(2, target="mail"), 0)
+    schedule.take(0, {}, 1)
+    schedule.forget("sms")
+    schedule.put(row(3), 0)
+    assert numbers(schedule.take(0, ROOM, 10)) == [2, 3]
 
 
 @given(
@@ -116,7 +160,7 @@ def test_full_schedule_says_when_something_urgent_was_left_out():
     )
 )
 def test_every_row_is_taken_once_in_its_newest_version(puts):
-    schedule = Schedule(100)
+    schedule = schedule_of(100)
     newest = {}
     for number, version, due, priority in puts:
         given_row = row(number, due, version, priority)

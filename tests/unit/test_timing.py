@@ -39,6 +39,13 @@ def test_call_that_outlasts_its_lease_is_refused():
         timings.require(10, 10)
 
 
+def test_doubt_that_is_asked_about_while_a_paused_leader_may_send_is_refused():
+    timings = Timings(cluster_lease_seconds=60)
+    timings.require_cluster(25, quarantine_seconds=120)
+    with pytest.raises(InvalidArgument, match=r"quarantine_seconds \(119\) must be at least 2 \*"):
+        timings.require_cluster(25, quarantine_seconds=119)
+
+
 def test_process_can_only_make_a_contracts_lease_shorter():
     assert Timings().lease_of(120) == 120
     assert Timings(lease_seconds=60).lease_of(120) == 60

@@ -19,6 +19,7 @@ from leasehold.domain.gateway_terms import (
     matching,
 )
 from leasehold.domain.problems import Problem, problems_of, refuse_all
+from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,7 +114,12 @@ class Contract(Terms):
     connect_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     quarantine_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = Field(
         default_factory=lambda data: _quarantine_least(
-            data.get("lease_seconds", 30.0), data.get("call_timeout_seconds", 25.0)
+            # A leader's lease is a setting of its instance, of which this is the default.
+            max(
+                data.get("lease_seconds", LEASE_SECONDS),
+                CLUSTER_LEASE_SECONDS if data.get("scope") == "cluster" else 0,
+            ),
+            data.get("call_timeout_seconds", 25.0),
         )
     )
     key_window_seconds: Annotated[float, Field(gt=0, le=_TEN_YEARS_SECONDS)] | None = None

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from leasehold.domain.errors import InvalidArgument
 
-# What a contract has that does not say anything else.
+# What a contract has that does not say anything else, and what a leader's lease is by default.
 LEASE_SECONDS = 30.0
+CLUSTER_LEASE_SECONDS = 60.0
 # Work that takes longer than this many leases is aborted: nothing is held indefinitely.
 ABORT_LEASES = 3
 # A leader by advisory lock whose last answered ping is this many pings old begins nothing new; it
@@ -31,7 +32,7 @@ class Timings:
     shutdown_seconds: float = 20.0
     poll_seconds: float = 1.0
     contracts_seconds: float = 5.0
-    cluster_lease_seconds: float = 60.0
+    cluster_lease_seconds: float = CLUSTER_LEASE_SECONDS
     cluster_renew_seconds: float = 20.0
     cluster_acquire_seconds: float = 30.0
     cluster_ping_seconds: float = 0.3
@@ -67,8 +68,16 @@ class Timings:
             return contract_lease_seconds
         return min(self.lease_seconds, contract_lease_seconds)
 
-    def require_cluster(self, call_timeout_seconds: float) -> None:
-        """Refuse calls that cannot end under a leader's lease."""
+    def require_cluster(self, call_timeout_seconds: float, quarantine_seconds: float) -> None:
+        """Refuse calls that cannot end under a leader's lease, and doubts that are asked about
+        while a leader that was paused may still send.
+        """
+        if quarantine_seconds < 2 * self.cluster_lease_seconds:
+            raise InvalidArgument(
+                f"quarantine_seconds ({quarantine_seconds:g}) must be at least 2 * "
+                f"cluster_lease_seconds ({2 * self.cluster_lease_seconds:g}): until then a paused "
+                'leader may still send, and "not found" means nothing'
+            )
         if call_timeout_seconds >= self.cluster_lease_seconds:
             raise InvalidArgument(
                 f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than "

@@ -1,8 +1,9 @@
 """A leader's memory of what is to be done next: a map for what is known, heaps for the order.
 
-It is bounded. Where more is pending than fits, the rest stays in the database and comes in when
-there is room again; `is_partial` says so. Rows may be put any number of times and in any order: the
-newest version of each counts, and the same version again changes nothing.
+It is bounded, and each target has the same share of it, so that a flood for one leaves room for
+the others. Where more is pending than fits, the rest stays in the database and is read when there
+is room again: `lacking` names the targets to read. Rows may be put any number of times and in any
+order: the newest version of each counts, and the same version again changes nothing.
 
 Time is that of our monotonic clock. A row says when it is due by the database's clock and what that
 clock said when it was read, so our own wall clock does not matter, however wrong it is.
@@ -12,35 +13,78 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
     from leasehold.store.answers import Scheduled
 
+# A target of which less than this part of its share is left is read again.
+_LOW_WATER = 20
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     row: Scheduled
-    is_gone: bool = False
+    is_gone: bool = False  # the heaps notice when they come to it
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """What one target has to do: what waits, by when it is due; what is due, by priority and time.
+
+    The number of its coming makes each place in a heap different from all others.
+    """
+
+    waiting: list[tuple[float, int, _Entry]] = field(
+        default_factory=list["tuple[float, int, _Entry]"]
+    )
+    ready: list[tuple[int, datetime | None, int, _Entry]] = field(
+        default_factory=list["tuple[int, datetime | None, int, _Entry]"]
+    )
+    size: int = 0
+    # More is in the database than here; and some of that goes before what is here.
+    is_partial: bool = True
+    is_displaced: bool = False
+
+    def is_behind(self, row: Scheduled, due_at: float) -> bool:
+        """Whether something that is here would be done after a row."""
+        if any(due_at < at for at, _, entry in self.waiting[-1:] if not entry.is_gone):
+            return True
+        return any(
+            row.priority < priority
+            for priority, _, _, entry in self.ready[-1:]
+            if not entry.is_gone
+        )
+
+    def ripen(self, now: float) -> None:
+        while self.waiting and self.waiting[0][0] <= now:
+            _, number, entry = heapq.heappop(self.waiting)
+            if not entry.is_gone:
+                heapq.heappush(self.ready, (entry.row.priority, entry.row.due_at, number, entry))
+
+    def first_ready(self) -> tuple[int, datetime | None] | None:
+        while self.ready and self.ready[0][-1].is_gone:
+            heapq.heappop(self.ready)
+        return self.ready[0][:2] if self.ready else None
+
+    def next_at(self) -> float | None:
+        while self.waiting and self.waiting[0][-1].is_gone:
+            heapq.heappop(self.waiting)
+        return self.waiting[0][0] if self.waiting else None
 
 
 class Schedule:
-    """What waits, by when it is due; and what is due, by target, priority and time."""
+    """What the targets of a group have to do."""
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
-        self.is_partial = False
-        # Something was left out that goes before what is here.
-        self.is_displaced = False
         self._entries: dict[IntentId, _Entry] = {}
-        # The number of its coming makes each place in a heap different from all others.
-        self._waiting: list[tuple[float, int, _Entry]] = []
-        self._ready: dict[str, list[tuple[int, datetime | None, int, _Entry]]] = {}
+        self._queues: dict[str, _Queue] = {}
         self._coming = itertools.count()
 
     def __len__(self) -> int:
@@ -51,6 +95,45 @@ class Schedule:
 
     def __iter__(self) -> Iterator[IntentId]:
         return iter(self._entries)
+
+    @property
+    def share(self) -> int:
+        """How many rows of one target have room."""
+        return max(1, self.size_max // max(1, len(self._queues)))
+
+    def serve(self, targets: Collection[str]) -> None:
+        """Be about these targets; of one that is new here, nothing is known yet."""
+        for target in self._queues.keys() - set(targets):
+            self.forget(target)
+            del self._queues[target]
+        for target in targets:
+            if target not in self._queues:
+                self._queues[target] = _Queue()
+
+    def lacking(self) -> list[str]:
+        """Name the targets of which more should be read from the database."""
+        low = self.share // _LOW_WATER
+        return [
+            target
+            for target, queue in self._queues.items()
+            if queue.is_displaced or (queue.is_partial and queue.size <= low)
+        ]
+
+    def partial(self) -> set[str]:
+        """Name the targets of which the database has more than is here."""
+        return {target for target, queue in self._queues.items() if queue.is_partial}
+
+    def forget(self, target: str) -> None:
+        """Forget what a target has to do, to learn it anew: nothing of it is missing then."""
+        queue = self._queues[target]
+        for *_, entry in itertools.chain(queue.waiting, queue.ready):
+            if not entry.is_gone:
+                del self._entries[entry.row.intent_id]
+        self._queues[target] = _Queue(is_partial=False)
+
+    def leave_out(self, target: str) -> None:
+        """Know that the database has more of a target than was read."""
+        self._queues[target].is_partial = True
 
     def put(self, row: Scheduled, received_at: float) -> None:
         """Learn of a row. What is held, or begun already, is not to be done."""
@@ -72,76 +155,49 @@ class Schedule:
         """Forget a row."""
         known = self._entries.pop(intent_id, None)
         if known is not None:
-            known.is_gone = True  # the heaps notice when they come to it
+            known.is_gone = True
+            self._queues[known.row.target].size -= 1
 
     def take(self, now: float, rooms: Mapping[str, int], limit: int) -> list[Scheduled]:
         """Take what is due: the first by priority and time, as many per target as it has room."""
-        self._ripen(now)
-        rooms = dict(rooms)
+        for queue in self._queues.values():
+            queue.ripen(now)
+        rooms = {target: rooms[target] for target in self._queues if rooms.get(target)}
         heads = [
-            (ready[0][:2], target)
+            (first, target)
             for target in rooms
-            if rooms[target] and (ready := self._of(target))
+            if (first := self._queues[target].first_ready()) is not None
         ]
         heapq.heapify(heads)
         taken: list[Scheduled] = []
         while heads and len(taken) < limit:
             _, target = heapq.heappop(heads)
-            *_, entry = heapq.heappop(self._ready[target])
+            queue = self._queues[target]
+            *_, entry = heapq.heappop(queue.ready)
             del self._entries[entry.row.intent_id]
+            queue.size -= 1
             taken.append(entry.row)
             rooms[target] -= 1
-            if rooms[target] and (ready := self._of(target)):
-                heapq.heappush(heads, (ready[0][:2], target))
+            if rooms[target] and (first := queue.first_ready()) is not None:
+                heapq.heappush(heads, (first, target))
         return taken
 
     def seconds_until_due(self, now: float) -> float | None:
         """How long until something more is due; None: nothing waits."""
-        while self._waiting and self._waiting[0][-1].is_gone:
-            heapq.heappop(self._waiting)
-        return max(0.0, self._waiting[0][0] - now) if self._waiting else None
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._entries.clear()
-        self._waiting.clear()
-        self._ready.clear()
-        self.is_partial = self.is_displaced = False
+        moments = [at for queue in self._queues.values() if (at := queue.next_at()) is not None]
+        return max(0.0, min(moments) - now) if moments else None
 
     def _add(self, row: Scheduled, due_at: float) -> None:
-        if len(self._entries) >= self.size_max:
-            self.is_partial = True
-            self.is_displaced |= self._goes_first(row, due_at)
+        queue = self._queues.get(row.target)
+        if queue is None:
+            return  # nobody serves it here; should somebody, it is read from the database
+        if queue.size >= self.share:
+            queue.is_partial = True
+            queue.is_displaced |= queue.is_behind(row, due_at)
             return
         entry = self._entries[row.intent_id] = _Entry(row)
-        heapq.heappush(self._waiting, (due_at, next(self._coming), entry))
-        if len(self._waiting) > 2 * self.size_max:  # mostly of rows that are gone
-            self._waiting = [one for one in self._waiting if not one[-1].is_gone]
-            heapq.heapify(self._waiting)
-
-    def _goes_first(self, row: Scheduled, due_at: float) -> bool:
-        """Whether it would be done before something that is here."""
-        if any(
-            due_at < waiting_at for waiting_at, _, entry in self._waiting[-1:] if not entry.is_gone
-        ):
-            return True
-        return any(
-            row.priority < priority
-            for ready in self._ready.values()
-            for priority, _, _, entry in ready[-1:]
-            if not entry.is_gone
-        )
-
-    def _ripen(self, now: float) -> None:
-        while self._waiting and self._waiting[0][0] <= now:
-            _, number, entry = heapq.heappop(self._waiting)
-            if not entry.is_gone:
-                ready = self._ready.setdefault(entry.row.target, [])
-                heapq.heappush(ready, (entry.row.priority, entry.row.due_at, number, entry))
-
-    def _of(self, target: str) -> list[tuple[int, datetime | None, int, _Entry]]:
-        """Give what is ready for a target, with a row at its head that is not gone."""
-        ready = self._ready.get(target, [])
-        while ready and ready[0][-1].is_gone:
-            heapq.heappop(ready)
-        return ready
+        queue.size += 1
+        heapq.heappush(queue.waiting, (due_at, next(self._coming), entry))
+        if len(queue.waiting) > 2 * self.share:  # mostly of rows that are gone
+            queue.waiting = [one for one in queue.waiting if not one[-1].is_gone]
+            heapq.heapify(queue.waiting)

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import IntentId
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from leasehold.coordination.claims import Claims
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
 
     Cursor = tuple[datetime, IntentId]
 
-# Rows per priority that are read ahead, and how few must be left before more are.
-WINDOW = 5_000
-LOW_WATER = 1_000
-SIZE_MAX = 4 * WINDOW
+# Rows that are held in memory; each priority of a target has a quarter of the target's share.
+SIZE_MAX = 20_000
+_PRIORITIES = 4
+LIMIT_MAX = 10_000  # of one reading; the database refuses more
 # Changes are read in pages; after so many, work goes on before the next.
 PAGE = 1_000
 PAGES_PER_STEP = 5
@@ -93,6 +92,8 @@ class ScheduledExecutor:
         self._reconcile_at = 0.0
         self._taken: dict[IntentId, Scheduled] = {}
         self._changed_in_flight: dict[IntentId, Scheduled] = {}
+        # What was not to be done after all, until everything is looked at anew.
+        self._lost_sight_of: set[IntentId] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[IntentId, tuple[datetime, float]] = {}
         claims.on_free(self.wake.set)
@@ -115,7 +116,7 @@ class ScheduledExecutor:
         """Learn what changed, and start what is due."""
         try:
             return await self._step()
-        except LeaseholdError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, who cannot step must not lead
             self._trouble(error)
             return _IDLE
 
@@ -124,6 +125,7 @@ class ScheduledExecutor:
         self._abort_overdue()
         if self._term.is_closing or self._term.is_over(now):
             return _IDLE
+        self._schedule.serve(self._targets.of_group(self._term.lease.name))
         if not self._is_built:
             await self._build()
         elif now >= self._refresh_at:
@@ -141,14 +143,13 @@ class ScheduledExecutor:
 
     async def _look_anew_if_needed(self) -> None:
         """Every now and then; when what we have runs out; when something urgent was left out."""
-        schedule = self._schedule
         if self._claims.clock() >= self._reconcile_at:
             await self._reconcile()
-        elif schedule.is_displaced or (schedule.is_partial and len(schedule) < LOW_WATER):
-            await self._read_window()
+        elif lacking := self._schedule.lacking():
+            await self._read_window(lacking)
 
     async def _build(self) -> None:
-        rows = await self._read_window()
+        rows = await self._read_window(self._targets.of_group(self._term.lease.name))
         # Whatever is stamped later than this horizon comes with the first refresh.
         self._cursor = (rows[0].horizon, _FIRST_ID) if rows else None
         self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
@@ -158,16 +159,24 @@ class ScheduledExecutor:
         self._is_built = True
         _LOG.info("schedule_built", lease_name=self._term.lease.name, size=len(self._schedule))
 
-    async def _read_window(self) -> list[Scheduled]:
+    async def _read_window(self, targets: Sequence[str]) -> list[Scheduled]:
         """Read what is to be done next by the index of due times, in place of what we had."""
+        if not targets:
+            return []
         lease = self._term.lease
-        rows = await self._store.refresh_due_window(lease.holder_id, [lease], WINDOW)
+        # What is in flight is found too, and must not hide what comes after it.
+        limit = min(LIMIT_MAX, max(1, self._schedule.share // _PRIORITIES) + len(self._taken))
+        rows = await self._store.refresh_due_window(lease.holder_id, [lease], targets, limit)
         received_at = self._claims.clock()
-        self._schedule.clear()
-        per_priority = Counter(row.priority for row in rows)
+        for target in targets:
+            self._schedule.forget(target)
+        found: Counter[tuple[str, int]] = Counter()
         for row in rows:
+            found[row.target, row.priority] += 1
             self._learn(row, received_at)
-        self._schedule.is_partial |= any(count >= WINDOW for count in per_priority.values())
+        for (target, _), count in found.items():
+            if count >= limit:
+                self._schedule.leave_out(target)
         return rows
 
     async def _refresh(self) -> None:
@@ -198,13 +207,14 @@ class ScheduledExecutor:
     async def _reconcile(self) -> None:
         """Look at everything anew, and count what a cursor that works would have shown us."""
         self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
-        before, was_partial = self._known(), self._schedule.is_partial
+        before, partial = self._known(), self._schedule.partial()
+        self._lost_sight_of.clear()
         cursor = self._cursor
-        rows = await self._read_window()
+        rows = await self._read_window(self._targets.of_group(self._term.lease.name))
         missed = [
             row
             for row in rows
-            if not was_partial
+            if row.target not in partial
             and row.intent_id in self._schedule
             and row.intent_id not in before
             and cursor is not None
@@ -220,7 +230,7 @@ class ScheduledExecutor:
             self._metrics.schedule(self._term.lease.name, len(self._schedule), len(missed))
 
     def _known(self) -> set[IntentId]:
-        return {*self._schedule, *self._taken}
+        return {*self._schedule, *self._taken, *self._lost_sight_of}
 
     def _learn(self, row: Scheduled, received_at: float) -> None:
         version, until = self._not_before.get(row.intent_id, (None, 0.0))
@@ -258,7 +268,7 @@ class ScheduledExecutor:
             found = await self._store.refresh_content(
                 self._term.lease, [row.intent_id for row in rows]
             )
-        except LeaseholdError:
+        except BaseException:
             for row in rows:
                 self._taken.pop(row.intent_id, None)
             raise
@@ -276,17 +286,17 @@ class ScheduledExecutor:
         for row in rows:
             if row.intent_id not in found:
                 self._taken.pop(row.intent_id, None)
+                self._lost_sight_of.add(row.intent_id)
         self._reconcile_at = min(
             self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
         )
 
     def _rooms(self) -> dict[str, int]:
         rooms: dict[str, int] = {}
-        for target, served in self._targets.current.items():
-            if served.contract.lease_name == self._term.lease.name:
-                room = self._targets.gate(target).room(self._claims.in_flight(target))
-                if room > 0:
-                    rooms[target] = room
+        for target in self._targets.of_group(self._term.lease.name):
+            room = self._targets.gate(target).room(self._claims.in_flight(target))
+            if room > 0:
+                rooms[target] = room
         return rooms
 
     def _seconds_until_next(self) -> float:

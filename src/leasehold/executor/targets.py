@@ -3,12 +3,14 @@
 Contracts are read again and again, so a new version or a new target is served within seconds,
 without a restart; that is also how lease durations change at runtime. An intent keeps the version
 that it was accepted under, so older versions are opened when one of their intents turns up; only
-so many stay open.
+so many stay open. A target that was given another scope or group is served in the former one too,
+until nothing is pending there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
+    from leasehold.store.answers import FormerTerms
 
 # Older versions of contracts that stay open; each may hold connections.
 OLD_VERSIONS_MAX = 32
@@ -43,6 +46,10 @@ class Contracts(Protocol):
 
     async def read_contract(self, target: str, version: int) -> Contract | None:
         """Read one version."""
+        ...
+
+    async def read_former_terms(self) -> Sequence[FormerTerms]:
+        """Read under which terms, no longer current, intents are still pending."""
         ...
 
 
@@ -77,14 +84,24 @@ class Targets:
         self._only = only
         self._scope: Scope = scope
         self._current: dict[str, Served] = {}
+        self._groups: dict[str, list[str]] = {}
         self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
         self._gates: dict[str, Gate] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[tuple[str, int | None], str] = {}
 
     @property
     def current(self) -> dict[str, Served]:
         """The targets that may be claimed for, each in its current version."""
         return self._current
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The targets to execute under each lease; one that moved is in both until it is done."""
+        return self._groups
+
+    def of_group(self, lease_name: str) -> list[str]:
+        """Give the targets to execute under a lease."""
+        return self._groups.get(lease_name, [])
 
     def gate(self, target: str) -> Gate:
         """Give what bounds a target; it outlives versions of the contract."""
@@ -122,15 +139,14 @@ class Targets:
         for served in self._open.values():
             await served.gateway.close()
         self._open.clear()
-        self._current = {}
+        self._current, self._groups = {}, {}
 
     async def _served_contracts(self) -> list[Contract]:
         contracts = await self._contracts.read_contracts(self._refuse_unread)
         return [
             contract
             for contract in contracts
-            if contract.scope == self._scope
-            and (self._only is None or contract.target in self._only)
+            if contract.scope == self._scope and self._is_asked_for(contract.target)
         ]
 
     async def _adopt(self, contracts: Iterable[Contract]) -> None:
@@ -142,8 +158,30 @@ class Targets:
             except LeaseholdError as error:
                 self._refuse(contract.target, str(error))
             else:
-                self._refused.pop(contract.target, None)
-        self._current = current
+                self._refused.pop((contract.target, None), None)
+        former = await self._former()
+        for served in former:
+            current.setdefault(served.contract.target, served)
+        groups: dict[str, list[str]] = {}
+        for served in dict.fromkeys([*current.values(), *former]):
+            if served.contract.lease_name is not None:
+                groups.setdefault(served.contract.lease_name, []).append(served.contract.target)
+        self._current, self._groups = current, groups
+
+    async def _former(self) -> list[Served]:
+        """Open the terms that are no longer current, but under which intents still wait."""
+        found: list[Served] = []
+        for terms in await self._contracts.read_former_terms():
+            if terms.scope != self._scope or not self._is_asked_for(terms.target):
+                continue
+            try:
+                served = await self.of(terms.target, terms.version)
+                self._require(served.contract)
+            except LeaseholdError as error:
+                self._refuse(terms.target, str(error), terms.version)
+            else:
+                found.append(served)
+        return found
 
     def _adopted(self, contract: Contract) -> Served:
         served = self._open.get((contract.target, contract.version or 0))
@@ -176,20 +214,24 @@ class Targets:
     def _require(self, contract: Contract) -> None:
         timings = self._timings()
         if self._scope == "cluster":
-            timings.require_cluster(contract.call_timeout_seconds)
+            asked_after = contract.quarantine_seconds if contract.can_look_up else math.inf
+            timings.require_cluster(contract.call_timeout_seconds, asked_after)
         else:
             lease_seconds = timings.lease_of(contract.lease_seconds)
             timings.require(lease_seconds, contract.call_timeout_seconds)
 
     def _refuse_unread(self, target: str, why: str) -> None:
-        if self._only is None or target in self._only:
+        if self._is_asked_for(target):
             self._refuse(target, why)
 
-    def _refuse(self, target: str, why: str) -> None:
+    def _is_asked_for(self, target: str) -> bool:
+        return self._only is None or target in self._only
+
+    def _refuse(self, target: str, why: str, version: int | None = None) -> None:
         """Leave a target out; its work stays in the database. Said once, not every few seconds."""
-        if self._refused.get(target) != why:
-            self._refused[target] = why
-            _LOG.error("target_not_served", target=target, error=why)
+        if self._refused.get((target, version)) != why:
+            self._refused[target, version] = why
+            _LOG.error("target_not_served", target=target, version=version, error=why)
 
     async def _close_unused(self) -> None:
         current = {id(served) for served in self._current.values()}

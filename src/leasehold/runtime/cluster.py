@@ -87,12 +87,8 @@ class Cluster:
 
     @property
     def lease_names(self) -> set[str]:
-        """The groups that the targets of this instance belong to."""
-        return {
-            served.contract.lease_name
-            for served in self._targets.current.values()
-            if served.contract.lease_name
-        }
+        """The groups in which the targets of this instance are executed."""
+        return set(self._targets.groups)
 
     def require_lease(self, lease_name: str) -> Lease:
         """Give the lease under which this instance leads a group now, or raise NotLeader."""

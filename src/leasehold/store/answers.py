@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from leasehold.domain.contract import Contract
+from leasehold.domain.contract import Contract, Scope
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import IntentId
 
@@ -234,6 +234,16 @@ class PublishedContract:
     def contract(self) -> Contract:
         """Read the terms, or raise InvalidArgument where this release cannot."""
         return Contract.from_terms(self.target, self.version, self.terms.value())
+
+
+@dataclass(frozen=True, slots=True)
+class FormerTerms:
+    """Terms that are no longer a target's current ones, but under which intents still wait."""
+
+    target: str
+    version: int
+    scope: Scope
+    lease_name: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,10 @@ class ContractStore(Protocol):
 class ExecutorStore(ContractStore, Protocol):
     """For whoever submits intents. Fenced methods raise LeaseLost, or say so per row."""
 
+    async def read_former_terms(self) -> list[answers.FormerTerms]:
+        """Read under which terms, no longer current, intents are still pending."""
+        ...
+
     async def claim_outbox_batch(
         self,
         batch_size: int,
@@ -166,9 +170,9 @@ class ExecutorStore(ContractStore, Protocol):
         ...
 
     async def refresh_due_window(
-        self, holder_id: str, leases: Sequence[Lease], limit: int
+        self, holder_id: str, leases: Sequence[Lease], targets: Sequence[str], limit: int
     ) -> list[answers.Scheduled]:
-        """Read what is to be done next."""
+        """Read what is to be done next: so many of each target and priority, or of each stream."""
         ...
 
     async def refresh_content(

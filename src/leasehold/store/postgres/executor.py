@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.store.postgres.calls import first_column
+from leasehold.store.answers import FormerTerms
+from leasehold.store.postgres.calls import first_column, rows_of
 from leasehold.store.postgres.contracts import PostgresContracts
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.leases import PostgresLeases
@@ -14,11 +15,17 @@ from leasehold.store.postgres.watch import PostgresWatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_FORMER = rows_of(FormerTerms)
+
 
 class PostgresExecutor(
     PostgresItems, PostgresLeases, PostgresSchedule, PostgresContracts, PostgresWatch
 ):
     """ExecutorStore on PostgreSQL."""
+
+    async def read_former_terms(self) -> list[FormerTerms]:
+        """Read under which terms, no longer current, intents are still pending."""
+        return await self._calls.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
         """Make the ledger's partitions ahead of time."""

@@ -67,16 +67,17 @@ class PostgresSchedule:
         )
 
     async def refresh_due_window(
-        self, holder_id: str, leases: Sequence[Lease], limit: int
+        self, holder_id: str, leases: Sequence[Lease], targets: Sequence[str], limit: int
     ) -> list[Scheduled]:
-        """Read what is to be done next."""
+        """Read what is to be done next: so many of each target and priority, or of each stream."""
         return await self._calls.rows(
             _SCHEDULED,
             "SELECT intent_id, lease_name, target, stream, stream_seq, priority,"
             "       nullif(due_at, 'infinity') AS due_at, last_state, begun_at, last_modified_at,"
             "       horizon, clock_timestamp() AS read_at"
-            "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s)",
+            "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s)",
             *fences(holder_id, leases),
+            list(targets),
             limit,
         )
 

@@ -37,8 +37,10 @@ BEGIN
     || CASE p_terms ->> 'scope' WHEN 'cluster'
          THEN '{"lease_name": "submission-manager-executor"}'::jsonb ELSE '{}'::jsonb END
     || p_terms;
+  -- A leader's lease is a setting of its instance, 60 seconds by default.
   v_terms := jsonb_build_object('quarantine_seconds', greatest(
       2 * (v_terms ->> 'lease_seconds')::double precision,
+      CASE v_terms ->> 'scope' WHEN 'cluster' THEN 120 END,
       (v_terms ->> 'call_timeout_seconds')::double precision)) || v_terms;
 
   LOCK TABLE leasehold.contracts IN SHARE ROW EXCLUSIVE MODE;

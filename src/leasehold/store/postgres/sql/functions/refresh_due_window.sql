@@ -1,9 +1,9 @@
--- What is to be done next under these leases: of a cluster lease the first p_limit by due time in each
--- priority, of a stream the first p_limit by number. With it a schedule is built anew and refilled,
--- whatever the size of the backlog.
+-- What is to be done next under these leases: of a cluster lease the first p_limit by due time of each of
+-- p_targets in each priority, of a stream the first p_limit by number. What is held is not to be done.
+-- With it a schedule is built anew and refilled, whatever the size of the backlog.
 -- Locks: the lease rows FOR KEY SHARE. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_due_window(
-  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_limit integer
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_targets text[], p_limit integer
 ) RETURNS TABLE (
   intent_id uuid, lease_name text, target text, contract_version integer, stream text, stream_seq bigint,
   priority smallint, due_at timestamptz, deadline_at timestamptz, attempt_count integer, last_state text,
@@ -16,6 +16,7 @@ DECLARE
   v_horizon timestamptz;
 BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 10000);
+  PERFORM leasehold.require_list('p_targets', p_targets, 10000);
   PERFORM leasehold.hold_leases(p_holder_id, p_lease_names, p_lease_epochs);
   v_horizon := leasehold.change_horizon();
 
@@ -25,9 +26,12 @@ BEGIN
          v_horizon
     FROM unnest(p_lease_names) AS asked (lease_name)
    CROSS JOIN LATERAL (
-     (SELECT cluster_due.* FROM generate_series(0, 3) AS level CROSS JOIN LATERAL (
+     (SELECT cluster_due.*
+        FROM generate_series(0, 3) AS level CROSS JOIN unnest(p_targets) AS of (target)
+       CROSS JOIN LATERAL (
         SELECT p.* FROM leasehold.outbox_pending p
-         WHERE p.scope = 'cluster' AND p.lease_name = asked.lease_name AND p.priority = level::smallint
+         WHERE p.scope = 'cluster' AND p.target = of.target AND p.lease_name = asked.lease_name
+           AND p.priority = level::smallint AND p.due_at < 'infinity'
          ORDER BY p.due_at, p.intent_id LIMIT p_limit) AS cluster_due)
      UNION ALL
      (SELECT p.* FROM leasehold.outbox_pending p
@@ -38,5 +42,5 @@ BEGIN
        ORDER BY p.stream_seq LIMIT p_limit)) AS p;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.refresh_due_window(text, text[], bigint[], integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.refresh_due_window(text, text[], bigint[], integer) TO leasehold_executor;
+REVOKE ALL ON FUNCTION leasehold.refresh_due_window(text, text[], bigint[], text[], integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.refresh_due_window(text, text[], bigint[], text[], integer) TO leasehold_executor;

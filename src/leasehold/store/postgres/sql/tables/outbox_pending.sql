@@ -58,13 +58,9 @@ CREATE INDEX outbox_pending_claimed_by
   ON leasehold.outbox_pending (claimed_by)
   WHERE claimed_by IS NOT NULL;
 
+-- A leader reads ahead per target and priority, so that a flood for one target hides nobody else's work.
 CREATE INDEX outbox_pending_cluster_due
-  ON leasehold.outbox_pending (lease_name, priority, due_at, intent_id)
-  WHERE scope = 'cluster';
-
--- Only to count what a target has in its queue; the other scopes' indexes begin with the target.
-CREATE INDEX outbox_pending_cluster_targets
-  ON leasehold.outbox_pending (target)
+  ON leasehold.outbox_pending (target, lease_name, priority, due_at, intent_id)
   WHERE scope = 'cluster';
 
 CREATE UNIQUE INDEX outbox_pending_stream_order

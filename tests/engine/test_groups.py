@@ -1,0 +1,58 @@
+"""Which targets a leader works for: each of its group alike, and those that are to leave it too."""
+
+from __future__ import annotations
+
+from tests.engine.test_cluster import LEASE_NAME, member
+from tests.support.engine import until
+
+
+async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engine):
+    engine.publish("slow", scope="cluster", concurrency=1)
+    engine.publish("quick", scope="cluster")
+    engine.sandbox.dial(latency_ms=1000)
+    engine.outbox.enqueue(9_999, "slow")
+    engine.outbox.enqueue(9_999, "slow", priority=0)
+    leader = member(engine)
+    await leader.logged("leader_acquired")
+    await until(lambda: engine.sandbox.effects("keyed").effects)
+    ids = engine.outbox.enqueue(3, "quick")
+    await engine.until_status(ids)
+    # What was there before the leader was must not be hidden either.
+    leader.close()
+    engine.outbox.expire_lease(LEASE_NAME)
+    before = engine.outbox.enqueue(3, "quick")
+    member(engine)
+    await engine.until_status(before)
+
+
+async def test_target_that_moves_to_another_group_is_finished_in_the_former(engine):
+    engine.publish("ledger", scope="cluster", lease_name="old-group")
+    ids = engine.outbox.enqueue(3, "ledger", delay_seconds=1)
+    engine.publish("ledger", scope="cluster", lease_name="new-group")
+    ids += engine.outbox.enqueue(3, "ledger")
+    member(engine)
+    await engine.until_status(ids)
+    leases = {row["lease_name"] for one in ids for row in engine.outbox.ledger(one)}
+    assert leases == {"old-group", "new-group"}
+
+
+async def test_target_that_changes_its_scope_is_finished_in_the_former(engine):
+    engine.publish("ledger", scope="cluster")
+    engine.publish("sms")
+    ids = [*engine.outbox.enqueue(2, "ledger"), *engine.outbox.enqueue(2, "sms")]
+    engine.publish("ledger")
+    engine.publish("sms", scope="cluster")
+    ids += [*engine.outbox.enqueue(2, "ledger"), *engine.outbox.enqueue(2, "sms")]
+    worker = member(engine)
+    await engine.until_status(ids)
+    assert not worker.lines("target_not_served")
+    rows = engine.database.execute(
+        "SELECT DISTINCT p.target, a.lease_name IS NULL AS is_item FROM leasehold.outbox_attempts a"
+        " JOIN leasehold.intents p USING (intent_id) ORDER BY 1, 2"
+    )
+    assert [(row["target"], row["is_item"]) for row in rows] == [
+        ("ledger", False),
+        ("ledger", True),
+        ("sms", False),
+        ("sms", True),
+    ]
