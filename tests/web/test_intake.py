@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from uuid import uuid4
 
 import pytest
 
+from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, IntakeFull
 from tests.support.api import problem
 from tests.support.engine import until
 
@@ -110,6 +112,20 @@ async def test_other_target_under_a_key_is_a_conflict_too(api, outbox):
     assert api.intents() == 1
 
 
+async def test_conflict_names_all_that_differs(api, outbox):
+    outbox.publish("mail")
+    bytes_sent = {"target": "sms", "body": "AP8=", "content_type": "text/plain"}
+    for key, first in (("k", SMS), ("b", bytes_sent)):
+        await api.post("/v1/intents", first | {"idempotency_key": key})
+        same = first | {"idempotency_key": key, "target": "mail"}
+        document = problem(await api.post("/v1/intents", same), 409, "idempotency_conflict")
+        assert document["differs"] == "target"
+        other = {"idempotency_key": key, "target": "mail", "payload": 1}
+        document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
+        assert document["differs"] == "target and payload"
+        assert "target and payload" in document["detail"]
+
+
 async def test_token_of_another_target_does_not_learn_whose_a_key_is(api, outbox):
     outbox.publish("mail")
     await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
@@ -117,6 +133,9 @@ async def test_token_of_another_target_does_not_learn_whose_a_key_is(api, outbox
     other = SMS | {"idempotency_key": "k", "target": "mail"}
     document = problem(await client.post("/v1/intents", json=other), 409, "idempotency_conflict")
     assert "intent_id" not in document
+    guess = other | {"payload": 1}
+    document = problem(await client.post("/v1/intents", json=guess), 409, "idempotency_conflict")
+    assert document["differs"] == "target"
 
 
 async def test_every_problem_of_a_body_is_told_at_once_and_nothing_is_written(api):
@@ -140,6 +159,32 @@ async def test_every_problem_of_a_body_is_told_at_once_and_nothing_is_written(ap
     assert api.intents() == 0
 
 
+async def test_what_is_wrong_with_header_query_and_body_is_told_together(api):
+    sent = {"target": 7, "payload": {}, "deadline_seconds": 0}
+    headers = {"Idempotency-Key": "é".encode()}
+    path = "/v1/intents?wait_seconds=x&colour=red"
+    document = problem(await api.post(path, sent, headers=headers), 422, "invalid")
+    places = {one["place"] for one in document["problems"]}
+    assert places == {"Idempotency-Key", "wait_seconds", "colour", "target", "deadline_seconds"}
+
+
+async def test_answer_about_very_many_problems_is_small_and_counts_the_rest(api):
+    unknown = {f"x{number}": 0 for number in range(50_000)}
+    response = await api.post("/v1/intents", SMS | unknown | {"priority": 9})
+    document = problem(response, 422, "invalid")
+    assert len(document["problems"]) == 100
+    assert document["problems_left_out"] == 50_001 - 100
+    assert len(response.content) < 20_000
+    response = await api.post("/v1/intents:batch", {"intents": [SMS | unknown, SMS]})
+    bad, good = response.json()["results"]
+    assert len(bad["problems"]) == 10
+    assert bad["problems_left_out"] == 50_000 - 10
+    assert good["verdict"] == "accepted"
+    response = await api.post("/v1/redrive", {str(number): 0 for number in range(5000)})
+    document = problem(response, 422, "invalid")
+    assert len(document["problems"]) == 100
+
+
 SENSELESS = [
     ({"payload": None}, "payload"),
     ({"content_type": "text/plain"}, "content_type"),
@@ -147,7 +192,10 @@ SENSELESS = [
     ({"due_at": 1893456000}, "due_at"),
     ({"due_at": "2030-01-31T12:00:00Z", "delay_seconds": 1}, "delay_seconds"),
     ({"deadline_at": "2030-01-31T12:00:00Z", "deadline_seconds": 1}, "deadline_seconds"),
-    ({"deadline_at": "2000-01-31T12:00:00Z"}, ""),
+    ({"deadline_at": "2000-01-31T12:00:00Z"}, "deadline_at"),
+    ({"deadline_seconds": 0}, "deadline_seconds"),
+    ({"deadline_seconds": 5, "delay_seconds": 6}, "deadline_seconds"),
+    ({"deadline_at": "2030-01-31T12:00:00Z", "due_at": "2030-01-31T12:00:00Z"}, "deadline_at"),
     ({"due_at": "2300-01-31T12:00:00Z"}, "due_at"),
     ({"priority": "1"}, "priority"),
     ({"priority": True}, "priority"),
@@ -227,10 +275,17 @@ async def test_wait_that_cannot_be_is_refused(api):
         "wait_seconds=x",
         "wait_seconds=-1",
         "wait_seconds=nan",
+        "wait_seconds=1_0",
+        "wait_seconds=4e1",
+        "wait_seconds=0&wait_seconds=0",
         "wait=1",
     ):
         problem(await api.post(f"/v1/intents?{query}", SMS), 422, "invalid")
+        problem(await api.get(f"/v1/intents/{uuid4()}?{query}"), 422, "invalid")
     assert api.intents() == 0
+    # As JSON writes numbers.
+    found = (await api.post("/v1/intents?wait_seconds=1e-2", SMS)).json()
+    assert (await api.get(f"{found['href']}?wait_seconds=1E-2")).status_code == 200
 
 
 async def test_batch_gives_a_verdict_for_each(api, outbox):
@@ -266,6 +321,29 @@ async def test_batch_gives_a_verdict_for_each(api, outbox):
     assert api.intents() == 3
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DatabaseUnavailable("away"), 503),
+        (AccessDenied("not this role"), 503),
+        (IntakeFull("stopping"), 503),
+        (RuntimeError("hush"), 500),
+    ],
+)
+async def test_batch_says_of_each_what_a_request_of_its_own_would(api, monkeypatch, error, status):
+    async def enqueue_intents(_):
+        raise error
+
+    monkeypatch.setattr(api.service.stores.ingest, "enqueue_intents", enqueue_intents)
+    assert (await api.post("/v1/intents", SMS)).status_code == status
+    response = await api.post("/v1/intents:batch", {"intents": [SMS, SMS | {"priority": 9}]})
+    failed, bad = response.json()["results"]
+    assert (failed["status"], failed["verdict"]) == (status, "unavailable")
+    assert ("retry_seconds" in failed) == (status == 503)
+    assert bad["status"] == 422
+    assert "hush" not in response.text
+
+
 async def test_batch_of_a_thousand_is_one_commit(api, database):
     sent = [SMS | {"idempotency_key": str(number)} for number in range(1000)]
     response = await api.post("/v1/intents:batch", {"intents": sent})
@@ -275,7 +353,8 @@ async def test_batch_of_a_thousand_is_one_commit(api, database):
 
 async def test_batch_is_bounded(api):
     for sent in ({"intents": []}, {"intents": [SMS] * 1001}):
-        problem(await api.post("/v1/intents:batch", sent), 422, "invalid")
+        document = problem(await api.post("/v1/intents:batch", sent), 422, "invalid")
+        assert [one["place"] for one in document["problems"]] == ["intents"]
     assert api.intents() == 0
 
 

@@ -184,20 +184,3 @@ async def test_metrics_tell_of_requests_and_commits(api):
     assert 'route="unknown",status="404"' in text
     assert "nothing-here" not in text
     assert 'leasehold_intake_batch_size_count{worker_id="test"} 1.0' in text
-
-
-async def test_queue_that_is_full_takes_nothing_more_until_it_is_not(api, outbox):
-    outbox.publish("small", pending_max=2)
-    outbox.enqueue(2, target="small")
-    sent = SMS | {"target": "small"}
-    api.service.queue_limits._contracts_due_at = 0
-    await api.service.queue_limits.step()
-    response = await api.post("/v1/intents", sent)
-    problem(response, 429, "queue_full")
-    assert int(response.headers["retry-after"]) > 0
-    assert (await api.post("/v1/intents", SMS)).status_code == 201
-    batch = (await api.post("/v1/intents:batch", {"intents": [sent, SMS]})).json()["results"]
-    assert [one["verdict"] for one in batch] == ["queue_full", "accepted"]
-    outbox.complete(outbox.claim(targets=["small"]))
-    await api.service.queue_limits.step()
-    assert (await api.post("/v1/intents", sent)).status_code == 201

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from leasehold.domain.errors import LeaseholdError
 from leasehold.web import openapi, routes_intents, routes_operating, routes_watching
 from leasehold.web.access import passing_of
-from leasehold.web.entrance import DEFECT, Entrance, refused
-from leasehold.web.problems import Fault, Problem, invalid, problem_of
+from leasehold.web.entrance import Entrance, refused
+from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping

@@ -13,7 +13,7 @@ from leasehold.web.body import ClientGone
 from leasehold.web.headers import Headers, request_id
 from leasehold.web.intake import Answer, Intake
 from leasehold.web.metrics import UNKNOWN_ROUTE
-from leasehold.web.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, problem_of
+from leasehold.web.problems import DEFECT, MEDIA_TYPE, Problem, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -58,8 +58,8 @@ class Entrance:
     def __init__(self, service: WebService, routes: App) -> None:
         self._service = service
         self._routes = routes
+        self._room = service.room
         self._intake = Intake(service)
-        self._active = 0
         self._complain_at = 0.0
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
@@ -68,12 +68,8 @@ class Entrance:
             await self._routes(scope, receive, send)
             return
         passing = Passing(Headers(scope["headers"]))
-        self._active += 1
         try:
-            if self._active > self._service.settings.requests_max and scope["path"] not in _HEALTH:
-                raise Problem(  # noqa: TRY301 (all refusals are answered in one place)
-                    "overloaded", "try again in a moment", retry_seconds=RETRY_SECONDS
-                )
+            self._room.enter(is_urgent=scope["path"] in _HEALTH)
             if scope["path"] == HOT_PATH and scope["method"] == "POST":
                 passing.route = HOT_PATH
                 await self._answer(passing, send, await self._accepted(passing, scope, receive))
@@ -84,7 +80,7 @@ class Entrance:
         except Exception as error:  # noqa: BLE001 (nothing may pass that is not a problem document)
             await self._refuse(passing, send, error)
         finally:
-            self._active -= 1
+            self._room.leave()
             self._tell(passing, scope)
 
     async def _accepted(self, passing: Passing, scope: ASGIScope, receive: Receive) -> Answer:
@@ -167,6 +163,3 @@ def refused(problem: Problem, request_id: str) -> Answer:
     """Write a problem as an answer."""
     headers = [*problem.headers, (b"content-type", MEDIA_TYPE.encode())]
     return Answer(problem.status, headers, problem.body(request_id))
-
-
-DEFECT = Problem("internal", "this is a defect of ours: what was asked may or may not be done")

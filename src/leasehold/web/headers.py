@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from leasehold.observe.traces import parse_traceparent
-from leasehold.web.problems import Fault, Problem, invalid
+from leasehold.web.problems import Fault, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,10 @@ _KEY_LENGTH_MAX = 255
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _JSON = re.compile(r"application/json[ \t]*(;[ \t]*charset=\"?utf-8\"?[ \t]*)?", re.IGNORECASE)
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_BAD_KEY = Fault(
+    "Idempotency-Key",
+    "must be 1 to 255 printable ASCII characters; any other goes into the body",
+)
 
 
 class Headers:
@@ -52,21 +56,15 @@ def request_id(headers: Headers) -> str:
     return token_hex(8)
 
 
-def idempotency_key(headers: Headers) -> str | None:
-    """Read the key of the header, as it stands."""
+def idempotency_key(headers: Headers, faults: list[Fault]) -> str | None:
+    """Read the key of the header, as it stands; what is wrong with it is added to the faults."""
     given = headers.one(b"idempotency-key")
     if given is None:
         return None
     text = given.decode("latin-1")
     if len(text) > _KEY_LENGTH_MAX or not _PRINTABLE.fullmatch(text):
-        raise invalid(
-            [
-                Fault(
-                    "Idempotency-Key",
-                    "must be 1 to 255 printable ASCII characters; any other goes into the body",
-                )
-            ]
-        )
+        faults.append(_BAD_KEY)
+        return None
     return text
 
 

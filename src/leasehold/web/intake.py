@@ -9,18 +9,18 @@ from __future__ import annotations
 from http import HTTPStatus
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl
 
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.token import Scope
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.web import kinds, models, models_sent
-from leasehold.web.auth import require_scope, require_target
+from leasehold.web import models, models_sent
+from leasehold.web.auth import require_scope
 from leasehold.web.body import BODY_BYTES_MAX
 from leasehold.web.headers import idempotency_key, require_json, trace_context
-from leasehold.web.problems import RETRY_SECONDS, Fault, Problem, invalid
+from leasehold.web.problems import Fault, Problem, invalid
 from leasehold.web.sent import UNREAD, read_intent
 from leasehold.web.strict_json import parse_object
+from leasehold.web.wait_query import read_wait
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId, NewIntent
@@ -55,15 +55,17 @@ class Intake:
         """Answer POST /v1/intents."""
         require_scope(token, Scope.INGEST)
         require_json(headers)
-        wait_seconds = read_wait(query) if query else 0
         body = await self._service.bodies.read(receive, headers, BODY_BYTES_MAX)
+        members = parse_object(body, UNREAD)
+        faults: list[Fault] = []
+        wait_seconds = read_wait(query, faults)
         new = read_intent(
-            parse_object(body, UNREAD),
-            key=idempotency_key(headers),
+            members,
+            key=idempotency_key(headers, faults),
             trace_context=trace_context(headers),
+            faults=faults,
         )
-        self.require_room(token, new)
-        answer = await self._service.batching.enqueue(new, size=len(body))
+        answer = await self._enqueued(token, new, len(body))
         if (
             answer.verdict is not EnqueueVerdict.ACCEPTED
             and answer.verdict is not EnqueueVerdict.DUPLICATE
@@ -71,15 +73,15 @@ class Intake:
             raise await self.refusal(token, new, answer)
         return await self._accepted(new, answer.intent_id, answer.verdict, wait_seconds)
 
-    def require_room(self, token: ApiToken, new: NewIntent) -> None:
-        """Refuse what is for a target that the token is not for, or that has its fill."""
-        require_target(token, new.target)
-        if self._service.queue_limits.is_full(new.target):
-            raise Problem(
-                "queue_full",
-                "wait until some of the target's intents are finished",
-                retry_seconds=RETRY_SECONDS,
-            )
+    async def _enqueued(self, token: ApiToken, new: NewIntent, size: int) -> Enqueued:
+        place = await self._service.admission.admit(token, new)
+        is_new = True  # as far as anybody knows
+        try:
+            answer = await self._service.batching.enqueue(new, size=size)
+            is_new = answer.verdict is EnqueueVerdict.ACCEPTED
+        finally:
+            place.settle(is_new=is_new)
+        return answer
 
     async def refusal(self, token: ApiToken, new: NewIntent, answer: Enqueued) -> Problem:
         """Say why the database did not take an intent."""
@@ -89,7 +91,7 @@ class Intake:
             case EnqueueVerdict.CONFLICT:
                 return await self._conflict(token, new, answer.intent_id)
             case _:
-                return invalid([_fault(answer.problem or "this intent cannot be accepted")])
+                return invalid([_fault(new, answer.problem or "this intent cannot be accepted")])
 
     async def _accepted(
         self, new: NewIntent, intent_id: IntentId, verdict: EnqueueVerdict, wait_seconds: float
@@ -112,7 +114,9 @@ class Intake:
         It is accepted whatever happens here, so nothing that happens here may sound otherwise.
         """
         try:
-            await self._service.waits.until_final(intent_id, seconds)
+            if not self._service.room.is_full_of_waits:
+                with self._service.room.waiting():
+                    await self._service.waits.until_final(intent_id, seconds)
             [status] = await self._service.stores.reader.read_status([intent_id])
         except (DatabaseUnavailable, ValueError):
             return "null"
@@ -121,41 +125,45 @@ class Intake:
     async def _conflict(
         self, token: ApiToken, new: NewIntent, first_id: IntentId | None
     ) -> Problem:
-        found = []
-        if first_id is not None:
-            found = await self._service.stores.reader.read_status([first_id])
-        differs = "target" if found and found[0].target != new.target else "payload"
         # Whose the key is, is told to those only who may know that target.
-        more: dict[str, Any] = {"differs": differs}
-        if found and token.covers(found[0].target):
-            more["intent_id"] = str(first_id)
+        more: dict[str, Any] = {}
+        told = "target or payload"
+        try:
+            differs, may_know = await self._differences(token, new, first_id)
+        except DatabaseUnavailable:
+            pass  # that it is a conflict is known all the same
+        else:
+            more["differs"] = told = differs
+            if may_know:
+                more["intent_id"] = str(first_id)
         return Problem(
             "idempotency_conflict",
-            f"the key was used for an intent with another {differs}: use a new key for a new one",
+            f"the key was used for an intent with another {told}: use a new key for a new one",
             **more,
         )
 
-
-def read_wait(query: bytes) -> float:
-    """Read ?wait_seconds=N, the one thing that can be asked for here."""
-    seconds = 0.0
-    faults: list[Fault] = []
-    for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name != "wait_seconds":
-            faults.append(Fault(name[:80], "is not known"))
-            continue
-        if not text.isascii() or not text.replace(".", "", 1).isdigit():
-            faults.append(Fault(name, "must be a number of seconds"))
-            continue
-        seconds = float(text)
-        if seconds > kinds.WAIT_SECONDS_MAX:
-            faults.append(Fault(name, f"must be {kinds.WAIT_SECONDS_MAX} at most"))
-    if faults:
-        raise invalid(faults)
-    return seconds
+    async def _differences(
+        self, token: ApiToken, new: NewIntent, first_id: IntentId | None
+    ) -> tuple[str, bool]:
+        """Say what is not as in the first intent of a key, and whether the token may see that."""
+        reader = self._service.stores.reader
+        found = [] if first_id is None else await reader.read_status([first_id])
+        if not found or first_id is None or found[0].target == new.target:
+            return "payload", bool(found) and token.covers(found[0].target)
+        if not token.covers(found[0].target):
+            # Nor is it told whether a guess at its payload is right.
+            return "target", False
+        is_same = await reader.has_content(first_id, new)
+        return "target" if is_same else "target and payload", True
 
 
-def _fault(problem: str) -> Fault:
-    """Find the place that the database speaks of: it begins with that."""
+def _fault(new: NewIntent, problem: str) -> Fault:
+    """Find the place that the database speaks of: mostly it begins with that."""
     name, _, rest = problem.partition(" ")
-    return Fault(name, rest) if name in models_sent.IntentSent.model_fields else Fault("", problem)
+    if name in models_sent.IntentSent.model_fields:
+        return Fault(name, rest)
+    if "deadline" in problem:
+        # Where none was given it is the contract's, and what was given lies behind it.
+        names = ("deadline_at", "deadline_seconds", "due_at", "delay_seconds")
+        return Fault(next((one for one in names if getattr(new, one) is not None), ""), problem)
+    return Fault("", problem)

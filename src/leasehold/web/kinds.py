@@ -20,7 +20,8 @@ _MOMENT = re.compile(
 _NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 
 
-def _moment(value: object) -> datetime:
+def moment(value: object) -> datetime:
+    """Read a moment, or raise ValueError."""
     if isinstance(value, datetime):
         return value
     if isinstance(value, str) and _MOMENT.fullmatch(value):
@@ -33,7 +34,7 @@ def _moment(value: object) -> datetime:
 
 Moment = Annotated[
     datetime,
-    BeforeValidator(_moment),
+    BeforeValidator(moment),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]

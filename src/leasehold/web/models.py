@@ -74,13 +74,19 @@ class BatchVerdict(StrEnum):
 
 
 class Verdict(Answered):
-    """What became of one intent of a batch, as the status of a request of its own would say."""
+    """What became of one intent of a batch, as the status of a request of its own would say.
+
+    `retry_seconds` is there where it may be otherwise after so long, with the same key.
+    `problems_left_out` counts what is wrong with it and not listed.
+    """
 
     ordinal: int
     status: int
     verdict: BatchVerdict
     intent_id: UUID | None = None
     problems: list[Fault] | None = None
+    problems_left_out: int | None = None
+    retry_seconds: int | None = None
 
 
 class Verdicts(Answered):
@@ -258,7 +264,10 @@ class Health(Answered):
 
 
 class ProblemDocument(Answered):
-    """A refusal (RFC 9457): `code` is for programs, `detail` says what to do."""
+    """A refusal (RFC 9457): `code` is for programs, `detail` says what to do.
+
+    `problems_left_out` counts what is wrong beyond the first hundred things.
+    """
 
     type: str
     title: str
@@ -267,3 +276,4 @@ class ProblemDocument(Answered):
     code: str
     request_id: str
     problems: list[Fault] | None = None
+    problems_left_out: int | None = None

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
 DATABASE_RETRY_SECONDS = 2
+# More than anybody corrects at once: an answer is not to be larger than what it answers.
+FAULTS_MAX = 100
+_DETAIL_LENGTH_MAX = 2000
 
 
 class Kind(NamedTuple):
@@ -78,6 +81,7 @@ class Problem(Exception):
         detail: str,
         *,
         faults: Sequence[Fault] = (),
+        faults_left_out: int = 0,
         headers: Sequence[Header] = (),
         retry_seconds: int | None = None,
         **more: Any,  # noqa: ANN401 (JSON)
@@ -86,8 +90,10 @@ class Problem(Exception):
         self.code = code
         self.kind = KINDS[code]
         self.detail = detail
-        self.faults = faults
+        self.faults = faults[:FAULTS_MAX]
+        self.faults_left_out = len(faults) - len(self.faults) + faults_left_out
         self.headers = list(headers)
+        self.retry_seconds = retry_seconds
         if retry_seconds is not None:
             self.headers.append((b"retry-after", str(retry_seconds).encode()))
         self.more = more
@@ -109,6 +115,8 @@ class Problem(Exception):
         }
         if self.faults:
             document["problems"] = [fault._asdict() for fault in self.faults]
+        if self.faults_left_out:
+            document["problems_left_out"] = self.faults_left_out
         return document
 
     def body(self, request_id: str) -> bytes:
@@ -116,10 +124,12 @@ class Problem(Exception):
         return json.dumps({**self.document(), "request_id": request_id}).encode()
 
 
-def invalid(faults: Sequence[Fault]) -> Problem:
-    """Refuse what can be read but not be done, with all that is wrong."""
-    told = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in faults)
-    return Problem("invalid", told[:2000], faults=faults)
+def invalid(faults: Sequence[Fault], left_out: int = 0) -> Problem:
+    """Refuse what can be read but not be done, with all that is wrong, up to a hundred things."""
+    told = "; ".join(
+        f"{one.place}: {one.message}" if one.place else one.message for one in faults[:FAULTS_MAX]
+    )
+    return Problem("invalid", told[:_DETAIL_LENGTH_MAX], faults=faults, faults_left_out=left_out)
 
 
 def problem_of(error: LeaseholdError) -> Problem | None:
@@ -141,3 +151,6 @@ def problem_of(error: LeaseholdError) -> Problem | None:
             return Problem("not_possible", str(error), verdict="ceiling_reached")
         case _:
             return None
+
+
+DEFECT = Problem("internal", "this is a defect of ours: what was asked may or may not be done")

@@ -10,11 +10,8 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.domain.intent import IntentId, NewIntent, Status
-from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.store.answers import Enqueued
-from leasehold.web import kinds, models, models_sent
+from leasehold.domain.intent import IntentId, Status
+from leasehold.web import kinds, models, models_sent, wait_query
 from leasehold.web.access import (
     Auditor,
     Ingester,
@@ -25,39 +22,23 @@ from leasehold.web.access import (
     read_body,
     service_of,
 )
+from leasehold.web.batch import Batch
 from leasehold.web.body import BATCH_BYTES_MAX
-from leasehold.web.headers import trace_context
 from leasehold.web.intake import Intake
 from leasehold.web.openapi import responses
-from leasehold.web.problems import Problem
-from leasehold.web.sent import UNREAD, read_intent
+from leasehold.web.problems import Fault, Problem, invalid
+from leasehold.web.room import require_waiting_room
+from leasehold.web.sent import UNREAD
 from leasehold.web.strict_json import parse_objects
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import JsonDocument
-    from leasehold.domain.token import ApiToken
 
 BATCH_MAX = 1000
-_VERDICTS = {
-    "idempotency_conflict": models.BatchVerdict.CONFLICT,
-    "unknown_target": models.BatchVerdict.UNKNOWN_TARGET,
-    "forbidden": models.BatchVerdict.FORBIDDEN,
-    "queue_full": models.BatchVerdict.QUEUE_FULL,
-}
-_ACCEPTED = {EnqueueVerdict.ACCEPTED: 201, EnqueueVerdict.DUPLICATE: 200}
 
 router = APIRouter(prefix="/v1", tags=["intents"])
 
 Id = Annotated[UUID, Path(description="The intent's id.")]
-WaitSeconds = Annotated[
-    float,
-    Query(
-        ge=0,
-        le=kinds.WAIT_SECONDS_MAX,
-        allow_inf_nan=False,
-        description="Answer when the intent is finished, or after so many seconds.",
-    ),
-]
 
 
 @router.post(
@@ -79,17 +60,15 @@ WaitSeconds = Annotated[
                     "pattern": "^[\\x20-\\x7e]+$",
                 },
                 "description": "In the place of `idempotency_key`.",
-            }
+            },
+            wait_query.DESCRIBED,
         ]
     },
 )
-async def accept_intent(
-    request: Request, token: Ingester, wait_seconds: WaitSeconds = 0
-) -> Response:
+async def accept_intent(request: Request, token: Ingester) -> Response:
     """Accept an intent: 201 when it is committed, 200 with the same answer for a repetition."""
     # The entrance answers this itself; here it is described, and answered for whoever has mounted
     # the routes elsewhere.
-    del wait_seconds
     answer = await Intake(service_of(request)).accept(
         request.receive, passing_of(request).headers, request.scope["query_string"], token
     )
@@ -109,67 +88,8 @@ async def accept_intents(request: Request, token: Ingester) -> models.Verdicts:
     body = await read_body(request, BATCH_BYTES_MAX)
     sent = parse_objects(body, "intents", UNREAD)
     if not 1 <= len(sent) <= BATCH_MAX:
-        raise Problem("invalid", f"intents: must be 1 to {BATCH_MAX}, but are {len(sent)}")
-    return models.Verdicts(results=await _Batch(request, token, len(body)).accept(sent))
-
-
-class _Batch:
-    """The intents of one request."""
-
-    def __init__(self, request: Request, token: ApiToken, size: int) -> None:
-        self._service = service_of(request)
-        self._intake = Intake(self._service)
-        self._token = token
-        self._trace_context = trace_context(passing_of(request).headers)
-        self._size = size
-
-    async def accept(self, sent: list[dict[str, Any]]) -> list[models.Verdict]:
-        read = [self._read(members) for members in sent]
-        good = [one for one in read if isinstance(one, NewIntent)]
-        answers = iter(await self._service.batching.enqueue_many(good, size=self._size))
-        return [
-            await self._verdict(ordinal, one, next(answers) if isinstance(one, NewIntent) else one)
-            for ordinal, one in enumerate(read, start=1)
-        ]
-
-    def _read(self, members: dict[str, Any]) -> NewIntent | Problem:
-        try:
-            new = read_intent(members, trace_context=self._trace_context)
-            self._intake.require_room(self._token, new)
-        except Problem as problem:
-            return problem
-        return new
-
-    async def _verdict(
-        self, ordinal: int, new: NewIntent | Problem, answer: Enqueued | Exception
-    ) -> models.Verdict:
-        if isinstance(answer, Enqueued) and isinstance(new, NewIntent):
-            if answer.verdict in _ACCEPTED:
-                return models.Verdict(
-                    ordinal=ordinal,
-                    status=_ACCEPTED[answer.verdict],
-                    verdict=models.BatchVerdict(answer.verdict),
-                    intent_id=answer.intent_id,
-                )
-            return _refused(ordinal, await self._intake.refusal(self._token, new, answer))
-        if isinstance(answer, DatabaseUnavailable):
-            return models.Verdict(
-                ordinal=ordinal, status=503, verdict=models.BatchVerdict.UNAVAILABLE
-            )
-        if isinstance(answer, Problem):
-            return _refused(ordinal, answer)
-        raise AssertionError(f"no intent of a batch ends so: {answer!r}")
-
-
-def _refused(ordinal: int, problem: Problem) -> models.Verdict:
-    faults = [models.Fault(place=one.place, message=one.message) for one in problem.faults]
-    return models.Verdict(
-        ordinal=ordinal,
-        status=problem.status,
-        verdict=_VERDICTS.get(problem.code, models.BatchVerdict.INVALID),
-        intent_id=problem.more.get("intent_id"),
-        problems=faults or [models.Fault(place="", message=problem.detail)],
-    )
+        raise invalid([Fault("intents", f"must be 1 to {BATCH_MAX}, but are {len(sent)}")])
+    return models.Verdicts(results=await Batch(request, token, len(body)).accept(sent))
 
 
 class ListQuery(BaseModel):
@@ -214,18 +134,25 @@ async def list_intents(
     "/intents/{intent_id}",
     response_model=models.Intent,
     responses=responses(403, 404, 422, 503, unchanged=True),
+    openapi_extra={"parameters": [wait_query.DESCRIBED]},
 )
 async def read_intent_status(
     request: Request,
     token: Reader,
     intent_id: Id,
-    wait_seconds: WaitSeconds = 0,
     if_none_match: Annotated[str, Header(description="The `ETag` of an answer before.")] = "",
 ) -> Response:
     """Say where an intent stands; with If-None-Match, whether that has changed."""
+    faults: list[Fault] = []
+    wait_seconds = wait_query.read_wait(request.scope["query_string"], faults)
+    if faults:
+        raise invalid(faults)
     status = await find_intent(request, token, IntentId(intent_id))
     if wait_seconds and not status.status.is_final:
-        await service_of(request).waits.until_final(status.intent_id, wait_seconds)
+        service = service_of(request)
+        require_waiting_room(service.room)
+        with service.room.waiting():
+            await service.waits.until_final(status.intent_id, wait_seconds)
         status = await find_intent(request, token, IntentId(intent_id))
     body = models.Intent.model_validate(status).model_dump_json().encode()
     tag = f'"{sha256(body).hexdigest()[:32]}"'

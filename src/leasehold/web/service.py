@@ -14,12 +14,14 @@ from leasehold.observe.metrics import Metrics
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.web.access_log import AccessLog
+from leasehold.web.admission import Admission
 from leasehold.web.auth import TokenBook
 from leasehold.web.body import Bodies
 from leasehold.web.events import Events
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.queue_limits import QueueLimits
 from leasehold.web.rates import RedriveRate
+from leasehold.web.room import Room
 from leasehold.web.waits import Waits
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class WebSettings:
     instance_id: str = "web"
     is_open: bool = False  # --no-auth
     requests_max: int = 1000
+    # Beside those: who waits for an intent to be finished.
+    waits_max: int = 500
     waiting_max: int = 10_000
     token_seconds: float = 2.0
     log_format: Format = "console"
@@ -79,7 +83,9 @@ class WebService:
             is_open=self.settings.is_open,
             refresh_seconds=self.settings.token_seconds,
         )
+        self.room = Room(self.settings.requests_max, self.settings.waits_max)
         self.queue_limits = QueueLimits(stores.reader)
+        self.admission = Admission(self.queue_limits, stores.reader)
         self.waits = Waits(stores.reader)
         self.events = Events(stores.reader)
         self.redrive_rate = RedriveRate()

@@ -60,11 +60,11 @@ def told_of(outcome: Outcome) -> dict[str, str | None]:
 
 def _intent_text(new: NewIntent) -> str:
     """Write one intent, member by member."""
-    members = [f'"{name}":{_written(value)}' for name, value in intent_entry(new).items()]
+    members = [f'"{name}":{json_text(value)}' for name, value in intent_entry(new).items()]
     return f"{{{','.join(members)}}}"
 
 
-def _written(value: object) -> str:
+def json_text(value: object) -> str:
     """Write a value; a document that was checked already goes as it is, to the last digit."""
     if isinstance(value, str):
         return quoted(value)

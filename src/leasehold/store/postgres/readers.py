@@ -17,12 +17,15 @@ from leasehold.store.answers import (
     LedgerEvent,
     Listing,
 )
-from leasehold.store.postgres.calls import rows_of
+from leasehold.store.postgres.arguments import json_text
+from leasehold.store.postgres.calls import first_column, rows_of
 from leasehold.store.postgres.contracts import PostgresContracts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
+
+    from leasehold.domain.intent import NewIntent
 
 _ATTEMPT = rows_of(Attempt, state=AttemptState)
 _STATUS = rows_of(IntentStatus, status=Status)
@@ -95,6 +98,44 @@ class PostgresReaders(PostgresContracts):
         )
         intents = await self.read_status(found) if found else []
         return Listing(intents[::-1], searched_to)
+
+    async def read_known_keys(
+        self, asked: Collection[tuple[str, str]]
+    ) -> set[tuple[str, str]]:
+        """Say which of these (target, key) enqueue_intents would find to be taken, under key_scope
+        all: each costs two looks into an index.
+        """
+        return set(
+            await self._calls.rows(
+                rows_of(_asked_key),
+                "SELECT asked.target, asked.key"
+                "  FROM unnest(%s::text[], %s::text[]) AS asked (target, key)"
+                " CROSS JOIN LATERAL ("
+                "  (SELECT FROM leasehold.intents i"
+                "    WHERE i.target = asked.target AND i.idempotency_key = asked.key LIMIT 1)"
+                "  UNION ALL"
+                "  (SELECT FROM leasehold.intents i"
+                "    WHERE i.idempotency_key = asked.key AND i.is_key_of_all_targets LIMIT 1)"
+                "  LIMIT 1) AS taken",
+                [target for target, _ in asked],
+                [key for _, key in asked],
+            )
+        )
+
+    async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
+        """Say whether an intent that has a key carries what another one would, by their hashes."""
+        payload = None if new.payload is None else json_text(new.payload)
+        found = await self._calls.rows(
+            first_column,
+            "SELECT payload_hash = sha256(coalesce(convert_to(%s::jsonb::text, 'UTF8'),"
+            "         convert_to(%s::text, 'UTF8') || decode('00', 'hex') || %s::bytea))"
+            "  FROM leasehold.intents WHERE intent_id = %s",
+            payload,
+            new.content_type,
+            new.body,
+            intent_id,
+        )
+        return bool(found and found[0])
 
     async def read_content(self, intent_id: IntentId) -> Content | None:
         """Read what an intent carries, as it was accepted; None where it is not known."""
@@ -182,6 +223,10 @@ def _event(transaction_id: int, target: str | None, **columns: Any) -> LedgerEve
 
 def _depth(target: str, depth: int) -> tuple[str, int]:
     return target, depth
+
+
+def _asked_key(target: str, key: str) -> tuple[str, str]:
+    return target, key
 
 
 def _either(target: str | None, targets: Collection[str] | None) -> list[str] | None:
