@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from leasehold.config import read_settings
@@ -9,8 +11,11 @@ from leasehold.coordination import advisory_lock
 from leasehold.coordination.advisory_lock import lock_key, require_distinct_keys
 from leasehold.coordination.elector import Term
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.lease import TrustWindow
+from leasehold.domain.lease import Lease, TrustWindow
 from leasehold.domain.timing import Timings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LEASE = Lease(name="a", holder_id="h", epoch=1, expires_at=NOON, grace_expires_at=NOON)
 
 
 def test_key_of_a_name_is_the_same_in_every_release():
@@ -29,18 +34,28 @@ def test_names_with_equal_keys_are_refused_by_name(monkeypatch):
 
 
 def test_term_may_be_finished_for_longer_than_something_new_may_begin():
-    term = Term(lease=None, trust=TrustWindow(60.0), start=TrustWindow(1.0))
+    term = Term(LEASE, trust=TrustWindow(60.0), start=TrustWindow(1.0))
     assert term.may_start(0.9)
     assert not term.may_start(1.0)
     assert not term.is_over(59.0)
-    term.renewed(TrustWindow(61.0), TrustWindow(2.0))
+    assert term.may_start_later(1.0)
+    term.renewed(NOON + timedelta(minutes=1), TrustWindow(61.0), TrustWindow(2.0))
     assert term.may_start(1.9), "a renewal that comes late lets it go on"
+    assert (term.lease.epoch, term.lease.expires_at) == (1, NOON + timedelta(minutes=1))
     term.end("a test")
     assert not term.may_start(1.9)
 
 
+def test_term_that_is_closing_begins_nothing_but_may_be_finished():
+    term = Term(LEASE, TrustWindow(60.0))
+    term.close("a test")
+    assert not term.may_start(0.0)
+    assert not term.may_start_later(0.0)
+    assert not term.is_over(0.0)
+
+
 def test_term_of_the_row_begins_as_long_as_it_is_trusted():
-    term = Term(None, TrustWindow(60.0))
+    term = Term(LEASE, TrustWindow(60.0))
     assert term.may_start(59.9)
     assert not term.may_start(60.0)
 

@@ -30,6 +30,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.answered import answered_within
+from leasehold.coordination.elector import Renewed
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
@@ -136,20 +137,22 @@ class AdvisoryLock:
         self._has_lock = answer.is_ours
         return answer
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, lease: Lease) -> Renewed:
         """Ping, or raise LeaseLost."""
         session = self._session
         if session is None or not self._has_lock:
             raise LeaseLost("the lock was given back", lease_name=lease.name)
+        times = self.trust_seconds, self.start_seconds
         try:
             ping = session.renew_lease(lease, self.trust_seconds)
-            await answered_within(session.answer_seconds, ping, "the ping")
+            expires_at = await answered_within(session.answer_seconds, ping, "the ping")
         except DatabaseUnavailable as error:
             if not session.has_ended:
                 raise
             raise LeaseLost(
                 f"the session that had the lock has ended: {error}", lease_name=lease.name
             ) from error
+        return Renewed(expires_at, *times)
 
     async def release(self, lease: Lease) -> None:
         """Expire the row, then unlock."""

@@ -7,7 +7,8 @@ the lease is lost, when trust has run out, or when the holder steps down by itse
 elected again gets a new term; nothing of the old one is written under the new epoch.
 
 While a lease is trusted, what was begun under it may be finished and written. For how long
-something new may be begun is asked apart (`Term.may_start`): by the row as long, by the lock less.
+something new may be begun is asked apart (`Term.may_start`): by the row as long, by the lock less,
+and not at all once the holder has begun to step down.
 
 There are two electors, the lease row (`row_lease`) and the session advisory lock
 (`advisory_lock`). Both raise the epoch in the same row and both respect it, so a group may go from
@@ -17,11 +18,24 @@ one to the other while it runs.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from leasehold.domain.lease import Lease, TrustWindow
     from leasehold.store.answers import Acquisition
+
+
+class Renewed(NamedTuple):
+    """What a renewal was granted: its end on the database's clock, and the times it asked for,
+    which may be others by now.
+    """
+
+    expires_at: datetime
+    trust_seconds: float
+    start_seconds: float
 
 
 class Elector(Protocol):
@@ -29,7 +43,7 @@ class Elector(Protocol):
 
     @property
     def trust_seconds(self) -> float:
-        """For how long a grant or a renewal may be trusted, counted from when it was asked for."""
+        """For how long the last acquisition may be trusted, counted from when it was asked for."""
         ...
 
     @property
@@ -51,7 +65,7 @@ class Elector(Protocol):
         """Become the leader, or learn who is."""
         ...
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, lease: Lease) -> Renewed:
         """Stay the leader, or raise LeaseLost."""
         ...
 
@@ -84,17 +98,22 @@ class Term:
         return self.ended.is_set() or self._trust.is_over(now)
 
     def may_start(self, now: float) -> bool:
-        """Whether something new may be begun; the next renewal may allow what now is not."""
-        return not self.is_over(now) and self._start.may_start(now)
+        """Whether something new may be begun."""
+        return not self.is_closing and not self.is_over(now) and self._start.may_start(now)
+
+    def may_start_later(self, now: float) -> bool:
+        """Whether the next renewal may allow what now is not allowed."""
+        return not self.is_closing and not self.is_over(now)
 
     def seconds_left(self, now: float) -> float:
         """For how long we may still believe in it."""
         return 0.0 if self.ended.is_set() else self._trust.seconds_left(now)
 
-    def renewed(self, trust: TrustWindow, start: TrustWindow | None = None) -> None:
-        """Believe in it for longer."""
+    def renewed(self, expires_at: datetime, trust: TrustWindow, start: TrustWindow) -> None:
+        """Believe in it for longer. Its epoch stays the one that was received at first."""
+        self.lease = replace(self.lease, expires_at=expires_at)
         self._trust = trust
-        self._start = start or trust
+        self._start = start
 
     def close(self, why: str) -> None:
         """Start nothing more under it. The first reason is the one that is told."""

@@ -6,8 +6,10 @@
 
 Leadership that the database took away, or that we could not renew while we trusted it, ends at
 once: calls are cancelled and their results dropped. Any trouble with the database makes a leader
-step down as well; since its lease still stands then, calls that were made may end and be written
-under it, as long as it is trusted. After that it is released, so that a successor need not wait.
+step down as well, whichever error it was and whether we have a name for it: from that moment it
+begins nothing more and does not call itself the leader. Since its lease still stands then, calls
+that were made may end and be written under it, as long as it is trusted. After that it is released,
+so that a successor need not wait.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from leasehold.coordination.answered import answered_within
 from leasehold.coordination.elector import Term
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import LeaseholdError, LeaseLost, NotLeader
+from leasehold.domain.errors import LeaseLost, NotLeader
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
 
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
 JITTER = 0.2
 # To let go is a courtesy to the successor: nobody waits long for it.
 RELEASE_SECONDS = 2.0
+# A leader that stepped down lets others come first, for longer and longer while it fails anew:
+# whatever failed for us may work for them, and is not to be tried many times a second.
+REST_SECONDS = 1.0
+# Why a term ends that nobody took from us.
+SHUTDOWN = "shutdown"
 # A leader that renews several times a second says so less often.
 TOLD_SECONDS = 10.0
 
@@ -79,17 +86,20 @@ class Leadership:
         self._tenure: Tenure | None = None
         self._renew_at = 0.0
         self._tell_at = 0.0
+        self._stand_at = 0.0
+        self._failures = 0
 
     @property
     def term(self) -> Term | None:
-        """The term in which this instance leads, if it does."""
+        """The term in which this instance leads or steps down, if it does."""
         term = self._term
         return None if term is None or term.is_over(self._clock()) else term
 
     @property
     def is_leader(self) -> bool:
-        """Whether this instance leads, as far as it may believe so."""
-        return self.term is not None
+        """Whether this instance leads, as far as it may believe so, and is not stepping down."""
+        term = self.term
+        return term is not None and not term.is_closing
 
     def require_lease(self) -> Lease:
         """Give the lease under which this instance leads now, to act and to write under; raises
@@ -112,41 +122,46 @@ class Leadership:
         """Ask for the lease, or keep it, or end the term."""
         term = self._term
         if term is None:
-            return await self._stand_for_election()
+            rest = self._stand_at - self._clock()
+            return Pause(rest) if rest > 0 else await self._stand_for_election()
         if term.is_over(self._clock()):
             await self._lose(term, "trust ended before it was renewed")
             return AGAIN
         if term.is_closing:
             await self._step_down(term)
-            return Pause(self._with_jitter(self._elector.acquire_seconds))
+            return self._rest()
         if self._clock() >= self._renew_at:
             try:
                 await self.confirm(term)
-            except LeaseholdError:
-                return AGAIN  # the term says what follows
+            except Exception:  # noqa: BLE001 (told by confirm; the term says what follows)
+                return AGAIN
+            self._failures = 0
         # Trust must not run out unseen, however far away the next renewal is.
         return Pause(min(self._renew_at - self._clock(), term.seconds_left(self._clock())) + 0.001)
 
     async def confirm(self, term: Term) -> None:
         """Have the database say that the lease is still ours: renew it. Raises where it does not,
-        after the term was closed or ended for it.
+        after the term was closed or ended for it. A term that is closing is not confirmed.
         """
+        self._refuse_closing(term)
         asked_at = self._clock()
         try:
-            await answered_within(
+            renewed = await answered_within(
                 term.seconds_left(asked_at), self._elector.renew(term.lease), "the renewal"
             )
-        except LeaseLost as error:
-            self._tell_failure("leader_renew_failed", error, term.lease)
-            term.end("the database says that it is lost")
-            raise
-        except LeaseholdError as error:
+        except Exception as error:
             self._tell_failure("leader_renew_failed", error, term.lease)
             self.step_down(term, error)
             raise
         finally:
             self.wake.set()
-        term.renewed(*self._windows(asked_at))
+        self._refuse_closing(term)
+        term.renewed(
+            renewed.expires_at,
+            TrustWindow.counted_from(asked_at, renewed.trust_seconds),
+            TrustWindow.counted_from(asked_at, renewed.start_seconds),
+        )
+        self.seen = term.lease
         self._renew_at = asked_at + self._elector.renew_seconds
         if asked_at >= self._tell_at:
             self._tell_at = asked_at + TOLD_SECONDS
@@ -157,14 +172,14 @@ class Leadership:
         if isinstance(error, LeaseLost):
             term.end("the database says that it is lost")
         else:
-            term.close(f"{type(error).__name__}: {error}")
+            self._close(term, f"{type(error).__name__}: {error}")
         self.wake.set()
 
     async def resign(self, seconds: float) -> None:
         """End in order: let calls end for this long, then let another lead at once."""
         term = self._term
         if term is not None:
-            term.close("shutdown")
+            self._close(term, SHUTDOWN)
             await self._step_down(term, seconds)
         await self._elector.close()
 
@@ -172,7 +187,7 @@ class Leadership:
         asked_at = self._clock()
         try:
             answer = await self._elector.acquire()
-        except LeaseholdError as error:
+        except Exception as error:
             self._tell_failure("leader_acquire_failed", error, self.seen)
             self._metrics.leader(self.lease_name, is_leader=False)
             raise
@@ -180,19 +195,17 @@ class Leadership:
         if not answer.is_ours:
             self._metrics.leader(self.lease_name, is_leader=False)
             return Pause(self._until_next_election(answer.seconds_left))
-        term = self._term = Term(answer.lease, *self._windows(asked_at))
+        term = self._term = Term(
+            answer.lease,
+            TrustWindow.counted_from(asked_at, self._elector.trust_seconds),
+            TrustWindow.counted_from(asked_at, self._elector.start_seconds),
+        )
         self._renew_at = asked_at + self._elector.renew_seconds
         self._metrics.leader(self.lease_name, is_leader=True)
         self._metrics.election(self.lease_name)
         self._tell("leader_acquired", answer.lease)
         self._tenure = self._begin_tenure(self, term)
         return AGAIN
-
-    def _windows(self, asked_at: float) -> tuple[TrustWindow, TrustWindow]:
-        return (
-            TrustWindow.counted_from(asked_at, self._elector.trust_seconds),
-            TrustWindow.counted_from(asked_at, self._elector.start_seconds),
-        )
 
     def _until_next_election(self, seconds_left: float) -> float:
         """As often as is configured, and right after the lease that we saw would end: it is then
@@ -209,18 +222,41 @@ class Leadership:
         await self._lose(term, term.why_closing or "stepped down")
         try:
             await answered_within(RELEASE_SECONDS, self._elector.release(term.lease), "the release")
-        except LeaseholdError as error:
-            # It expires by itself.
+        except Exception as error:  # noqa: BLE001 (it expires by itself)
             _LOG.info("leader_release_failed", lease_name=self.lease_name, sql_error=str(error))
+
+    def _refuse_closing(self, term: Term) -> None:
+        if term.is_closing:
+            raise NotLeader(
+                f"{self.holder_id} leads {self.lease_name!r} no more: {term.why_closing}",
+                lease_name=self.lease_name,
+            )
+
+    def _close(self, term: Term, why: str) -> None:
+        """Start nothing more, and say so now: the calls that are under way may take long."""
+        if term.is_closing:
+            return
+        term.close(why)
+        self._metrics.leader(self.lease_name, is_leader=False)
+        tell = _LOG.info if why == SHUTDOWN else _LOG.warning
+        tell("leader_steps_down", why=why, **self._names(term.lease))
 
     async def _lose(self, term: Term, why: str) -> None:
         term.end(why)
         tenure, self._tenure, self._term = self._tenure, None, None
         self._metrics.leader(self.lease_name, is_leader=False)
-        self._metrics.lease_lost()
+        if term.why_closing != SHUTDOWN:
+            self._metrics.lease_lost()
         self._tell("leader_lost", term.lease, why=term.why_closing)
         if tenure is not None:
             await tenure.abandon()
+
+    def _rest(self) -> Pause:
+        longest = self._elector.acquire_seconds
+        seconds = self._with_jitter(min(longest, REST_SECONDS * 2 ** min(self._failures, 10)))
+        self._failures += 1
+        self._stand_at = self._clock() + seconds
+        return Pause(seconds)
 
     def _with_jitter(self, seconds: float) -> float:
         return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (spreads, protects nothing)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.elector import Renewed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,11 +29,12 @@ class RowLease:
         self._lease_name = lease_name
         self._holder_id = holder_id
         self._timings = timings
+        self._asked_seconds = timings().cluster_lease_seconds
 
     @property
     def trust_seconds(self) -> float:
-        """The lease's own time."""
-        return self._timings().cluster_lease_seconds
+        """The lease's own time, as it was asked for."""
+        return self._asked_seconds
 
     @property
     def start_seconds(self) -> float:
@@ -50,13 +53,17 @@ class RowLease:
 
     async def acquire(self) -> Acquisition:
         """Take the row if it is free or has expired."""
+        self._asked_seconds = self._timings().cluster_lease_seconds
         return await self._store.acquire_lease(
-            self._lease_name, self._holder_id, self._timings().cluster_lease_seconds
+            self._lease_name, self._holder_id, self._asked_seconds
         )
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, lease: Lease) -> Renewed:
         """Extend the row, or raise LeaseLost."""
-        await self._store.renew_lease(lease, self._timings().cluster_lease_seconds)
+        # Read once: the settings may change while we wait, and what was granted is what we asked.
+        seconds = self._timings().cluster_lease_seconds
+        expires_at = await self._store.renew_lease(lease, seconds)
+        return Renewed(expires_at, trust_seconds=seconds, start_seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         """Expire the row now."""

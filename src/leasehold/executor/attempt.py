@@ -12,7 +12,12 @@ import random
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from leasehold.coordination.claims import Stage
-from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.domain.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    LeaseholdError,
+    MigrationError,
+)
 from leasehold.domain.outcome import Unknown
 from leasehold.domain.retry import (
     Ask,
@@ -148,6 +153,12 @@ class Attempts:
             except LeaseholdError as error:
                 _LOG.error("contract_not_served", error=str(error), **self._names(held))
                 self._completion.give_back(held, CANNOT_SERVE_SECONDS)
+                if isinstance(error, (AccessDenied, MigrationError)):
+                    self._trouble(error)  # the database's word, and not about this contract
+            except Exception as error:  # noqa: BLE001 (what we have no name for is trouble too)
+                _LOG.error("contract_not_read", exc_info=error, **self._names(held))
+                self._claims.let_go([held])
+                self._trouble(error)
             else:
                 planned.append((held, served, next_step(claimed, served.contract)))
         return planned
@@ -167,10 +178,11 @@ class Attempts:
             held for held in batch if verdicts[held.claimed.intent_id] is not BeginVerdict.BEGUN
         ]
         for held in refused:
-            verdict = str(verdicts[held.claimed.intent_id])
-            _LOG.warning("not_begun", verdict=verdict, **self._names(held))
+            verdict = verdicts[held.claimed.intent_id]
+            _LOG.warning("not_begun", verdict=str(verdict), **self._names(held))
+            if verdict is BeginVerdict.LEASE_LOST:
+                self._metrics.lease_lost()
         if refused:
-            self._metrics.lease_lost(len(refused))
             self._claims.let_go(refused)
         return {id(held) for held in refused}
 

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.claims import Stage
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import (
-    DatabaseUnavailable,
-    LeaseholdError,
-    LeaseLost,
-    TerminalGuardHit,
-)
+from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
@@ -121,7 +116,7 @@ class Completion:
             for one in trusted:
                 self._refused(one, RecordVerdict.LEASE_LOST)
             self._trouble(error)
-        except DatabaseUnavailable as error:
+        except Exception as error:
             self._trouble(error)
             raise
         finally:
@@ -142,15 +137,15 @@ class Completion:
                 self._fence.record(results),
                 self._faults.reach(FaultPoint.DURING_COMPLETE),
             )
-        except (DatabaseUnavailable, LeaseLost):
-            raise
-        except LeaseholdError as error:
+        except Exception as error:
+            if not self._fence.is_of_one_result(error):
+                raise
             await self._record_apart(batch, error)
             return
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
         self._report(batch, recorded)
 
-    async def _record_apart(self, batch: Sequence[Finished], refusal: LeaseholdError) -> None:
+    async def _record_apart(self, batch: Sequence[Finished], refusal: Exception) -> None:
         """Nothing was written: let no result suffer for its neighbour."""
         if len(batch) > 1:
             for one in batch:

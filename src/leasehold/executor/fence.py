@@ -6,6 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    InvalidCompletionState,
+    LeaseholdError,
+    LeaseLost,
+    RetryCeilingReached,
+    TerminalGuardHit,
+)
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
@@ -19,6 +27,10 @@ if TYPE_CHECKING:
     from leasehold.domain.verdict import BeginVerdict
     from leasehold.store.answers import Recorded
     from leasehold.store.protocol import ExecutorStore
+
+
+# P7003, P7004, and 23505 of the index that allows one terminal row.
+_OF_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
 
 
 class Fence(Protocol):
@@ -38,6 +50,10 @@ class Fence(Protocol):
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Write what became of calls."""
+        ...
+
+    def is_of_one_result(self, refusal: Exception) -> bool:
+        """Say whether `record` was refused for one of its results, so that the others may stand."""
         ...
 
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
@@ -70,6 +86,12 @@ class ClaimFence:
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Complete claims."""
         return await self._store.complete_outbox_attempts(self._worker_id, results)
+
+    def is_of_one_result(self, refusal: Exception) -> bool:
+        """Say so of all that the database decided: each claim stands for itself."""
+        return isinstance(refusal, LeaseholdError) and not isinstance(
+            refusal, (DatabaseUnavailable, LeaseLost)
+        )
 
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
         """Release claims."""
@@ -113,6 +135,12 @@ class LeaseFence:
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Write under the lease; raises LeaseLost."""
         return await self._store.record_attempts(self._lease, results)
+
+    def is_of_one_result(self, refusal: Exception) -> bool:
+        """Say so only of what names a result. Whoever may not write at all must not lead: it would
+        make calls of which nothing is ever written down.
+        """
+        return isinstance(refusal, _OF_ONE_RESULT)
 
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
         """Nothing to release: it is done later, by us or by a successor."""

@@ -15,7 +15,6 @@ import os
 import socket
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
@@ -144,22 +143,16 @@ class Instance:
 
     def scopes(self) -> dict[str, ScopeState]:
         """Say what this instance is in each scope, for those who ask whether it is well."""
-        now, clock = datetime.now(UTC), self._claims.clock()
         found = {"item": ScopeState(mode="competing", holder_id=self.worker_id)}
+        as_leader = "standalone" if self._is_standalone else "leader"
         for one in self.cluster.leaderships:
-            term, seen = one.term, one.seen
-            if term is not None:
-                # The database's word, less what clocks may differ by.
-                expires_at = now + timedelta(seconds=term.seconds_left(clock))
-                mode = "standalone" if self._is_standalone else "leader"
-                state = ScopeState(mode=mode, holder_id=self.worker_id, lease_expires_at=expires_at)
-            else:
-                state = ScopeState(
-                    mode="follower",
-                    holder_id=seen.holder_id if seen else None,
-                    lease_expires_at=seen.expires_at if seen else None,
-                )
-            found[f"cluster/{one.lease_name}"] = state
+            # The lease as the database last told of it, on the database's clock.
+            seen = one.seen
+            found[f"cluster/{one.lease_name}"] = ScopeState(
+                mode=as_leader if one.is_leader else "follower",
+                holder_id=seen.holder_id if seen else None,
+                lease_expires_at=seen.expires_at if seen else None,
+            )
         return found
 
     def apply(self, settings: Settings) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from leasehold.config import read_settings
 from leasehold.coordination.leadership import Leadership
 from leasehold.coordination.row_lease import RowLease
-from leasehold.domain.errors import LeaseLost
+from leasehold.domain.errors import LeaseLost, NotLeader
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.identity import new_worker_id
 from leasehold.runtime.loop import Loop
@@ -54,11 +54,14 @@ class Leader:
     @property
     def is_over(self) -> bool:
         """Whether nothing may be done any more, as far as this process can tell by itself."""
-        return self._leadership.term is not self._term
+        return self._term.is_closing or self._leadership.term is not self._term
 
     async def confirm(self) -> None:
         """Have the database say that we still lead; raises LeaseLost where it does not."""
-        await self._leadership.confirm(self._term)
+        try:
+            await self._leadership.confirm(self._term)
+        except NotLeader as error:
+            raise LeaseLost(str(error), lease_name=self.lease.name) from error
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.coordination.claims import Claims
 from leasehold.coordination.service import Pause
-from leasehold.domain.errors import LeaseholdError
 from leasehold.executor.attempt import Attempts
 from leasehold.executor.completion import Completion
 from leasehold.executor.fence import LeaseFence
@@ -71,7 +70,7 @@ class LeaderTenure:
         self._attempts = self.executor.attempts = Attempts(
             fence, self._claims, targets, completion, metrics, trouble=trouble, faults=faults
         )
-        heartbeat = LeaderHeartbeat(store, term, self._detail, timings)
+        heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
         self._loops = [
             Loop(service, leadership.holder_id)
             for service in (completion, self.executor, heartbeat)
@@ -114,6 +113,7 @@ class LeaderHeartbeat:
         term: Term,
         detail: Callable[[], dict[str, Any]],
         timings: Callable[[], Timings],
+        trouble: Callable[[Exception], None],
     ) -> None:
         self.name = f"leader heartbeat {term.lease.name}"
         self.wake = asyncio.Event()
@@ -121,15 +121,17 @@ class LeaderHeartbeat:
         self._term = term
         self._detail = detail
         self._timings = timings
+        self._trouble = trouble
 
     async def step(self) -> Pause:
-        """Write it, unless the term is ending."""
+        """Write it, unless the term is ending. What goes wrong with it is trouble like any other:
+        a lease that it finds lost is lost, and whoever cannot write must not lead.
+        """
         pause = Pause(self._timings().cluster_renew_seconds)
         if self._term.is_closing:
             return pause
         try:
             await self._store.record_leader_heartbeat(self._term.lease, self._detail())
-        except LeaseholdError:
-            # Whether we still lead is found out by the renewal, not by what is only shown.
-            return pause
+        except Exception as error:  # noqa: BLE001 (whatever it was, the leader steps down for it)
+            self._trouble(error)
         return pause

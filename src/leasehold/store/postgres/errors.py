@@ -1,6 +1,7 @@
 """From SQLSTATE to error class, in one table.
 
-What stands in no line of it is a defect of ours, and passes as psycopg raised it.
+What stands in no line of it is a defect of ours or of the server, and passes as psycopg raised it;
+whoever acts under a lease stops for it like for any other.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "3F000": MigrationError,  # no such schema
     "42883": MigrationError,  # no such function
     "42P01": MigrationError,  # no such table
+    "0A000": DatabaseUnavailable,  # a plan from before a migration: another connection has none
     "25006": DatabaseUnavailable,  # read-only: a failover left us on a standby
+    "25P03": DatabaseUnavailable,  # idle_in_transaction_session_timeout
     "55P03": DatabaseUnavailable,  # lock_timeout
     "08": DatabaseUnavailable,  # connection
     "40": DatabaseUnavailable,  # rolled back: deadlock, failover of a synchronous standby

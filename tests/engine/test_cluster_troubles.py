@@ -1,0 +1,194 @@
+"""Whatever goes wrong with the database, a leader steps down for it, at once and for all to see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from signal import SIGTERM
+
+import pytest
+
+from leasehold import Instance, read_settings
+from leasehold.domain.errors import DatabaseUnavailable, NotLeader
+from tests.support.cluster import BY_ROW, broken, fences, leading, lease, told
+from tests.support.engine import until
+from tests.support.outbox import CLUSTER_LEASE
+
+# A minute: whoever lets go earlier did not do so because its trust had ended.
+PATIENT = BY_ROW | {"cluster_lease_seconds": "60", "cluster_renew_seconds": "0.2"}
+# Each is called by a leader that has work; of most of these errors nobody has ever thought.
+TROUBLES = [
+    ("renew_lease", "XX001"),
+    ("renew_lease", "0A000"),
+    ("renew_lease", "P7002"),
+    ("record_leader_heartbeat", "XX001"),
+    ("record_leader_heartbeat", "P7002"),
+    ("refresh_schedule", "58030"),
+    ("begin_leased_attempts", "XX001"),
+    ("record_attempts", "42501"),
+    ("record_attempts", "42883"),
+    ("record_attempts", "22023"),
+    ("record_attempts", "XX001"),
+]
+
+
+@pytest.fixture
+def cluster(engine):
+    # Calls have to be begun on the ledger, to count the key's window, and are made again at once.
+    engine.publish("ledger", scope="cluster", key_window_seconds=3600)
+    return engine
+
+
+async def test_leader_steps_down_for_any_error_of_the_database(cluster):
+    leader = await leading(cluster, **(PATIENT | {"cluster_acquire_seconds": "0.1"}))
+    for function, sqlstate in TROUBLES:
+        epoch = lease(cluster)["lease_epoch"]
+        with broken(cluster.database, function, sqlstate):
+            ids = cluster.outbox.enqueue(3, "ledger")
+            what = f"{function} with {sqlstate}"
+            lost = await lost_by(leader, epoch, what)
+        if sqlstate == "P7002":
+            assert lost["why"] == "the database says that it is lost", what
+            cluster.outbox.expire_lease()  # it is not ours to release
+        else:
+            [down] = told(leader, "leader_steps_down", lease_epoch=epoch)
+            assert down["why"] == lost["why"] != "shutdown", what
+        await until(lambda ids=ids: is_done(cluster, ids), told=leader.log.read_text)
+
+
+async def lost_by(leader, epoch, what):
+    [lost] = await until(
+        lambda: told(leader, "leader_lost", lease_epoch=epoch),
+        told=lambda: (what, leader.log.read_text()),
+    )
+    return lost
+
+
+def is_done(engine, ids):
+    """Whether all was done; nobody who stepped down sends anything, so no quarantine is needed."""
+    engine.outbox.make_due()
+    return set(engine.statuses(ids)) == {"accepted"}
+
+
+async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
+    engine.publish("ledger", scope="cluster")
+    leader = await leading(engine, **PATIENT)
+    may = "EXECUTE ON FUNCTION leasehold.record_attempts"
+    engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
+    ids = engine.outbox.enqueue(60, "ledger")
+    down = await leader.logged("leader_steps_down")
+    assert down["why"].startswith("AccessDenied: ")
+    again = (await until(lambda: leader.lines("leader_acquired")[1:]))[0]
+    engine.database.execute(f"GRANT {may} TO leasehold_executor")
+    assert fences(engine).count(1) <= 10  # its slots, once
+    lost = await leader.logged("leader_lost")
+    rested = datetime.fromisoformat(again["timestamp"]) - datetime.fromisoformat(lost["timestamp"])
+    assert rested.total_seconds() > 0.3, "others had no time to come first"
+    assert not leader.lines("result_refused")
+    await engine.until_status(ids)
+
+
+async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(cluster):
+    leader = await leading(cluster, **PATIENT)
+    worker_id = await leader.started()
+    with broken(cluster.database, "renew_lease", "XX001"):
+        failed = await leader.logged("leader_renew_failed")
+        await leader.logged("leader_lost")
+    assert (
+        failed
+        | {
+            "level": "error",
+            "role": "leader",
+            "stale": "leadership",
+            "holder_id": worker_id,
+            "lease_name": CLUSTER_LEASE,
+            "lease_epoch": 1,
+        }
+        == failed
+    )
+    assert failed["sql_error"].startswith("DataCorrupted: broken")
+    assert datetime.fromisoformat(failed["expires_at"])
+    with broken(cluster.database, "acquire_lease", "XX001"):
+        failed = await leader.logged("leader_acquire_failed")
+    assert failed | {"level": "error", "role": "follower", "holder_id": worker_id} == failed
+    assert failed["stale"] == "who leads, and what is pending"
+    assert failed["sql_error"].startswith("DataCorrupted: broken")
+
+
+async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(cluster):
+    """To begin waits for the row while a refresh fails; then it may go on, but nobody leads."""
+    slow = {"lock_seconds": "8", "statement_seconds": "9"}
+    leader = await leading(cluster, **(PATIENT | slow | {"cluster_acquire_seconds": "60"}))
+    [intent_id] = cluster.outbox.enqueue(1, "ledger", delay_seconds=0.6)
+    other = cluster.database.connect(autocommit=False)
+    other.execute(
+        "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE", [intent_id]
+    )
+    await until(
+        lambda: cluster.database.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND query LIKE '%%begin_leased_attempts%%' AND datname = current_database()"
+        )
+    )
+    with broken(cluster.database, "refresh_schedule", "58030"):
+        await leader.logged("leader_steps_down")
+        assert not leader.lines("leader_lost")  # one of its calls has not ended
+        other.rollback()
+        await leader.logged("leader_lost")
+    assert told(leader, "call_not_made", intent_id=str(intent_id))
+    assert fences(cluster) == []
+    leader.send(SIGTERM)
+    assert await leader.ended() == 0
+
+
+def settings_of(cluster, **more):
+    return read_settings(
+        database_url=cluster.database.url_as("executor"),
+        lease_seconds=30,
+        contracts_seconds=0.1,
+        **{name: float(value) for name, value in (PATIENT | more).items()},
+    )
+
+
+async def leading_here(instance):
+    """Wait until an instance in this process leads."""
+    return await until(
+        lambda: next((one for one in instance.cluster.leaderships if one.is_leader), None)
+    )
+
+
+async def test_leader_that_steps_down_hands_out_no_lease_and_is_no_leader_to_anybody(cluster):
+    async with Instance(settings_of(cluster)) as instance:
+        leadership = await leading_here(instance)
+        instance.require_lease(CLUSTER_LEASE)
+        assert instance.scopes()[f"cluster/{CLUSTER_LEASE}"].mode == "leader"
+        leadership.step_down(leadership.term, DatabaseUnavailable("a test"))
+        with pytest.raises(NotLeader):
+            instance.require_lease(CLUSTER_LEASE)
+        assert instance.scopes()[f"cluster/{CLUSTER_LEASE}"].mode == "follower"
+        with pytest.raises(NotLeader, match="a test"):
+            await leadership.confirm(leadership.term)
+
+
+async def test_expiry_that_a_leader_shows_is_the_one_that_the_database_granted(cluster):
+    async with Instance(settings_of(cluster)) as instance:
+        await leading_here(instance)
+        first = lease(cluster)["expires_at"]
+
+        def shown():
+            return instance.scopes()[f"cluster/{CLUSTER_LEASE}"].lease_expires_at
+
+        await until(lambda: lease(cluster)["expires_at"] > first)
+        await until(lambda: shown() == lease(cluster)["expires_at"])
+
+
+async def test_leader_tells_of_its_renewal_with_the_new_expiry(cluster):
+    leader = await leading(cluster, **PATIENT)
+    acquired, renewed = (
+        await leader.logged("leader_acquired"),
+        await leader.logged("leader_renewed"),
+    )
+    for name in ("holder_id", "lease_name", "lease_epoch"):
+        assert renewed[name] == acquired[name]
+    assert datetime.fromisoformat(renewed["expires_at"]) > datetime.fromisoformat(
+        acquired["expires_at"]
+    )

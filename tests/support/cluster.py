@@ -1,0 +1,116 @@
+"""What the tests of elections share: members of a group, its lease, work without end, and what the
+ledger and the gateway's record say about who did it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.support.outbox import CLUSTER_LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator, Sequence
+    from uuid import UUID
+
+    from psycopg.rows import DictRow
+
+    from tests.support.database import Database
+    from tests.support.engine import Engine, Worker
+
+BY_ROW = {
+    "cluster_lease_seconds": "2",
+    "cluster_renew_seconds": "0.4",
+    "cluster_acquire_seconds": "0.5",
+    "schedule_refresh_seconds": "0.2",
+}
+# Between two deliveries of work that does not end.
+_BREATH_SECONDS = 0.03
+
+
+async def leading(engine: Engine, **settings: str) -> Worker:
+    """Start a worker, and wait until it leads and has begun."""
+    worker = engine.worker(**settings)
+    await worker.logged("schedule_built")
+    return worker
+
+
+def lease(engine: Engine) -> DictRow:
+    [row] = engine.database.execute(
+        "SELECT * FROM leasehold.leases WHERE lease_name = %s", [CLUSTER_LEASE]
+    )
+    return row
+
+
+def fences(engine: Engine) -> list[int | None]:
+    """The epochs under which calls arrived at the gateway, in the order of their arrival."""
+    return [one.fence for one in engine.sandbox.record() if one.kind == "submission"]
+
+
+def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:
+    return {holder for found in holders_by_epoch(engine, ids).values() for holder in found}
+
+
+def holders_by_epoch(engine: Engine, ids: Sequence[UUID]) -> dict[int, set[str]]:
+    """Who wrote under which epoch, by the ledger."""
+    rows = engine.database.execute(
+        "SELECT lease_epoch, array_agg(DISTINCT holder) AS holders FROM leasehold.outbox_attempts"
+        " WHERE intent_id = ANY (%s) GROUP BY lease_epoch",
+        [list(ids)],
+    )
+    return {row["lease_epoch"]: set(row["holders"]) for row in rows}
+
+
+@asynccontextmanager
+async def always_work(engine: Engine, target: str = "ledger") -> AsyncGenerator[list[UUID]]:
+    """Hand in an intent every few milliseconds, so that whoever may call does. All must be done,
+    no call of an epoch may begin after one of a newer epoch did, and no epoch has two holders.
+    """
+    ids: list[UUID] = []
+    is_enough = asyncio.Event()
+
+    async def hand_in() -> None:
+        while not is_enough.is_set():
+            ids.extend(engine.outbox.enqueue(2, target))
+            await asyncio.sleep(_BREATH_SECONDS)
+
+    work = asyncio.create_task(hand_in())
+    try:
+        yield ids
+    finally:
+        is_enough.set()
+        await work
+    await engine.until_status(ids)
+    called = [fence for fence in fences(engine) if fence is not None]
+    assert called == sorted(called)
+    by_epoch = holders_by_epoch(engine, ids)
+    assert all(len(found) == 1 for found in by_epoch.values()), by_epoch
+    assert by_epoch.keys() <= set(called)
+
+
+@contextmanager
+def broken(database: Database, function: str, sqlstate: str) -> Generator[None]:
+    """Let a database function fail, whoever calls it."""
+    [row] = database.execute(
+        "SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc p"
+        " WHERE p.pronamespace = 'leasehold'::regnamespace AND p.proname = %s",
+        [function],
+    )
+    whole: str = row["text"]
+    body = (
+        f"AS $function$ BEGIN RAISE EXCEPTION 'broken' USING ERRCODE = '{sqlstate}'; END $function$"
+    )
+    database.owner_execute(
+        re.sub(r"AS \$function\$.*\$function\$", lambda _: body, whole, flags=re.DOTALL)
+    )
+    try:
+        yield
+    finally:
+        database.owner_execute(whole)
+
+
+def told(worker: Worker, event: str, **fields: Any) -> list[dict[str, Any]]:
+    """What a worker logged of an event, with these values in it."""
+    return [line for line in worker.lines(event) if fields.items() <= line.items()]
