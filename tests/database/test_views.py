@@ -76,7 +76,8 @@ def test_status_shows_what_the_gateway_said(targets, database):
 def test_supervisor_of_an_empty_queue_counts_zero(database):
     [row] = database.execute("SELECT * FROM leasehold.supervisor")
     assert row.pop("seen_at") is not None
-    assert row.pop("oldest_pending_seconds") is None
+    assert row.pop("oldest_pending_seconds") is row.pop("oldest_in_doubt_seconds") is None
+    assert row.pop("oldest_xmin_age") >= 0
     assert {name: row.pop(name) for name in list(row) if "by_" in name} == {
         "pending_by_last_state": {},
         "pending_by_attempts": {},
@@ -116,6 +117,8 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
     [row] = database.execute("SELECT * FROM leasehold.supervisor")
     row.pop("seen_at")
     assert 0 <= row.pop("oldest_pending_seconds") < 60
+    assert 0 <= row.pop("oldest_in_doubt_seconds") < 60
+    assert row.pop("oldest_xmin_age") >= 0
     assert row == {
         "pending": 13,
         "due": 3 + 4 + 1,
@@ -148,3 +151,29 @@ def test_supervisor_tells_the_age_of_the_oldest_by_its_id(targets, database):
     )
     [row] = database.execute("SELECT oldest_pending_seconds FROM leasehold.supervisor")
     assert row["oldest_pending_seconds"] == pytest.approx(2 * 86400, abs=60)
+
+
+def test_doubt_is_as_old_as_its_first_row_however_often_the_gateway_was_asked(targets, database):
+    [intent_id] = targets.enqueue(target="lookup")
+    minutes = [("RETRYABLE", 90), ("IN_DOUBT", 60), ("RETRYABLE", 50), ("IN_DOUBT", 40)]
+    for number, (state, ago) in enumerate([*minutes, ("IN_DOUBT", 5)], start=1):
+        database.owner_execute(
+            "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder,"
+            " started_at, finished_at) SELECT %s, %s, %s, 'worker-1', at, at"
+            "   FROM (VALUES (now() - make_interval(mins => %s))) AS v (at)",
+            [intent_id, number, state, ago],
+        )
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET attempt_count = 5, last_state = 'IN_DOUBT'"
+    )
+    assert oldest_doubt(database) == pytest.approx(40 * 60, abs=60)
+    finish(targets, "lookup", "IN_DOUBT")
+    assert oldest_doubt(database) == pytest.approx(40 * 60, abs=60)
+    # What is held for a person is not a doubt that resolves itself.
+    database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = 'infinity'")
+    assert oldest_doubt(database) is None
+
+
+def oldest_doubt(database):
+    [row] = database.execute("SELECT oldest_in_doubt_seconds FROM leasehold.supervisor")
+    return row["oldest_in_doubt_seconds"]

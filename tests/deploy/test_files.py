@@ -101,8 +101,9 @@ def test_a_metric_that_is_not_exposed_would_be_found():
 def test_alerts_cover_what_must_wake_somebody():
     told = " ".join(EXPRESSIONS[: len(RULES)])
     for name in (
-        *("queue_oldest_age_seconds", "reaper_runs_total", "in_doubt", "held"),
+        *("queue_oldest_age_seconds", "reaper_runs_total", "in_doubt_oldest_age_seconds", "held"),
         *("elections_total", "lease_lost_total", "terminal_guard_hit_total"),
+        "oldest_xmin_age_transactions",
     ):
         assert f"leasehold_{name}" in told
     assert "pg_stat_activity_max_tx_duration" in told

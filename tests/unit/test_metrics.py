@@ -20,9 +20,11 @@ QUEUE = {
     "due": 5,
     "oldest_pending_seconds": 12.5,
     "in_doubt": 2,
+    "oldest_in_doubt_seconds": 90.0,
     "held": 1,
     "confirming": 0,
     "expired_leases": 0,
+    "oldest_xmin_age": 4711,
 }
 
 
@@ -124,6 +126,8 @@ def test_queue_is_shown_as_the_view_says_and_an_empty_one_as_zero(metrics):
     assert value(metrics, "queue_depth") == 7
     assert value(metrics, "queue_oldest_age_seconds") == 12.5
     assert value(metrics, "held") == 1
+    assert value(metrics, "in_doubt_oldest_age_seconds") == 90
+    assert value(metrics, "oldest_xmin_age_transactions") == 4711
     metrics.supervisor(dict.fromkeys(QUEUE))
     assert value(metrics, "queue_oldest_age_seconds") == 0
 

@@ -216,9 +216,17 @@ _QUEUE = {
     "due": ("queue_due", "Unfinished intents that are due."),
     "oldest_pending_seconds": ("queue_oldest_age_seconds", "Age of the oldest unfinished intent."),
     "in_doubt": ("in_doubt", "Intents of which nobody knows whether they had their effect."),
+    "oldest_in_doubt_seconds": (
+        "in_doubt_oldest_age_seconds",
+        "For how long nobody has known of the oldest doubt, while the contract says what follows.",
+    ),
     "held": ("held", "Intents that wait for a person."),
     "confirming": ("confirming", "Intents that the gateway has accepted but not confirmed."),
     "expired_leases": ("expired_leases", "Claims past their lease that nobody has repaired yet."),
+    "oldest_xmin_age": (
+        "oldest_xmin_age_transactions",
+        "Transactions since the oldest that keeps dead rows from being removed.",
+    ),
 }
 
 

@@ -23,7 +23,8 @@ class PostgresWatch:
         [row] = await self._calls.rows(
             dict_row,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
-            "       oldest_pending_seconds FROM leasehold.supervisor",
+            "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age"
+            "  FROM leasehold.supervisor",
         )
         return row
 

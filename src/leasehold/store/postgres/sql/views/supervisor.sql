@@ -1,5 +1,6 @@
 -- One row for whoever watches over the queue. Counts the hot table (its cost grows with what is
--- unfinished, not with history) and the ledger's last hour.
+-- unfinished, not with history) and the ledger's last hour. How long the oldest doubt has lasted is
+-- looked up on the ledger, for at most a thousand doubts: those of the oldest intents.
 CREATE OR REPLACE VIEW leasehold.supervisor AS
 WITH clock AS MATERIALIZED (
   SELECT clock_timestamp() AS now
@@ -24,6 +25,17 @@ WITH clock AS MATERIALIZED (
 ), histogram AS MATERIALIZED (
   SELECT jsonb_object_agg(attempt_count, rows) AS pending_by_attempts
     FROM (SELECT attempt_count, count(*) AS rows FROM leasehold.outbox_pending GROUP BY 1) AS h
+), doubt AS MATERIALIZED (
+  SELECT min(began.at) AS oldest_began_at
+    FROM (SELECT intent_id FROM leasehold.outbox_pending
+           WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity' ORDER BY intent_id LIMIT 1000) AS doubted
+   CROSS JOIN LATERAL (
+     -- A doubt stays one while the gateway is asked about it in vain: each time is a row of its own.
+     SELECT min(a.finished_at) AS at FROM leasehold.outbox_attempts a
+      WHERE a.intent_id = doubted.intent_id
+        AND a.attempt_no > coalesce((SELECT max(other.attempt_no) FROM leasehold.outbox_attempts other
+                                      WHERE other.intent_id = doubted.intent_id AND other.state <> 'IN_DOUBT'), 0)
+   ) AS began
 ), ledger AS MATERIALIZED (
   SELECT coalesce(jsonb_object_agg(state, rows), '{}') AS attempts_by_state_last_hour,
          coalesce(sum(rows) FILTER (WHERE state = 'DISPATCHED'), 0)::bigint AS dispatched_last_hour,
@@ -37,8 +49,10 @@ SELECT pending.pending, pending.due, pending.leased, pending.expired_leases, pen
        coalesce(pending_states.pending_by_last_state, '{}') AS pending_by_last_state,
        coalesce(histogram.pending_by_attempts, '{}') AS pending_by_attempts,
        ledger.attempts_by_state_last_hour, ledger.dispatched_last_hour, ledger.failed_last_hour,
-       clock.now AS seen_at
-  FROM clock, pending, pending_states, histogram, ledger;
+       clock.now AS seen_at,
+       extract(epoch FROM clock.now - doubt.oldest_began_at)::double precision AS oldest_in_doubt_seconds,
+       leasehold.oldest_xmin_age() AS oldest_xmin_age
+  FROM clock, pending, pending_states, histogram, ledger, doubt;
 COMMENT ON VIEW leasehold.supervisor IS 'The state of the queue in one row.';
 REVOKE ALL ON leasehold.supervisor FROM PUBLIC;
 GRANT SELECT ON leasehold.supervisor
