@@ -85,7 +85,6 @@ OWNERS = (
     "end_expired_claims",
     "first_intent_id",
     "first_of_key",
-    "hold_leases",
     "intent_accepted_at",
     "is_unbegun_call",
     "judged_streams",
@@ -116,6 +115,7 @@ OWNERS = (
     "stream_lease_name",
     "stream_share",
     "take_lease",
+    "verify_leases",
     "zombie_outcome",
 )
 FUNCTIONS: dict[str, set[str]] = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.store.answers import Scheduled
 
 # A target of which less than this part of its share is left is read again.
-_LOW_WATER = 20
+_LOW_WATER = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +83,7 @@ class Schedule:
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
+        self.share = size_max  # how many rows of one target have room
         self._entries: dict[IntentId, _Entry] = {}
         self._queues: dict[str, _Queue] = {}
         self._coming = itertools.count()
@@ -96,11 +97,6 @@ class Schedule:
     def __iter__(self) -> Iterator[IntentId]:
         return iter(self._entries)
 
-    @property
-    def share(self) -> int:
-        """How many rows of one target have room."""
-        return max(1, self.size_max // max(1, len(self._queues)))
-
     def serve(self, targets: Collection[str]) -> None:
         """Be about these targets; of one that is new here, nothing is known yet."""
         for target in self._queues.keys() - set(targets):
@@ -109,6 +105,7 @@ class Schedule:
         for target in targets:
             if target not in self._queues:
                 self._queues[target] = _Queue()
+        self.share = max(1, self.size_max // max(1, len(self._queues)))
 
     def lacking(self) -> list[str]:
         """Name the targets of which more should be read from the database."""

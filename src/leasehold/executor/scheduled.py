@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Cursor = tuple[datetime, IntentId]
 
 # Rows that are held in memory; each priority of a target has a quarter of the target's share.
-SIZE_MAX = 20_000
+SIZE_MAX = 40_000
 _PRIORITIES = 4
 LIMIT_MAX = 10_000  # of one reading; the database refuses more
 # Changes are read in pages; after so many, work goes on before the next.

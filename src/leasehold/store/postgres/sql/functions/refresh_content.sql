@@ -1,8 +1,7 @@
 -- What a call needs, for items under a lease that are to be called now. Those that are not there are not
 -- to be called: finished, not due, begun already, not covered by this lease. Nothing is written: where a
 -- call must be begun, begin_leased_attempts comes after this.
--- Locks: the lease row FOR KEY SHARE; then the clock. Raises: P7002 when the lease is lost or past its first
--- expiry, 22023.
+-- Locks nothing. Raises: P7002 when the lease is lost or past its first expiry, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_content(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[]
 ) RETURNS TABLE (
@@ -17,7 +16,7 @@ DECLARE
   v_now timestamptz;
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
-  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
+  PERFORM leasehold.verify_leases(p_holder_id, ARRAY[p_lease_name], ARRAY[p_lease_epoch]);
   v_now := clock_timestamp();
 
   RETURN QUERY

@@ -1,7 +1,7 @@
 -- What is to be done next under these leases: of a cluster lease the first p_limit by due time of each of
 -- p_targets in each priority, of a stream the first p_limit by number. What is held is not to be done.
 -- With it a schedule is built anew and refilled, whatever the size of the backlog.
--- Locks: the lease rows FOR KEY SHARE. Raises: P7002 when one of the leases is lost, 22023.
+-- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_due_window(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_targets text[], p_limit integer
 ) RETURNS TABLE (
@@ -17,7 +17,7 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 10000);
   PERFORM leasehold.require_list('p_targets', p_targets, 10000);
-  PERFORM leasehold.hold_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM leasehold.verify_leases(p_holder_id, p_lease_names, p_lease_epochs);
   v_horizon := leasehold.change_horizon();
 
   RETURN QUERY

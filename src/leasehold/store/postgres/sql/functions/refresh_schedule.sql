@@ -2,7 +2,7 @@
 -- the horizon: after all pages are read, the cursor may advance to the last row, but not past the first
 -- page's horizon, because an open writer can still commit rows behind it. Rows seen twice are the price.
 -- Content is not loaded: begin hands it out.
--- Locks: the lease rows FOR KEY SHARE. Raises: P7002 when one of the leases is lost, 22023.
+-- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_schedule(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_after_modified_at timestamptz,
   p_after_intent_id uuid, p_limit integer
@@ -22,7 +22,7 @@ BEGIN
     RAISE EXCEPTION 'the cursor is NULL; begin with (-infinity, %)', '00000000-0000-0000-0000-000000000000'
       USING ERRCODE = '22023';
   END IF;
-  PERFORM leasehold.hold_leases(p_holder_id, p_lease_names, p_lease_epochs);
+  PERFORM leasehold.verify_leases(p_holder_id, p_lease_names, p_lease_epochs);
   -- Before the rows are read: a writer that ends in between is then on this side of the horizon.
   v_horizon := leasehold.change_horizon();
 

@@ -1,6 +1,8 @@
--- Hold all of these leases still for reading their schedule, or say which one is lost (P7002).
--- Locks: the lease rows FOR KEY SHARE, by name; then the clock. Raises: P7002, 22023.
-CREATE OR REPLACE FUNCTION leasehold.hold_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
+-- See that all of these leases stand, for reading what they cover, or say which one is lost (P7002). Who
+-- only reads needs no lock: whatever is done with the answer comes after it, and is fenced by itself. And
+-- a lock would be written, so that each of these readings had to wait for the disk.
+-- Locks nothing. Raises: P7002, 22023.
+CREATE OR REPLACE FUNCTION leasehold.verify_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
@@ -8,7 +10,6 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
   PERFORM leasehold.require_read_committed();
-  PERFORM FROM leasehold.leases WHERE lease_name = ANY (p_lease_names) ORDER BY lease_name FOR KEY SHARE;
   SELECT asked.lease_name INTO v_lost
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
     LEFT JOIN leasehold.leases l
@@ -22,4 +23,4 @@ BEGIN
   END IF;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.hold_leases(text, text[], bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.verify_leases(text, text[], bigint[]) FROM PUBLIC;
