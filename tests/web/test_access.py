@@ -118,6 +118,39 @@ async def test_without_auth_everybody_may_do_everything(database, outbox):
             assert await status(client, method, path, body) == answer
 
 
+HOSTS = [
+    *("localhost", "LOCALHOST:8080", "127.0.0.1", "127.3.2.1:65535", "[::1]", "[::1]:8080"),
+    *("[0:0:0:0:0:0:0:1]",),
+]
+OTHER_HOSTS = [
+    *("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"),
+    *("10.0.0.1", "0.0.0.0", "[::]", "[::2]", "2130706433", "0x7f.1", "127.1", "", "localhost:x"),
+    *("localhost@evil.example", "[::1", "::1", "localhost, evil.example", "localhost."),
+]
+
+
+async def test_without_auth_only_who_asks_for_this_machine_is_answered(database, outbox):
+    """A page of anybody's can have its own name lead here."""
+    outbox.publish("sms")
+    settings = WebSettings(instance_id="test", log_level="warning", is_open=True)
+    async with serve(database, settings) as api:
+        client = await api.with_token(None)
+        for host in HOSTS:
+            response = await client.get("/v1/intents", headers={"Host": host})
+            assert response.status_code == 200, host
+        for host in OTHER_HOSTS:
+            for path in ("/v1/intents", "/v1/stats"):
+                problem(await client.get(path, headers={"Host": host}), 421, "misdirected")
+        problem(
+            await client.post("/v1/intents", json=SMS, headers={"Host": "evil.example"}),
+            421,
+            "misdirected",
+        )
+        # Nobody learns anything from these, and a balancer may call us what it likes.
+        assert (await client.get("/readyz", headers={"Host": "x"})).status_code == 200
+        assert api.intents() == 0
+
+
 class Store:
     """Gives the tokens that it was given; where they are kept is nothing to the book."""
 

@@ -189,6 +189,46 @@ async def test_one_listener_too_many_is_refused(api, monkeypatch):
         assert response.headers["retry-after"]
 
 
+async def test_many_who_come_at_once_get_no_more_seats_than_there_are(api, monkeypatch):
+    monkeypatch.setattr(events, "LISTENERS_MAX", 2)
+    client = await api.client("read")
+    found = []
+
+    async def come():
+        async with client.stream("GET", "/v1/events") as response:
+            found.append(response.status_code)
+            await everybody_came.wait()
+
+    everybody_came = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(come())
+        await until(lambda: len(found) == 10)
+        everybody_came.set()
+    assert sorted(found) == [200] * 2 + [503] * 8
+    # And the seats are there again, also that of a request which was refused.
+    problem(await client.get("/v1/events?last_event_id=x"), 422, "invalid")
+    await until(lambda: not api.service.events._seats)
+
+
+async def test_instance_that_is_going_says_so_to_who_would_listen(api):
+    api.service.end_streams()
+    document = problem(await api.get("/v1/events"), 503, "overloaded")
+    assert "going" in document["detail"]
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+async def test_stream_ends_when_its_token_is_revoked(api, outbox, monkeypatch, is_quiet):
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.05 if is_quiet else 30)
+    client = await api.client("read", name="leaver")
+    async with listening(client) as one:
+        api.database.owner_execute("SELECT leasehold.revoke_token('leaver', 'test')")
+        await api.service.tokens.step()
+        if not is_quiet:
+            finish(outbox, 1)
+        assert await one.event() is None
+
+
 @pytest.mark.parametrize("goes", [True, False])
 async def test_nothing_is_kept_of_who_has_gone(api, goes):
     client = await api.client("read")

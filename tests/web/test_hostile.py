@@ -304,6 +304,54 @@ async def test_client_that_does_not_read_is_hung_up_on(slow_api, monkeypatch):
     del reader
 
 
+async def test_half_a_request_behind_another_is_not_waited_for(slow_api):
+    """Its turn comes when nobody watches the clock any more."""
+    token = make_token(slow_api.database, "ingest", "read").encode()
+    await slow_api.service.tokens.step()
+    request = posting(GOOD).replace(b"{token}", token)
+    waiting = request.replace(b"POST /v1/intents", b"POST /v1/intents?wait_seconds=0.5", 1)
+    assert statuses(await answer_to(slow_api, waiting + request[:-10])) == [201]
+    assert slow_api.service.room.requests == 0
+    assert slow_api.intents() == 1
+
+
+async def test_what_was_refused_before_it_was_a_request_is_told_and_counted(
+    database, outbox, monkeypatch
+):
+    outbox.publish("sms")
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "BODY_SECONDS", 0.1)
+    told = []
+    async with serve(database) as api:
+        monkeypatch.setattr(api.service.access_log, "write", told.append)
+        token = make_token(database, "ingest", name="slow").encode()
+        await api.service.tokens.step()
+        slow = posting(GOOD)[:-5].replace(b"{token}", token)
+        sent = [
+            (b"garbage\r\n\r\n", ("other", "", 400, "")),
+            (b"GET /v1/stats?x=hush HTTP/1.1\r\nX Y: z\r\n\r\n", ("GET", "/v1/stats", 400, "")),
+            (b"GET /v1/stats HTTP/1.1\r\n\r\n", ("GET", "/v1/stats", 400, "")),
+            (b"GET /v1/stats HTTP/1.1\r\nX: y", ("GET", "/v1/stats", 408, "")),
+            (b"GET /long HTTP/1.1\r\nX: " + b"y" * 40_000, ("GET", "/long", 431, "")),
+            (slow, ("POST", "/v1/intents", 408, "slow")),
+        ]
+        for data, expected in sent:
+            answer = await answer_to(api, data)
+            assert statuses(answer) == [expected[2]]
+            line = told.pop()
+            assert (line.method, line.path, line.status, line.token) == expected
+            assert line.client == "127.0.0.1"
+            assert line.request_id.encode() in answer
+            assert not told
+        monkeypatch.setattr(protocol.BoundedProtocol, "connections_max", 0)
+        assert statuses(await answer_to(api, b"")) == [503]
+        assert told.pop().status == 503
+        counted = api.service.metrics.exposition().decode()
+        for method, status in (("other", 400), ("GET", 431), ("GET", 408), ("other", 503)):
+            assert f'method="{method}",route="unknown",status="{status}"' in counted
+        assert 'method="POST",route="/v1/intents",status="408"' in counted
+
+
 async def test_trailer_is_no_header(slow_api):
     """Behind a request that waits its turn it would come before anybody has read the headers."""
     token = make_token(slow_api.database, "ingest").encode()

@@ -184,3 +184,10 @@ async def test_metrics_tell_of_requests_and_commits(api):
     assert 'route="unknown",status="404"' in text
     assert "nothing-here" not in text
     assert 'leasehold_intake_batch_size_count{worker_id="test"} 1.0' in text
+
+
+async def test_all_methods_of_an_address_are_named_to_who_takes_another(api):
+    for path, methods in (("/v1/intents", "GET, POST"), ("/v1/stats", "GET"), ("/healthz", "GET")):
+        response = await api.request("PUT", path)
+        problem(response, 405, "method_not_allowed")
+        assert response.headers["allow"] == methods

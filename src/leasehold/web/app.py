@@ -30,6 +30,9 @@ class Api(FastAPI):
         super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self.state.service = service
         self._entrance = Entrance(service, super().__call__)
+        # For `protocol`, of what never gets here.
+        self.tell_refused = self._entrance.tell_refused
+        self._methods: dict[str, str] = {}
 
     async def __call__(
         self,
@@ -39,6 +42,15 @@ class Api(FastAPI):
     ) -> None:
         """Let a request in."""
         await self._entrance(scope, receive, send)
+
+    def allowed(self, path: str) -> str | None:
+        """Give all methods of a route's path: the framework names those of one route only."""
+        if not self._methods:
+            self._methods = {
+                path: ", ".join(sorted(operations)).upper()
+                for path, operations in self.openapi()["paths"].items()
+            }
+        return self._methods.get(path)
 
     def openapi(self) -> dict[str, Any]:
         """Describe the API."""
@@ -76,6 +88,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
     if problem is None:
         raise error
+    route = request.scope.get("route")
+    if problem.code == "method_not_allowed" and route is not None:
+        allowed = request.app.allowed(route.path)
+        if allowed is not None:
+            problem.headers = [(b"allow", allowed.encode())]
     return _response(request, problem)
 
 

@@ -89,6 +89,14 @@ class TokenBook:
             raise _unauthenticated("the token is not known, or was revoked")
         return self._tokens[asked]
 
+    def is_in_force(self, authorization: bytes | None) -> bool:
+        """Say whether a token that was good still is."""
+        try:
+            self.holder(authorization)
+        except Problem:
+            return False
+        return True
+
 
 def require_scope(token: ApiToken, scope: Scope) -> None:
     """Refuse a token that was not given a scope."""

@@ -11,9 +11,11 @@ from leasehold.observe.logs import get_logger
 from leasehold.web.access_log import Answered
 from leasehold.web.body import ClientGone
 from leasehold.web.headers import Headers, request_id
+from leasehold.web.host import require_loopback_host
 from leasehold.web.intake import Answer, Intake
 from leasehold.web.metrics import UNKNOWN_ROUTE
 from leasehold.web.problems import DEFECT, MEDIA_TYPE, Problem, problem_of
+from leasehold.web.protocol import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
     App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
+    Client = tuple[str, int] | None
 
 HOT_PATH = "/v1/intents"
 # Who asks these must know the truth, however much there is to do.
@@ -59,6 +62,7 @@ class Entrance:
         self._service = service
         self._routes = routes
         self._room = service.room
+        self._is_open = service.settings.is_open
         self._intake = Intake(service)
         self._complain_at = 0.0
 
@@ -69,7 +73,10 @@ class Entrance:
             return
         passing = Passing(Headers(scope["headers"]))
         try:
-            self._room.enter(is_urgent=scope["path"] in _HEALTH)
+            is_health = scope["path"] in _HEALTH
+            self._room.enter(is_urgent=is_health)
+            if self._is_open and not is_health:
+                require_loopback_host(passing.headers)
             if scope["path"] == HOT_PATH and scope["method"] == "POST":
                 passing.route = HOT_PATH
                 await self._answer(passing, send, await self._accepted(passing, scope, receive))
@@ -142,18 +149,50 @@ class Entrance:
 
     def _tell(self, passing: Passing, scope: ASGIScope) -> None:
         seconds = time.perf_counter() - passing.began_at
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._service.web_metrics.request(method, passing.route, passing.status, seconds)
-        client = scope.get("client")
+        status, name = passing.status, passing.request_id
+        if REFUSED in scope:
+            # Of a body that never came the client was told before we were.
+            status, name = scope[REFUSED]
+        self._record(
+            scope["method"],
+            scope.get("raw_path", b""),
+            status,
+            seconds,
+            name,
+            scope.get("client"),
+            route=passing.route,
+            token=passing.token,
+        )
+
+    def tell_refused(
+        self, method: str, path: bytes, status: int, seconds: float, name: str, client: Client
+    ) -> None:
+        """Count and log what was refused before it was a request, as far as it is known."""
+        self._record(method, path, status, seconds, name, client)
+
+    def _record(
+        self,
+        method: str,
+        path: bytes,
+        status: int,
+        seconds: float,
+        name: str,
+        client: Client,
+        *,
+        route: str = UNKNOWN_ROUTE,
+        token: str = "",
+    ) -> None:
+        method = method if method in _METHODS else "other"
+        self._service.web_metrics.request(method, route, status, seconds)
         self._service.access_log.write(
             Answered(
                 method,
                 # As it was sent, not decoded: no line break and no colour can be in it.
-                scope.get("raw_path", b"")[:_PATH_LENGTH_MAX].decode("ascii", "backslashreplace"),
-                passing.status,
+                path[:_PATH_LENGTH_MAX].decode("ascii", "backslashreplace"),
+                status,
                 seconds * 1000,
-                passing.request_id,
-                passing.token,
+                name,
+                token,
                 client[0] if client else "",
             )
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.coordination.service import AGAIN, Pause
@@ -24,7 +24,7 @@ from leasehold.web.models import Attempt
 from leasehold.web.problems import RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 
     from leasehold.store.answers import LedgerEvent
     from leasehold.store.protocol import ReaderStore
@@ -77,6 +77,7 @@ class Events:
         self.wake = asyncio.Event()
         self._store = store
         self._listeners: set[Listener] = set()
+        self._seats = 0
         self._place: EventCursor | None = None
         self._joining = asyncio.Lock()
         self._reading = asyncio.Semaphore(READERS_MAX)
@@ -108,12 +109,26 @@ class Events:
         for listener in self._listeners:
             listener.news.set()
 
-    async def place(self, text: str | None) -> EventCursor:
-        """Read a place, and refuse one that is none in this database; None: what is to come."""
-        if len(self._listeners) >= LISTENERS_MAX or self._is_closed:
+    def take_seat(self) -> None:
+        """Let one more listen, or refuse; whoever has a seat leaves it, whatever happens."""
+        if self._is_closed:
+            raise Problem(
+                "overloaded",
+                "this instance is going: listen to another one",
+                retry_seconds=RETRY_SECONDS,
+            )
+        if self._seats >= LISTENERS_MAX:
             raise Problem(
                 "overloaded", "too many listen to events already", retry_seconds=10 * RETRY_SECONDS
             )
+        self._seats += 1
+
+    def leave_seat(self) -> None:
+        """Make room for another."""
+        self._seats -= 1
+
+    async def place(self, text: str | None) -> EventCursor:
+        """Read a place, and refuse one that is none in this database; None: what is to come."""
         if text is None:
             return await self._store.newest_event()
         place = EventCursor.parse(text)
@@ -121,9 +136,23 @@ class Events:
         return place
 
     async def stream(
+        self,
+        after: EventCursor,
+        targets: Collection[str] | None,
+        is_allowed: Callable[[], bool],
+    ) -> AsyncGenerator[bytes]:
+        """Give everything after a place, of some targets or all, for as long as somebody reads and
+        may do so: who may no more gets nothing more, not even a sign of life.
+        """
+        async with aclosing(self._pieces(after, targets)) as pieces:
+            async for piece in pieces:
+                if not is_allowed():
+                    return
+                yield piece
+
+    async def _pieces(
         self, after: EventCursor, targets: Collection[str] | None
     ) -> AsyncGenerator[bytes]:
-        """Give everything after a place, of some targets or all, for as long as somebody reads."""
         # The place to resume from, also for whoever is cut off before the first event.
         opening = f"retry: {1000 * RETRY_SECONDS}\nid: {after}\n\n".encode()
         try:

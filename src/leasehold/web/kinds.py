@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -17,6 +17,8 @@ WAIT_SECONDS_MAX = 30
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
+# Ids count from here, and years before the first cannot even be read back.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 
 
@@ -26,9 +28,13 @@ def moment(value: object) -> datetime:
         return value
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         try:
-            return datetime.fromisoformat(value.upper())
+            found = datetime.fromisoformat(value.upper())
         except ValueError:
             pass
+        else:
+            if found < _EPOCH:
+                raise ValueError("must not be before 1970")
+            return found
     raise ValueError("must be a moment with its time zone, such as 2030-01-31T12:00:00Z")
 
 

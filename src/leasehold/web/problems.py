@@ -52,6 +52,7 @@ KINDS = {
     "not_confirmed": Kind(409, "The confirmation is not of what would be done now"),
     "too_large": Kind(413, "The body is too large"),
     "unsupported_media_type": Kind(415, "The body is not of a kind that can be read"),
+    "misdirected": Kind(421, "This host is not served here"),
     "invalid": Kind(422, "The request was refused"),
     "queue_full": Kind(429, "The target has as many unfinished intents as its contract allows"),
     "too_many": Kind(429, "Too much was asked for in too short a time"),

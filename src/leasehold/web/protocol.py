@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
@@ -22,14 +23,18 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from leasehold.observe.logs import get_logger
 from leasehold.web.cycle import Cycle
 from leasehold.web.problems import MEDIA_TYPE, RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn._types import ASGI3Application
     from uvicorn.config import Config
     from uvicorn.server import ServerState
+
+    # Method, path, status, seconds, request id, client.
+    Tell = Callable[[str, bytes, int, float, str, tuple[str, int] | None], None]
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
@@ -41,8 +46,8 @@ LINGER_SECONDS = 2.0
 LINGER_BYTES_MAX = 16 * 1024 * 1024
 CONNECTIONS_MAX = 2000
 _VERSIONS = frozenset({"1.0", "1.1"})
-
-_LOG = get_logger(__name__)
+# Where the application finds that a request of its own was refused here: (status, request id).
+REFUSED = "leasehold.refused"
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -72,6 +77,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_again = b""
         # Whether nothing more is taken: what came was refused.
         self._is_over = False
+        self._began_at = 0.0
+        self.url = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  (as uvicorn's own)
         """Begin to wait for a request, or refuse the connection."""
@@ -135,6 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Know that a head has begun, also where its first bytes came with another request."""
         self._head_bytes = self._head_bytes or 1
+        self._began_at = time.perf_counter()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -211,6 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_in_body = False
         self._is_in_head = True
+        self.url = b""
         self._head_bytes = self._discarded = self._around_bytes = self._trailer_bytes = 0
         self._expect(None)
         if self.cycle.response_complete:
@@ -223,6 +232,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one."""
+        if self._is_over and not self.pipeline:
+            self.transport.close()
         super().on_response_complete()
         if self._is_in_body and not self.transport.is_closing():
             self._expect(LINGER_SECONDS)
@@ -263,29 +274,49 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_over = True
         self._expect(None)
-        request_id = token_hex(8)
-        _LOG.info(
-            "request_refused", status=problem.status, code=problem.code, request_id=request_id
-        )
         if self._is_in_body and self.cycle.response_complete:
             self.transport.close()
             return
-        if self._is_behind():
-            # What was asked before is answered, and then nothing more.
+        request_id = token_hex(8)
+        if self._is_in_body and not self.pipeline:
+            self._refuse_begun(problem, request_id)
+            return
+        self._tell(problem, request_id)
+        if self._is_in_body:
+            # It has not begun, and never will.
+            self.pipeline.popleft()
+        elif not self._is_unanswered():
+            self.transport.write(_answer(problem, request_id))
+            self.transport.close()
+            return
+        else:
+            self.cycle.keep_alive = False
+        # What was asked before is answered, and then nothing more.
+        self.flow.pause_reading()
+
+    def _refuse_begun(self, problem: Problem, request_id: str) -> None:
+        """Refuse a request that the application has, which tells of it when it sees that."""
+        if self.cycle.response_started:
             self.cycle.keep_alive = False
             self.flow.pause_reading()
             return
+        cast("dict[str, Any]", self.cycle.scope)[REFUSED] = (problem.status, request_id)
         self.transport.write(_answer(problem, request_id))
-        if self._is_in_body:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
         self.transport.close()
 
-    def _is_behind(self) -> bool:
-        """Say whether a request before this one, or this one itself, is being answered."""
-        if self._is_in_body:
-            return bool(self.pipeline) or self.cycle.response_started
-        return self._is_unanswered()
+    def _tell(self, problem: Problem, request_id: str) -> None:
+        """Have it counted and logged, by an application that does so."""
+        app = cast("Any", self.app)  # pyright: ignore[reportUnknownMemberType]
+        tell: Tell | None = getattr(app, "tell_refused", None)
+        if tell is None:
+            return
+        # As far as it was read; what stands after the path may be a secret.
+        method = self.parser.get_method().decode("ascii") if self.url else ""
+        seconds = time.perf_counter() - self._began_at if self.url else 0.0
+        path = self.url.partition(b"?")[0] if self.url.startswith(b"/") else b""
+        tell(method, path, problem.status, seconds, request_id, self.client)
 
     def _is_unanswered(self) -> bool:
         # Before the first request there is none.

@@ -9,12 +9,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.web import kinds, models
-from leasehold.web.access import Reader, ReaderOfAll, service_of
+from leasehold.web.access import Reader, ReaderOfAll, passing_of, service_of
 from leasehold.web.auth import require_target
 from leasehold.web.openapi import responses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncIterable, Collection
+
+    from starlette.types import Receive, Scope, Send
+
+    from leasehold.web.service import WebService
 
 router = APIRouter()
 
@@ -145,18 +149,42 @@ async def read_events(
     last_event_id: Annotated[str | None, Header(max_length=80)] = None,
 ) -> Response:
     """Send what is written on the ledger from now on, or since the event that you saw last."""
-    events = service_of(request).events
+    service = service_of(request)
+    authorization = passing_of(request).headers.one(b"authorization")
     targets: Collection[str] | None = token.targets
     if query.target is not None:
         require_target(token, query.target)
         targets = (query.target,)
-    place = await events.place(last_event_id or query.last_event_id)
-    return StreamingResponse(
-        events.stream(place, targets),
-        media_type="text/event-stream",
-        # No proxy is to keep events back until it has enough of them.
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    service.events.take_seat()
+    try:
+        place = await service.events.place(last_event_id or query.last_event_id)
+    except BaseException:
+        service.events.leave_seat()
+        raise
+    return _EventStream(
+        service,
+        service.events.stream(place, targets, lambda: service.tokens.is_in_force(authorization)),
     )
+
+
+class _EventStream(StreamingResponse):
+    """An answer without an end. While it goes on it takes no room from others, only its seat."""
+
+    def __init__(self, service: WebService, pieces: AsyncIterable[bytes]) -> None:
+        super().__init__(
+            pieces,
+            media_type="text/event-stream",
+            # No proxy is to keep events back until it has enough of them.
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._service.room.listening():
+                await super().__call__(scope, receive, send)
+        finally:
+            self._service.events.leave_seat()
 
 
 @router.get("/healthz", tags=["health"], response_model=models.Health)
