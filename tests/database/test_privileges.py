@@ -127,7 +127,7 @@ FUNCTIONS: dict[str, set[str]] = {
     "read_active_tokens": {"api"},
     **dict.fromkeys(("list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}),
     # A function inside a view runs as the view's reader.
-    **dict.fromkeys(("final_status", "oldest_xmin_age"), READERS),
+    "final_status": READERS,
 }
 
 WRITES = {

@@ -36,6 +36,18 @@ WITH clock AS MATERIALIZED (
         AND a.attempt_no > coalesce((SELECT max(other.attempt_no) FROM leasehold.outbox_attempts other
                                       WHERE other.intent_id = doubted.intent_id AND other.state <> 'IN_DOUBT'), 0)
    ) AS began
+), horizon AS MATERIALIZED (
+  -- How many transactions ago the oldest began that may still need rows as they were then: until it ends, no row
+  -- that died since can be removed, and every claim has to step over those of the queue. Whose it is, only some
+  -- logins may see; how old it is, every login.
+  SELECT max(age(held.xid))::bigint AS oldest_xmin_age
+    FROM (-- What has written, in every database; prepared transactions are among them.
+          SELECT pg_snapshot_xmin(pg_current_snapshot())::xid
+           UNION ALL
+          -- What only reads, in this database; and standbys that report back, which belong to none.
+          SELECT backend_xmin FROM pg_stat_activity WHERE datname = current_database() OR datname IS NULL
+           UNION ALL
+          SELECT unnest(ARRAY[xmin, catalog_xmin]) FROM pg_replication_slots) AS held (xid)
 ), ledger AS MATERIALIZED (
   SELECT coalesce(jsonb_object_agg(state, rows), '{}') AS attempts_by_state_last_hour,
          coalesce(sum(rows) FILTER (WHERE state = 'DISPATCHED'), 0)::bigint AS dispatched_last_hour,
@@ -51,8 +63,8 @@ SELECT pending.pending, pending.due, pending.leased, pending.expired_leases, pen
        ledger.attempts_by_state_last_hour, ledger.dispatched_last_hour, ledger.failed_last_hour,
        clock.now AS seen_at,
        extract(epoch FROM clock.now - doubt.oldest_began_at)::double precision AS oldest_in_doubt_seconds,
-       leasehold.oldest_xmin_age() AS oldest_xmin_age
-  FROM clock, pending, pending_states, histogram, ledger, doubt;
+       horizon.oldest_xmin_age
+  FROM clock, pending, pending_states, histogram, ledger, doubt, horizon;
 COMMENT ON VIEW leasehold.supervisor IS 'The state of the queue in one row.';
 REVOKE ALL ON leasehold.supervisor FROM PUBLIC;
 GRANT SELECT ON leasehold.supervisor
