@@ -99,9 +99,7 @@ class PostgresReaders(PostgresContracts):
         intents = await self.read_status(found) if found else []
         return Listing(intents[::-1], searched_to)
 
-    async def read_known_keys(
-        self, asked: Collection[tuple[str, str]]
-    ) -> set[tuple[str, str]]:
+    async def read_known_keys(self, asked: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Say which of these (target, key) enqueue_intents would find to be taken, under key_scope
         all: each costs two looks into an index.
         """
