@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
@@ -19,6 +18,8 @@ from leasehold.coordination.advisory_lock import lock_key
 from leasehold.domain.errors import NotLeader
 from leasehold.store.embedded import EmbeddedPostgres
 from tests.engine.test_database_loss import is_back, open_folder, postmaster_of
+from tests.support import cluster as support
+from tests.support.cluster import BY_ROW, always_work, fences, holders, lease
 from tests.support.database import Database
 from tests.support.engine import Engine, until
 from tests.support.outbox import CLUSTER_LEASE, Outbox
@@ -29,7 +30,6 @@ from tests.support.tcp_proxy import TcpProxy
 BY_LOCK = {"elector": "advisory", "schedule_refresh_seconds": "0.2"}
 # As long as the server keeps a session that it does not hear of.
 SHORT = {"cluster_lease_seconds": "2", "cluster_renew_seconds": "0.4"}
-BY_ROW = SHORT | {"cluster_acquire_seconds": "0.5", "schedule_refresh_seconds": "0.2"}
 MANY = 5
 ALL, OF_THE_LOCK = "all its connections", "the one of the lock"
 
@@ -45,16 +45,7 @@ def member(engine, **more):
 
 
 async def leading(engine, **more):
-    worker = member(engine, **more)
-    await worker.logged("schedule_built")
-    return worker
-
-
-def lease(engine):
-    [row] = engine.database.execute(
-        "SELECT * FROM leasehold.leases WHERE lease_name = %s", [CLUSTER_LEASE]
-    )
-    return row
+    return await support.leading(engine, **(BY_LOCK | more))
 
 
 def end_lock_sessions(engine):
@@ -66,46 +57,6 @@ def end_lock_sessions(engine):
         " (SELECT oid FROM pg_database WHERE datname = current_database())",
         [key],
     )
-
-
-def fences(engine):
-    """The epochs under which calls arrived at the gateway, in the order of their arrival."""
-    found = engine.sandbox.record()
-    return [one.fence for one in found if one.kind == "submission"]
-
-
-def holders(engine, ids):
-    return {row["holder"] for one in ids for row in engine.outbox.ledger(one)}
-
-
-@asynccontextmanager
-async def always_work(engine):
-    """Hand in an intent every few milliseconds, so that whoever may call does; all must be done,
-    and no call of an epoch may begin after one of a newer epoch did.
-    """
-    ids = []
-    is_enough = asyncio.Event()
-
-    async def hand_in():
-        while not is_enough.is_set():
-            ids.extend(engine.outbox.enqueue(2, "ledger"))
-            await asyncio.sleep(0.03)
-
-    work = asyncio.create_task(hand_in())
-    try:
-        yield ids
-    finally:
-        is_enough.set()
-        await work
-    await engine.until_status(ids)
-    called = fences(engine)
-    assert called == sorted(called)
-    assert engine.sandbox.effects("keyed").doubled_keys == 0
-    by_epoch = {}
-    for one in ids:
-        for row in engine.outbox.ledger(one):
-            by_epoch.setdefault(row["lease_epoch"], set()).add(row["holder"])
-    assert all(len(found) == 1 for found in by_epoch.values()), by_epoch
 
 
 async def test_killed_leader_is_followed_long_before_its_lease_has_expired(cluster):
@@ -133,19 +84,32 @@ async def test_leader_that_resigns_is_followed_at_once(cluster):
     assert holders(cluster, ids) == {await second.started()}
 
 
-async def test_leader_that_is_slow_is_not_robbed(cluster):
-    slow = await leading(cluster)
-    other = member(cluster)
+@pytest.mark.parametrize(
+    ("point", "terms"),
+    [
+        ("after_claim", {}),
+        ("after_begin", {"key_window_seconds": 3600}),
+        pytest.param("before_begin", {"key_window_seconds": 3600}, marks=pytest.mark.thorough),
+    ],
+)
+async def test_leader_that_stood_still_before_a_call_is_not_robbed_and_goes_on(
+    engine, point, terms
+):
+    engine.publish("ledger", scope="cluster", **terms)
+    slow = member(engine, fault=f"{point}:stop")
+    await slow.logged("schedule_built")
+    ids = engine.outbox.enqueue(3, "ledger")
+    await slow.logged("fault")
+    other = member(engine)
     await other.started()
-    slow.send(SIGSTOP)
-    yield_seconds = lease(cluster)["yield_seconds"]
-    await asyncio.sleep(2 * yield_seconds)  # it begins nothing; nobody else may know that it lives
-    assert not other.lines("leader_acquired")
+    await asyncio.sleep(2 * lease(engine)["yield_seconds"])  # four pings were missed
     slow.send(SIGCONT)
-    ids = cluster.outbox.enqueue(3, "ledger")
-    await cluster.until_status(ids)
-    assert holders(cluster, ids) == {await slow.started()}
-    assert not slow.lines("leader_lost")
+    await engine.until_status(ids)
+    assert {state for one in ids for state in engine.outbox.states(one)} == {"DISPATCHED"}
+    assert holders(engine, ids) == {await slow.started()}
+    assert fences(engine) == [1, 1, 1]
+    assert not slow.lines("leader_steps_down")
+    assert not other.lines("leader_acquired")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ class Trust(Protocol):
         """Whether something new may be begun."""
         ...
 
+    def may_start_later(self, now: float) -> bool:
+        """Whether a renewal may allow what now is not allowed."""
+        ...
+
     def seconds_left(self, now: float) -> float:
         """How much of it is left."""
         ...
@@ -88,6 +92,10 @@ class Held:
     def may_call(self, now: float) -> bool:
         """Whether we may make its call now; one that was made may go on for longer."""
         return not self.is_lost and self.trust.may_start(now)
+
+    def may_call_later(self, now: float) -> bool:
+        """Whether a renewal that is late may allow it yet."""
+        return not self.is_lost and self.trust.may_start_later(now)
 
 
 class Claims:

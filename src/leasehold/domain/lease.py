@@ -79,6 +79,11 @@ class TrustWindow:
         """Whether something new may be begun."""
         return not self.is_over(now)
 
+    def may_start_later(self, now: float) -> bool:
+        """Say no: a claim whose trust has ended is lost, whatever comes later."""
+        del now
+        return False
+
     def covers(self, now: float, seconds: float) -> bool:
         """Whether something that takes this long can still end inside."""
         return now + seconds < self.ends_at

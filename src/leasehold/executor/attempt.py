@@ -3,6 +3,10 @@
 A batch of claims is begun in one call where its contracts ask for that, and then every call runs by
 itself. A call is made only while its claim is trusted, checked right before; whether its result may
 still be written is checked by completion, and by the database.
+
+A leader whose renewal is late may not call now, but may when the next one is answered: what was not
+begun goes back to where it was taken from, to be read anew; what was begun waits, for nobody but us
+can make that call without asking what became of it.
 """
 
 from __future__ import annotations
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
 CANNOT_SERVE_SECONDS = 10.0
 # Beyond a gateway's own time for a call; then it did not keep it.
 CALL_OVERRUN_SECONDS = 2.0
+# How often a call that was begun looks whether a late renewal has come.
+_LOOK_SECONDS = 0.02
 # How much of the observed latency the newest call decides.
 _LATENCY_WEIGHT = 0.05
 
@@ -133,12 +139,13 @@ class Attempts:
             self._give_back([held for held in batch if held.stage is Stage.CLAIMED])
             raise
         self._unbegun -= {asyncio.current_task()}
-        refused: set[int] = set()
-        if must_begin:
-            refused = await self._begin([held for held, _, _ in must_begin])
+        begun = await self._begin([held for held, _, _ in must_begin])
+        not_begun = {id(held) for held, _, _ in must_begin} - begun
         for held, served, step in planned:
             # Meanwhile it may have been given back, by a shutdown that could not wait.
-            if id(held) not in refused and held.stage is Stage.CLAIMED:
+            if id(held) not in not_begun and held.stage is Stage.CLAIMED:
+                if id(held) in begun:
+                    held.stage = Stage.CALLING
                 held.call = asyncio.create_task(self._run(held, served, step))
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
@@ -163,8 +170,16 @@ class Attempts:
                 planned.append((held, served, next_step(claimed, served.contract)))
         return planned
 
-    async def _begin(self, batch: Sequence[Held]) -> set[int]:
-        """Make "about to call" durable. Returns those for which no call may be made."""
+    async def _begin(self, asked: Sequence[Held]) -> set[int]:
+        """Make "about to call" durable. Returns those for which the call may be made."""
+        batch: list[Held] = []
+        for held in asked:
+            if held.may_call(self._claims.clock()):
+                batch.append(held)
+            else:
+                self._do_not_call(held)
+        if not batch:
+            return set()
         try:
             verdicts = await self._fence.begin(batch)
         except Exception as error:  # noqa: BLE001 (whatever it was, no call may be made)
@@ -172,7 +187,7 @@ class Attempts:
             _LOG.warning("begin_failed", worker_id=self._claims.worker_id, error=str(error))
             self._claims.let_go(batch)
             self._trouble(error)
-            return {id(held) for held in batch}
+            return set()
         await self._faults.reach(FaultPoint.AFTER_BEGIN)
         refused = [
             held for held in batch if verdicts[held.claimed.intent_id] is not BeginVerdict.BEGUN
@@ -184,23 +199,40 @@ class Attempts:
                 self._metrics.lease_lost()
         if refused:
             self._claims.let_go(refused)
-        return {id(held) for held in refused}
+        return {id(held) for held in batch} - {id(held) for held in refused}
 
-    async def _run(self, held: Held, served: Served, step: Step) -> None:
-        now = self._claims.clock()
-        if not held.may_call(now):
+    def _do_not_call(self, held: Held) -> None:
+        """Leave it to a renewal that is late, or to whoever comes next."""
+        if held.stage is Stage.CLAIMED and held.may_call_later(self._claims.clock()):
+            _LOG.warning("call_not_made", why="the renewal is late", **self._names(held))
+            self._give_back([held])
+        else:
             _LOG.warning("call_not_made", why="the lease is not trusted", **self._names(held))
             self._claims.let_go([held])
-            if held.is_trusted(now):
-                # Of a leader whose renewal is late. Only a new term tells what has been begun.
-                self._trouble(DatabaseUnavailable("the lease was not renewed in time for a call"))
-            return
-        held.stage = Stage.CALLING
-        held.abort_at = min(
-            held.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
-        )
+
+    async def _late_renewal(self, held: Held) -> None:
+        """Wait for it with a call that was begun, as long as it may come."""
+        while True:
+            now = self._claims.clock()
+            if held.may_call(now) or not held.may_call_later(now):
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _run(self, held: Held, served: Served, step: Step) -> None:
         served.calls += 1
         try:
+            if held.stage is Stage.RECORDING:
+                return  # it was given back before it came to anything
+            if held.stage is Stage.CALLING:
+                await self._late_renewal(held)
+            now = self._claims.clock()
+            if not held.may_call(now):
+                self._do_not_call(held)
+                return
+            held.stage = Stage.CALLING
+            held.abort_at = min(
+                held.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
+            )
             await self._act(held, served, step)
         except Exception as error:  # noqa: BLE001 (a gateway that raises has said nothing)
             _LOG.error("gateway_raised", exc_info=error, **self._names(held))
