@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import json
 import os
-from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from datetime import datetime, timedelta
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGTERM
 
 import pytest
 
 from leasehold.executor.faults import FaultPoint
+from tests.support.cluster import (
+    BY_ROW,
+    always_work,
+    broken,
+    fences,
+    holders,
+    holders_by_epoch,
+    leading,
+    lease,
+)
 from tests.support.engine import until
+from tests.support.outbox import CLUSTER_LEASE
 from tests.support.tcp_proxy import TcpProxy
 
-LEASE_NAME = "submission-manager-executor"
 # A hundred in a long run; each costs about a third of a second.
+WRONG_CLOCK = Path(__file__).parents[1] / "support" / "wrong_clock"
 ELECTIONS = int(os.environ.get("LEASEHOLD_ELECTIONS", "8"))
 # The worker's test visits every point at every run; a leader passes the same ones.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
-CLUSTER = {
-    "cluster_lease_seconds": "2",
-    "cluster_renew_seconds": "0.4",
-    "cluster_acquire_seconds": "0.5",
-    "schedule_refresh_seconds": "0.2",
-}
+# The shortest lease there is, for what has to outlast it.
+SHORT = BY_ROW | {"cluster_lease_seconds": "1", "cluster_renew_seconds": "0.2"}
+SHORT_CALLS = {"call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5}
+# Longer than any test waits: whoever is elected earlier was told.
+FOREVER = {"cluster_lease_seconds": "600", "cluster_acquire_seconds": "600"}
 
 
 @pytest.fixture
@@ -33,28 +45,11 @@ def cluster(engine):
 
 
 def member(engine, **more):
-    return engine.worker(**(CLUSTER | more))
+    return engine.worker(**(BY_ROW | more))
 
 
 def leaders(workers):
     return [worker for worker in workers if worker.lines("leader_acquired")]
-
-
-async def leader_of(workers):
-    return (
-        await until(lambda: leaders(workers), told=lambda: [w.log.read_text() for w in workers])
-    )[0]
-
-
-def lease(engine):
-    [row] = engine.database.execute(
-        "SELECT * FROM leasehold.leases WHERE lease_name = %s", [LEASE_NAME]
-    )
-    return row
-
-
-def holders(engine, ids):
-    return {row["holder"] for one in ids for row in engine.outbox.ledger(one)}
 
 
 async def test_one_of_eight_that_start_at_once_leads_and_it_alone_executes(cluster):
@@ -66,8 +61,7 @@ async def test_one_of_eight_that_start_at_once_leads_and_it_alone_executes(clust
     assert holders(cluster, ids) == {lease(cluster)["holder_id"]}
     assert lease(cluster)["holder_id"] in names
     assert lease(cluster)["lease_epoch"] == 1
-    effects = cluster.sandbox.effects("keyed")
-    assert (effects.effects, effects.doubled_keys) == (20, 0)
+    assert fences(cluster) == [1] * 20
 
 
 async def test_killed_leader_is_replaced_when_its_lease_has_expired(cluster):
@@ -81,10 +75,11 @@ async def test_killed_leader_is_replaced_when_its_lease_has_expired(cluster):
     acquired = second.lines("leader_acquired")[0]
     assert acquired["lease_epoch"] == 2
     assert holders(cluster, ids) == {acquired["holder_id"]}
+    assert set(fences(cluster)) == {2}
 
 
 async def test_nothing_is_executed_without_leadership(cluster):
-    cluster.outbox.call("executor", "acquire_lease", LEASE_NAME, "somebody else", 60)
+    cluster.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "somebody else", 60)
     follower = member(cluster)
     await follower.started()
     [intent_id] = cluster.outbox.enqueue(1, "ledger")
@@ -92,7 +87,7 @@ async def test_nothing_is_executed_without_leadership(cluster):
     await cluster.until_status(cluster.outbox.enqueue(2, "sms"))  # it works, but not on this
     assert cluster.statuses([intent_id]) == ["pending"]
     assert not follower.lines("leader_acquired")
-    cluster.outbox.call("executor", "release_lease", LEASE_NAME, "somebody else", 1)
+    cluster.outbox.call("executor", "release_lease", CLUSTER_LEASE, "somebody else", 1)
     await cluster.until_status([intent_id])
 
 
@@ -105,7 +100,7 @@ async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(clus
     cluster.database.execute(
         "UPDATE leasehold.leases SET holder_id = 'usurper', lease_epoch = lease_epoch + 1,"
         " expires_at = 'infinity', grace_expires_at = 'infinity' WHERE lease_name = %s",
-        [LEASE_NAME],
+        [CLUSTER_LEASE],
     )
     lost = await leader.logged("leader_lost")
     assert lost["lease_epoch"] == acquired["lease_epoch"] == 1
@@ -126,34 +121,68 @@ async def test_leader_picks_up_what_was_handed_in_elsewhere_without_being_told(c
 
 
 async def test_leader_that_resigns_is_followed_at_once(cluster):
-    first = member(cluster, cluster_lease_seconds="60", cluster_renew_seconds="20")
-    await first.logged("schedule_built")
-    second = member(cluster, cluster_lease_seconds="60", cluster_acquire_seconds="0.2")
+    first = await leading(cluster, **(BY_ROW | FOREVER))
+    second = member(cluster, **FOREVER)
     await second.started()
-    first.send(SIGTERM)
-    assert await first.ended() == 0
-    acquired = await second.logged("leader_acquired")
+    await until(lambda: is_listening(cluster, second))
+    async with always_work(cluster):
+        await until(lambda: fences(cluster))
+        first.send(SIGTERM)
+        assert await first.ended() == 0
+        acquired = await second.logged("leader_acquired")
+        await until(lambda: fences(cluster)[-1] == 2)
     assert acquired["lease_epoch"] == 2
-    await cluster.until_status(cluster.outbox.enqueue(3, "ledger"))
+    assert first.lines("leader_steps_down")[0]["why"] == "shutdown"
+
+
+def is_listening(engine, worker):
+    """Whether it would hear of a leader that lets go, and has seen that there is one."""
+    return engine.database.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'",
+        [f"leasehold listener {worker.lines('worker_started')[0]['worker_id']}"[:63]],
+    )
 
 
 async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothing(cluster):
-    cluster.sandbox.dial(latency_ms=1400)
-    sleeper = member(cluster)
-    await sleeper.logged("schedule_built")
-    ids = cluster.outbox.enqueue(4, "ledger")
-    await cluster.until_in_flight(await sleeper.started(), 4)
-    sleeper.send(SIGSTOP)
-    cluster.sandbox.dial()
-    other = member(cluster)
-    acquired = await other.logged("leader_acquired")
-    await cluster.until_status(ids)
+    cluster.publish("ledger", scope="cluster", **SHORT_CALLS)
+    cluster.sandbox.dial(latency_ms=400)
+    ids = cluster.outbox.enqueue(3, "ledger")
+    sleeper = member(cluster, fault="during_call:stop", **SHORT)
+    await sleeper.logged("fault")
     more = cluster.outbox.enqueue(4, "ledger")
+    await until(lambda: fences(cluster) == [1, 1, 1])  # answered, but nobody hears it
+    cluster.sandbox.dial()
+    other = member(cluster, **SHORT)
+    await cluster.until_status([*ids, *more])
     sleeper.send(SIGCONT)
     await sleeper.logged("leader_lost")
-    await cluster.until_status(more)
-    assert holders(cluster, [*ids, *more]) == {acquired["holder_id"]}
-    assert cluster.sandbox.effects("keyed").doubled_keys == 0
+    later = cluster.outbox.enqueue(4, "ledger")
+    await cluster.until_status(later)
+    assert holders(cluster, [*ids, *more, *later]) == {await other.started()}
+    assert fences(cluster) == [1] * 3 + [2] * 11
+
+
+@pytest.mark.parametrize(
+    ("point", "terms"),
+    [
+        ("after_claim", {}),
+        pytest.param("after_begin", {"key_window_seconds": 3600}, marks=pytest.mark.thorough),
+    ],
+)
+async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, point, terms):
+    engine.publish("ledger", scope="cluster", **SHORT_CALLS, **terms)
+    ids = engine.outbox.enqueue(3, "ledger")
+    sleeper = member(engine, fault=f"{point}:stop", **SHORT)
+    await sleeper.logged("fault")
+    other = member(engine, **SHORT)
+    await engine.until_status(ids)
+    sleeper.send(SIGCONT)
+    await sleeper.logged("leader_lost")
+    await until(lambda: len(sleeper.lines("call_not_made")) == 3)
+    later = engine.outbox.enqueue(3, "ledger")
+    await engine.until_status(later)
+    assert set(fences(engine)) == {2}
+    assert holders(engine, later) == {await other.started()}
 
 
 @pytest.mark.parametrize(
@@ -240,8 +269,14 @@ async def test_thousands_of_equal_stamps_are_all_done(cluster):
     assert cluster.sandbox.effects("keyed").effects == 2500
 
 
+def wrong_clock(hours):
+    """Have a process start with a wall clock that is wrong from its first import on."""
+    path = [str(WRONG_CLOCK), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"test_clock_offset": str(3600 * hours), "pythonpath": os.pathsep.join(path)}
+
+
 async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
-    leader = member(cluster, fault="after_complete:wait", test_clock_offset="18000")
+    leader = member(cluster, **wrong_clock(hours=5))
     await leader.started()
     soon, much_later = (
         cluster.outbox.enqueue(1, "ledger", delay_seconds=delay)[0] for delay in (0.3, 3600)
@@ -249,33 +284,27 @@ async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
     await cluster.until_status([soon])
     assert cluster.statuses([much_later]) == ["pending"]
     assert lease(cluster)["expires_at"] > lease(cluster)["renewed_at"]
+    told_at = datetime.fromisoformat(leader.lines("schedule_built")[0]["timestamp"])
+    assert told_at - lease(cluster)["renewed_at"] > timedelta(hours=4), "its clock was right"
 
 
 async def test_every_epoch_of_many_elections_is_used_by_one_holder_only(cluster):
-    workers = [
-        member(cluster, cluster_acquire_seconds="0.05", cluster_lease_seconds="1.6")
-        for _ in range(3)
-    ]
+    workers = [member(cluster, cluster_acquire_seconds="0.05") for _ in range(3)]
     for worker in workers:
         await worker.started()
-    ids = []
-    for _ in range(ELECTIONS):
-        ids += cluster.outbox.enqueue(2, "ledger")
-        epoch = lease(cluster)["lease_epoch"]
-        # As if its holder had been silent for as long as the lease lasts.
-        cluster.database.execute(
-            "UPDATE leasehold.leases SET expires_at = clock_timestamp(),"
-            " grace_expires_at = clock_timestamp() WHERE lease_name = %s",
-            [LEASE_NAME],
-        )
-        await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
-    await cluster.until_status(ids)
-    by_epoch = {}
-    for one in ids:
-        for row in cluster.outbox.ledger(one):
-            by_epoch.setdefault(row["lease_epoch"], set()).add(row["holder"])
-    assert all(len(found) == 1 for found in by_epoch.values())
-    acquired = [line for worker in workers for line in worker.lines("leader_acquired")]
-    epochs = [line["lease_epoch"] for line in acquired]
-    assert len(epochs) == len(set(epochs)) >= ELECTIONS
-    assert cluster.sandbox.effects("keyed").doubled_keys == 0
+    async with always_work(cluster) as ids:
+        for _ in range(ELECTIONS):
+            await until(lambda: fences(cluster)[-1:] == [lease(cluster)["lease_epoch"]])
+            epoch = lease(cluster)["lease_epoch"]
+            with broken(cluster.database, "refresh_schedule", "58030"):
+                await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
+    by_epoch = {
+        line["lease_epoch"]: line["holder_id"]
+        for worker in workers
+        for line in worker.lines("leader_acquired")
+    }
+    assert sum(len(worker.lines("leader_acquired")) for worker in workers) == len(by_epoch)
+    assert set(fences(cluster)) <= by_epoch.keys()
+    assert len(set(fences(cluster))) > ELECTIONS
+    for epoch, found in holders_by_epoch(cluster, ids).items():
+        assert found == {by_epoch[epoch]}

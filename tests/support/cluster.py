@@ -46,7 +46,8 @@ def lease(engine: Engine) -> DictRow:
 
 def fences(engine: Engine) -> list[int | None]:
     """The epochs under which calls arrived at the gateway, in the order of their arrival."""
-    return [one.fence for one in engine.sandbox.record() if one.kind == "submission"]
+    found = [one for one in engine.sandbox.record() if one.kind == "submission"]
+    return [one.fence for one in sorted(found, key=lambda one: one.received_at)]
 
 
 def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:

@@ -152,7 +152,9 @@ class Engine:
         """Start one; `fault` is `<point>:<what happens there>`, see worker_with_fault."""
         module = "leasehold" if fault is None else "tests.support.worker_with_fault"
         more = {
-            name.upper() if name.startswith("test_") else f"LEASEHOLD_{name.upper()}": value
+            name.upper()
+            if name.startswith(("test_", "python"))
+            else f"LEASEHOLD_{name.upper()}": value
             for name, value in environment.items()
         }
         if fault is not None:

@@ -6,10 +6,8 @@ Only here does a process listen to that variable; `leasehold worker` does not.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import signal
-import time
 
 from leasehold.cli.worker import run_worker
 from leasehold.config import read_settings
@@ -49,22 +47,6 @@ class Saboteur:
                 raise ValueError(deed)
 
 
-def set_clock_wrong(offset_seconds: float) -> None:
-    """Let this process's wall clock go wrong by so much, as a machine's may; the monotonic one
-    stays what it is.
-    """
-    right = time.time
-    time.time = lambda: right() + offset_seconds
-
-    class Wrong(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # pyright: ignore[reportIncompatibleMethodOverride]
-            return super().now(tz) + datetime.timedelta(seconds=offset_seconds)
-
-    datetime.datetime = Wrong
-
-
 if __name__ == "__main__":
-    set_clock_wrong(float(os.environ.get("TEST_CLOCK_OFFSET", "0")))
     saboteur = Saboteur(os.environ["TEST_FAULT"])
     event_loop.run(run_worker(read_settings, lambda given: Instance(given, faults=saboteur)))
