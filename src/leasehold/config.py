@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     # How a group elects: by its lease row, or by an advisory lock; its leader pings this often.
     elector: Literal["row", "advisory"] = "row"
     cluster_ping_seconds: float = Field(default=0.3, ge=0.05, le=3600)
+    # How this instance is called in leases, claims, logs and the ledger; None: by its host, its
+    # process and by chance. No two that live at the same time may have the same name.
+    holder_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[!-~]+$")
     # Lead every group from the start, or do not start; by the lease row.
     standalone: bool = False
     # Items in flight in this process; each target's contract bounds its own share.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from datetime import timedelta
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
@@ -304,6 +305,7 @@ async def test_standalone_refuses_to_start_beside_a_leader(cluster, elector):
     assert await refused.ended() != 0
     told = " ".join(refused.log.read_text().split())
     assert "standalone is refused" in told
+    assert re.search(r"where it is dead, wait for the end of its lease in \d+ seconds", told)
     assert await leader.started() in told
     assert lease(cluster)["lease_epoch"] == 1
     ids = cluster.outbox.enqueue(3, "ledger")

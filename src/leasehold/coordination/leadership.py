@@ -78,6 +78,7 @@ class Leadership:
         self.lease_name = lease_name
         self.holder_id = holder_id
         self.seen: Lease | None = None  # the lease as it was last seen, whoever holds it
+        self.seconds_left = 0.0  # of a lease that was another's, when we asked for it
         self._elector = elector
         self._metrics = metrics
         self._begin_tenure = begin_tenure
@@ -194,6 +195,7 @@ class Leadership:
         self.seen = answer.lease
         if not answer.is_ours:
             self._metrics.leader(self.lease_name, is_leader=False)
+            self.seconds_left = max(0.0, answer.seconds_left)
             return Pause(self._until_next_election(answer.seconds_left))
         term = self._term = Term(
             answer.lease,

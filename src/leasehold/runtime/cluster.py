@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.leadership import Leadership
 from leasehold.coordination.service import Pause
 from leasehold.domain.errors import InvalidArgument
+from leasehold.observe.logs import get_logger
 from leasehold.runtime.loop import Loop
 from leasehold.runtime.tenure import LeaderTenure
+from leasehold.runtime.whole_groups import WholeGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from leasehold.coordination.elector import Elector, Term
     from leasehold.coordination.leadership import Tenure
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import ExecutorStore
 
 _JOIN_SECONDS = 5.0
+
+_LOG = get_logger(__name__)
 
 
 class Cluster:
@@ -43,6 +47,7 @@ class Cluster:
         slots: Callable[[], int],
         elector: Callable[[str], Elector],
         faults: Faults,
+        only: Collection[str] | None = None,
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -53,6 +58,7 @@ class Cluster:
         self._slots = slots
         self._elector = elector
         self._faults = faults
+        self._groups = WholeGroups(store, only, holder_id)
         self._leaderships: dict[str, Leadership] = {}
         self._loops: dict[str, Loop] = {}
         self._tenures: dict[str, LeaderTenure] = {}
@@ -97,6 +103,15 @@ class Cluster:
             raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
         return leadership.require_lease()
 
+    async def require_whole_groups(self) -> None:
+        """Refuse to start where a part of a group would be led and the rest left undone."""
+        await self._groups.require()
+
+    def apply(self) -> None:
+        """Let a change of the concurrency reach the terms that run."""
+        for tenure in self._tenures.values():
+            tenure.set_slots(self._slots())
+
     async def stand_alone(self) -> None:
         """Lead every group from now on, or refuse where somebody else does."""
         for lease_name in sorted(self.lease_names):
@@ -105,8 +120,10 @@ class Cluster:
             if not leadership.is_leader:
                 holder_id = leadership.seen.holder_id if leadership.seen else "somebody else"
                 raise InvalidArgument(
-                    f"standalone is refused: {holder_id} leads {lease_name!r}; stop it first, or "
-                    "start this instance without --standalone, as one among others"
+                    f"standalone is refused: {holder_id} leads {lease_name!r}; stop it first, or, "
+                    f"where it is dead, wait for the end of its lease in "
+                    f"{leadership.seconds_left:.0f} seconds, or start this instance without "
+                    "--standalone, as one among others"
                 )
             self._loops[lease_name] = Loop(leadership, self._holder_id)
 
@@ -118,12 +135,20 @@ class Cluster:
             self._loops[lease_name] = Loop(leadership, self._holder_id)
         for lease_name in self._leaderships.keys() - wanted:
             await self._withdraw(lease_name, self._timings().shutdown_seconds)
+        await self._groups.look()
         return Pause(self._timings().contracts_seconds)
 
     async def resign(self) -> None:
         """End every term in order, so that others lead at once."""
         seconds = self._timings().shutdown_seconds
-        await asyncio.gather(*(self._withdraw(name, seconds) for name in list(self._leaderships)))
+        names = list(self._leaderships)
+        ends = await asyncio.gather(
+            *(self._withdraw(name, seconds) for name in names), return_exceptions=True
+        )
+        for name, error in zip(names, ends, strict=True):
+            # The lease of this one expires by itself; the others' must not wait for that.
+            if isinstance(error, BaseException):
+                _LOG.error("resignation_failed", lease_name=name, exc_info=error)
 
     def _leadership(self, lease_name: str) -> Leadership:
         return Leadership(

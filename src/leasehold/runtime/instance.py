@@ -75,7 +75,7 @@ class Instance:
         environment: Mapping[str, str] = os.environ,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        self.worker_id = new_worker_id()
+        self.worker_id = settings.holder_id or new_worker_id()
         self.metrics = metrics or Metrics(self.worker_id)
         self._settings = settings
         self._environment = environment
@@ -130,6 +130,7 @@ class Instance:
             lambda: self._settings.concurrency,
             self._elector,
             faults,
+            settings.targets,
         )
         self._presence = Presence(
             self._store, self.worker_id, self.timings, self._role, self._detail
@@ -159,6 +160,7 @@ class Instance:
         """Take over timings and concurrency while running."""
         self._settings = settings
         self._claims.slots = settings.concurrency
+        self.cluster.apply()
         for service in (self._renewal, self._reaper, self._targets, self._executor):
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
@@ -192,6 +194,7 @@ class Instance:
         try:
             await self._targets.start()
             await self._cluster_targets.start()
+            await self.cluster.require_whole_groups()
             if not self._settings.reaper:
                 await require_other_reaper(self._store, self.worker_id)
             await self._prepare_elections()
@@ -253,7 +256,9 @@ class Instance:
             services.append(QueueWatch(self._store, self.metrics))
         if self._settings.listen and not self._settings.through_pooler:
             address = self._settings.required_database_url()
-            self._listener = Listener(address, [self._executor, self.cluster], self.worker_id)
+            self._listener = Listener(
+                address, [self._executor, self.cluster], self.worker_id, self._role
+            )
             services.append(self._listener)
         return services
 

@@ -81,6 +81,11 @@ class LeaderTenure:
         """How much is being worked on."""
         return len(self._claims)
 
+    def set_slots(self, slots: int) -> None:
+        """Work on so many at once from now on."""
+        self._claims.slots = slots
+        self.executor.wake.set()
+
     async def finish(self, seconds: float) -> None:
         """Start nothing more; let what was started end and be written, for this long at most."""
         self._attempts.close()

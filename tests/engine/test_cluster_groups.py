@@ -1,0 +1,190 @@
+"""A group of targets and its one leader: what it serves, what it says of itself, how it is set."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from leasehold import Instance, read_settings
+from leasehold.coordination.row_lease import RowLease
+from leasehold.domain.timing import Timings
+from leasehold.executor import scheduled
+from leasehold.runtime import listener
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.cluster import BY_ROW, fences, leading, lease, told
+from tests.support.engine import until
+from tests.support.outbox import CLUSTER_LEASE
+from tests.support.serving import Serving
+from tests.support.tcp_proxy import TcpProxy
+
+BAD_GATEWAY = {"kind": "python", "function": "no_such_module:submit"}
+
+
+@pytest.fixture
+def group(engine):
+    """Two targets under one lease."""
+    for target in ("ledger", "book"):
+        engine.publish(target, scope="cluster")
+    return engine
+
+
+def settings_of(engine, url=None, **more):
+    given = {"cluster_lease_seconds": 60, "schedule_refresh_seconds": 0.1, "contracts_seconds": 0.1}
+    url = url or engine.database.url_as("executor")
+    return read_settings(database_url=url, lease_seconds=30, **(given | more))
+
+
+async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(group):
+    group.publish("sms")
+    worker = group.worker(targets='["ledger", "sms"]', **BY_ROW)
+    assert await worker.ended() != 0
+    said = " ".join(worker.log.read_text().split())
+    assert (
+        f"the group '{CLUSTER_LEASE}' would be served in part: book would not be executed" in said
+    )
+    assert not worker.lines("leader_acquired")
+
+
+async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_ones(group):
+    leader = await leading(group, targets='["ledger", "book"]', **BY_ROW)
+    assert not leader.lines("group_served_in_part")
+    group.publish("annex", scope="cluster")
+    said = await leader.logged("group_served_in_part")
+    assert said["level"] == "error"
+    assert (said["lease_name"], said["not_executed"]) == (CLUSTER_LEASE, ["annex"])
+    await group.until_status(group.outbox.enqueue(2, "book"))
+    assert len(leader.lines("group_served_in_part")) == 1
+
+
+async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(group):
+    group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
+    leader = await leading(group, **BY_ROW)
+    [said] = told(leader, "target_not_served", target="book")
+    assert said["level"] == "error"
+    [stuck] = group.outbox.enqueue(1, "book")
+    await group.until_status(group.outbox.enqueue(2, "ledger"))
+    assert group.statuses([stuck]) == ["pending"]
+    assert not leader.lines("leader_steps_down")
+
+
+async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
+    await leading(group, holder_id="sm-01", **BY_ROW)
+    assert lease(group)["holder_id"] == "sm-01"
+
+    def heartbeat():
+        return group.database.execute("SELECT * FROM leasehold.leader_heartbeat")
+
+    [first] = await until(heartbeat)
+    assert (first["lease_name"], first["instance_id"], first["lease_epoch"]) == (
+        CLUSTER_LEASE,
+        "sm-01",
+        1,
+    )
+    assert first["detail"] == {"in_flight": 0, "slots": 10}
+    await until(lambda: heartbeat()[0]["last_seen_at"] > first["last_seen_at"])
+
+
+async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
+    monkeypatch.setattr(scheduled, "RECONCILE_SECONDS", 0.3)
+    async with Instance(settings_of(group)) as instance:
+
+        def missed():
+            labels = {"worker_id": instance.worker_id, "lease_name": CLUSTER_LEASE}
+            return instance.metrics.registry.get_sample_value(
+                "leasehold_schedule_missed_total", labels
+            )
+
+        await group.until_status(group.outbox.enqueue(2, "ledger"))
+        assert missed() == 0
+        # As no writer can: behind a horizon that has passed.
+        with group.database.connect(autocommit=False) as writer:
+            entries = json.dumps([{"target": "ledger", "payload": 1}])
+            [row] = writer.execute(
+                "SELECT intent_id FROM leasehold.enqueue_intents(%s)", [entries]
+            ).fetchall()
+            writer.execute(
+                "UPDATE leasehold.outbox_pending SET last_modified_at = last_modified_at"
+                " - interval '1 hour' WHERE intent_id = %s",
+                [row["intent_id"]],
+            )
+        await group.until_status([row["intent_id"]])
+        assert missed() == 1
+
+
+async def test_leader_works_on_as_many_at_once_as_it_is_told_while_it_runs(group):
+    settings = settings_of(group, concurrency=2)
+    async with Instance(settings) as instance:
+        await group.until_status(group.outbox.enqueue(1, "ledger"))
+        group.sandbox.dial(latency_ms=300)
+        instance.apply(settings.model_copy(update={"concurrency": 10}))
+        ids = group.outbox.enqueue(10, "ledger")
+        await until(lambda: instance.cluster.in_flight > 2)
+        await group.until_status(ids)
+
+
+async def test_intent_that_a_follower_took_is_executed_by_the_leader_at_its_next_refresh(
+    group, tmp_path
+):
+    """Nobody tells it, and a look at everything comes later than any test waits for."""
+    leader = await leading(group, listen="false", **(BY_ROW | {"schedule_refresh_seconds": "1"}))
+    follower = Serving(group.database, tmp_path / "serving.log", **BY_ROW)
+    try:
+        async with await follower.client() as client:
+            intent = {"target": "ledger", "payload": {"amount": "1"}, "idempotency_key": "order"}
+            answer = await client.post("/v1/intents", json=intent)
+            ready = (await client.get("/readyz")).json()
+        assert answer.status_code == 201, answer.text
+        assert ready["scopes"][f"cluster/{CLUSTER_LEASE}"]["mode"] == "follower"
+        intent_id = answer.json()["intent_id"]
+        await group.until_status([intent_id])
+        [row] = group.outbox.ledger(intent_id)
+        assert row["holder"] == await leader.started()
+        assert fences(group) == [1]
+    finally:
+        follower.close()
+
+
+@pytest.mark.parametrize("trouble", ["cut", "blackhole"])
+async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
+    group, caplog, monkeypatch, trouble
+):
+    monkeypatch.setattr(listener, "LISTEN_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "_ANSWER_SECONDS", 0.3)
+    group.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "the leader", 60)
+    url = group.database.url_as("executor")
+    async with (
+        TcpProxy(url, b"leasehold listener") as proxy,
+        Instance(settings_of(group, proxy.through(url))) as instance,
+    ):
+        await until(
+            lambda: group.database.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'leasehold listener%%'"
+                " AND state = 'idle' AND datname = current_database()"
+            )
+        )
+        await until(lambda: [one for one in instance.cluster.leaderships if one.seen])
+        getattr(proxy, trouble)()
+        await until(lambda: "listening_failed" in caplog.text)
+        [said] = [record for record in caplog.records if "listening_failed" in record.getMessage()]
+        assert said.levelname == "ERROR"
+        assert "role=follower" in said.getMessage()
+        assert "which work is due and which lease is free" in said.getMessage()
+
+
+async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_settings_changed(group):
+    timings = [Timings(cluster_lease_seconds=30)]
+    settings = settings_of(group)
+    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
+        elector = RowLease(store, CLUSTER_LEASE, "holder", lambda: timings[-1])
+        answer = await elector.acquire()
+        with group.database.connect(autocommit=False) as other:
+            other.execute("SELECT 1 FROM leasehold.leases FOR UPDATE")
+            renewal = asyncio.create_task(elector.renew(answer.lease))
+            await asyncio.sleep(0.1)
+            timings.append(Timings(cluster_lease_seconds=600))
+        renewed = await renewal
+    assert (renewed.trust_seconds, renewed.start_seconds) == (30, 30)
+    assert renewed.expires_at == lease(group)["expires_at"]
+    assert (renewed.expires_at - lease(group)["renewed_at"]).total_seconds() == 30
