@@ -233,8 +233,8 @@ async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
     assert lease(cluster)["yield_seconds"] is None
 
 
-@pytest.mark.thorough
-async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path):
+@pytest.mark.parametrize("elector", ["row", pytest.param("advisory", marks=pytest.mark.thorough)])
+async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path, elector):
     folder = open_folder()
     binaries = next(iter(available_binaries().values()))
     try:
@@ -243,7 +243,7 @@ async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path):
             database = Database(server, server.create_database())
             engine = Engine(database, Outbox(database), sandbox, tmp_path)
             try:
-                await restart_under(engine, postgres, folder)
+                await restart_under(engine, postgres, folder, elector)
             finally:
                 engine.close()
                 server.close()
@@ -254,15 +254,17 @@ async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def restart_under(engine, postgres, folder):
+async def restart_under(engine, postgres, folder, elector):
     engine.publish("ledger", scope="cluster")
-    first = await leading(engine)
-    second = member(engine)
+    settings = BY_ROW if elector == "row" else BY_LOCK
+    first = await support.leading(engine, **settings)
+    second = engine.worker(**settings)
     await second.started()
     ids = engine.outbox.enqueue(20, "ledger")
     await until(lambda: fences(engine))
     os.kill(postmaster_of(folder), SIGINT)
-    await first.logged("leader_lost")
+    lost = await first.logged("leader_lost")
+    assert lost["why"] != "shutdown"
     await asyncio.to_thread(postgres.ensure_running)
     engine.outbox = Outbox(engine.database)
     await until(lambda: is_back(engine))

@@ -114,6 +114,13 @@ async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(c
     assert failed["sql_error"].startswith("DataCorrupted: broken")
 
 
+def is_waiting_to_begin(engine):
+    return engine.database.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND query LIKE '%%begin_leased_attempts%%' AND datname = current_database()"
+    )
+
+
 async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(cluster):
     """To begin waits for the row while a refresh fails; then it may go on, but nobody leads."""
     slow = {"lock_seconds": "8", "statement_seconds": "9"}
@@ -123,12 +130,7 @@ async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(clus
     other.execute(
         "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE", [intent_id]
     )
-    await until(
-        lambda: cluster.database.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND query LIKE '%%begin_leased_attempts%%' AND datname = current_database()"
-        )
-    )
+    await until(lambda: is_waiting_to_begin(cluster))
     with broken(cluster.database, "refresh_schedule", "58030"):
         await leader.logged("leader_steps_down")
         assert not leader.lines("leader_lost")  # one of its calls has not ended
@@ -192,3 +194,28 @@ async def test_leader_tells_of_its_renewal_with_the_new_expiry(cluster):
     assert datetime.fromisoformat(renewed["expires_at"]) > datetime.fromisoformat(
         acquired["expires_at"]
     )
+
+
+def lost_leases(instance):
+    return instance.metrics.registry.get_sample_value(
+        "leasehold_lease_lost_total", {"worker_id": instance.worker_id}
+    )
+
+
+async def test_only_what_was_lost_is_counted_as_lost(cluster):
+    async with Instance(settings_of(cluster)) as instance:
+        leadership = await leading_here(instance)
+        [intent_id] = cluster.outbox.enqueue(1, "ledger", delay_seconds=0.4)
+        with cluster.database.connect(autocommit=False) as other:
+            other.execute(
+                "UPDATE leasehold.outbox_pending SET due_at = due_at + interval '1 hour'"
+                " WHERE intent_id = %s",
+                [intent_id],
+            )
+            await until(lambda: is_waiting_to_begin(cluster))
+        await until(lambda: not instance.cluster.in_flight)
+        assert lost_leases(instance) == 0, "it was not due any more, and nobody took it from us"
+        leadership.step_down(leadership.term, DatabaseUnavailable("a test"))
+        await until(lambda: lost_leases(instance) == 1)
+        await leading_here(instance)
+    assert lost_leases(instance) == 1, "it let go by itself"
