@@ -256,6 +256,7 @@ class ItemMachine(RuleBasedStateMachine):
         if "not_begun" in verdicts.values():
             expect(rows, "P7003")
             return
+        expect(rows if isinstance(rows, str) else None, None)
         written = {
             intent_id: self.model.append(self.model.items[intent_id], state, retry_after)
             for intent_id, verdict in verdicts.items()

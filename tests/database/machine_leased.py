@@ -60,7 +60,8 @@ class Machine(ItemMachine):
     @rule(holder=holders, grace=graces)
     def acquire(self, holder: str, grace: int) -> None:
         name = self.cluster_lease
-        is_free, in_flight = self.model.is_free(name), self.model.in_flight(name)
+        is_free = self.model.is_free(name)
+        in_flight = [*self.model.in_flight(name), *self.model.called(name)]
         if is_free:
             self.grants.append(self.model.take(name, holder, grace))
         rows = self.call(
@@ -154,6 +155,29 @@ class Machine(ItemMachine):
                 item = self.model.items[intent_id]
                 item.begun, item.begun_epoch = True, grant.epoch
                 item.first_tried = self.model.now if item.first_tried is None else item.first_tried
+
+    @rule(which=which_one, intents=picks, is_more=st.booleans())
+    def hand_out(self, which: int, intents: list[int], is_more: bool) -> None:
+        """Called all together; beside what was called before, or now that it has ended."""
+        grant = self.picked_grant(which)
+        ids = self.picked_items(intents, grant)
+        due = {
+            intent_id: len(item.states) + 1
+            for intent_id in ids
+            if (item := self.model.items.get(intent_id)) and item.is_pending
+            if item.lease_name == grant.name and not item.begun and item.due <= self.model.now
+        }
+        before = self.model.marks.get(grant.name, {})
+        fence = (grant.name, grant.holder, grant.epoch)
+        rows = self.call(
+            "executor", "hand_out_scheduled", *fence, ids, list(before) if is_more else []
+        )
+        if not self.is_kept(grant, in_grace=False):
+            expect(rows, "P7002")
+            return
+        expect({row["intent_id"]: row["attempt_no"] for row in rows}, due)
+        marked = {one: no for one, no in due.items() if self.model.items[one].is_marked_when_called}
+        self.model.marks[grant.name] = (before if is_more else {}) | marked
 
     @rule(which=which_one, intents=picks, state=reports, retry_after=units)
     def record(self, which: int, intents: list[int], state: str, retry_after: int) -> None:
@@ -271,7 +295,7 @@ class Machine(ItemMachine):
     def resolve_verdict(self, item: Item, state: str) -> str:
         if not item.is_pending:
             return "already_terminal"
-        if item.begun or item.claim is not None:
+        if self.model.is_in_flight(item):
             return "in_flight"
         if item.last_state not in UNCERTAIN:
             return "not_in_doubt"

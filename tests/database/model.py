@@ -110,6 +110,13 @@ class Item:
         return self.last_state not in TERMINAL
 
     @property
+    def is_marked_when_called(self) -> bool:
+        """The others are begun one by one, or only asked about."""
+        terms = self.terms
+        is_repeatable = terms.guarantee in ("keyed", "fenced") and terms.key_window is None
+        return is_repeatable and self.last_state != "SUBMITTED"
+
+    @property
     def status(self) -> str:
         match self.last_state:
             case "DISPATCHED":
@@ -134,6 +141,8 @@ class Model:
         self.now = 0
         self.items: dict[UUID, Item] = {}
         self.leases: dict[str, Lease] = {}
+        # Under each lease: which attempt of which intent may be being called.
+        self.marks: dict[str, dict[UUID, int]] = {}
 
     # What is possible now.
 
@@ -182,6 +191,15 @@ class Model:
             item
             for item in self.items.values()
             if item.is_pending and item.lease_name == lease_name and item.begun
+        ]
+
+    def called(self, lease_name: str) -> list[Item]:
+        """What was handed out under a lease and may be being called, without having been begun."""
+        return [
+            item
+            for intent_id, attempt_no in self.marks.get(lease_name, {}).items()
+            if (item := self.items[intent_id]).is_pending and not item.begun
+            if attempt_no == len(item.states) + 1
         ]
 
     def is_free(self, lease_name: str) -> bool:
@@ -247,10 +265,17 @@ class Model:
             return "not_found"
         return "not_begun" if is_unbegun_call(item, state) else "applied"
 
+    def is_in_flight(self, item: Item) -> bool:
+        return (
+            item.begun
+            or item.claim is not None
+            or (item.lease_name is not None and item in self.called(item.lease_name))
+        )
+
     def cancel_verdict(self, item: Item) -> str:
         if not item.is_pending:
             return self.absence(item)
-        if item.begun or item.claim is not None:
+        if self.is_in_flight(item):
             return "in_flight"
         return {"IN_DOUBT": "in_doubt", "SUBMITTED": "confirming"}.get(
             item.last_state or "", "cancelled"
@@ -265,7 +290,7 @@ class Model:
 
     def take(self, name: str, holder: str, grace: int) -> Grant:
         """Give a free lease to a holder; calls of the one before are in doubt from now on."""
-        for item in self.in_flight(name):
+        for item in [*self.in_flight(name), *self.called(name)]:
             self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
         lease = self.leases.setdefault(name, Lease())
         lease.holder, lease.epoch = holder, lease.epoch + 1

@@ -60,6 +60,11 @@ CHANGED = {
         r"PERFORM leasehold\.doubt_begun_calls\(.*?\);",
         "",
     ),
+    "a takeover forgets the calls that were handed out": (
+        "doubt_begun_calls",
+        r"OR call\.intent_id IS NOT NULL",
+        "",
+    ),
     "a stream is begun out of order": (
         "begin_leased_attempts",
         r"earlier\.stream_seq < p\.stream_seq",

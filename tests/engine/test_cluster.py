@@ -160,6 +160,8 @@ async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothin
     await cluster.until_status(later)
     assert holders(cluster, [*ids, *more, *later]) == {await other.started()}
     assert fences(cluster) == [1] * 3 + [2] * 11
+    # Each try has its row, also those of which nobody heard.
+    assert all(cluster.outbox.states(one) == ["IN_DOUBT", "DISPATCHED"] for one in ids)
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,13 @@ def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:
 
 
 def holders_by_epoch(engine: Engine, ids: Sequence[UUID]) -> dict[int, set[str]]:
-    """Who wrote under which epoch, by the ledger."""
+    """Who wrote under which epoch, by the ledger. What a takeover writes of the one before it
+    stands in that one's name, but is not by it.
+    """
     rows = engine.database.execute(
         "SELECT lease_epoch, array_agg(DISTINCT holder) AS holders FROM leasehold.outbox_attempts"
-        " WHERE intent_id = ANY (%s) GROUP BY lease_epoch",
+        " WHERE intent_id = ANY (%s) AND reason IS DISTINCT FROM 'lease_taken_over'"
+        " GROUP BY lease_epoch",
         [list(ids)],
     )
     return {row["lease_epoch"]: set(row["holders"]) for row in rows}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import IntentId
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
@@ -111,6 +112,16 @@ class ScheduledExecutor:
             self._not_before[intent_id] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
             self.wake.set()
+
+    async def leave(self) -> None:
+        """Tell the database what is still in flight, so that a successor doubts only that."""
+        try:
+            await self._store.hand_out_scheduled(
+                self._term.lease, [], [held.claimed.intent_id for held in self._claims.all()]
+            )
+        except LeaseholdError as error:
+            # More is doubted than need be; nothing is lost by that.
+            _LOG.warning("calls_not_unmarked", lease_name=self._term.lease.name, error=str(error))
 
     async def step(self) -> Pause:
         """Learn what changed, and start what is due."""
@@ -262,11 +273,12 @@ class ScheduledExecutor:
         rows = self._schedule.take(now, self._rooms(), free)
         if not rows or self._term.is_over(now):
             return False
+        in_flight = list(self._taken)
         for row in rows:
             self._taken[row.intent_id] = row
         try:
-            found = await self._store.refresh_content(
-                self._term.lease, [row.intent_id for row in rows]
+            found = await self._store.hand_out_scheduled(
+                self._term.lease, [row.intent_id for row in rows], in_flight
             )
         except BaseException:
             for row in rows:

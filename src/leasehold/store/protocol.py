@@ -175,10 +175,12 @@ class ExecutorStore(ContractStore, Protocol):
         """Read what is to be done next: so many of each target and priority, or of each stream."""
         ...
 
-    async def refresh_content(
-        self, lease: Lease, intent_ids: Sequence[IntentId]
+    async def hand_out_scheduled(
+        self, lease: Lease, intent_ids: Sequence[IntentId], in_flight: Sequence[IntentId]
     ) -> list[intent.Claimed]:
-        """Read what calls need under a lease; what is not to be called now is left out."""
+        """Get what calls need under a lease, and mark them as in flight beside those that are;
+        what is not to be called now is left out.
+        """
         ...
 
     async def begin_leased_attempts(

@@ -81,16 +81,19 @@ class PostgresSchedule:
             limit,
         )
 
-    async def refresh_content(self, lease: Lease, intent_ids: Sequence[IntentId]) -> list[Claimed]:
-        """Read what calls need; what is not to be called now is left out."""
+    async def hand_out_scheduled(
+        self, lease: Lease, intent_ids: Sequence[IntentId], in_flight: Sequence[IntentId]
+    ) -> list[Claimed]:
+        """Get what calls need, and mark them as in flight beside those that are."""
         return await self._calls.rows(
             _under_lease,
             "SELECT intent_id, last_state, target, contract_version, attempt_no, reference,"
             "       priority, submission_key, payload, body, content_type, metadata, trace_context,"
             "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
-            "  FROM leasehold.refresh_content(%s, %s, %s, %s::uuid[])",
+            "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
             *fence(lease),
             list(intent_ids),
+            list(in_flight),
             lease_name=lease.name,
         )
 

@@ -1,24 +1,23 @@
 -- Cancel an intent that no call was made for, in an operator's name: a CANCELLED row on the ledger.
 -- Verdicts: cancelled; in_flight (someone holds it or has begun a call: try again later); in_doubt or
 -- confirming (a call may have had its effect: resolve_intent instead); already_terminal; not_found.
--- Locks: the pending row; then looks at the clock. Raises: 22023.
+-- Locks: as lock_for_intervention; then looks at the clock. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.cancel_intent(p_intent_id uuid, p_operator text, p_note text)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
-  v_pending leasehold.outbox_pending;
+  v_held record;
   v_now timestamptz;
 BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
-  SELECT * INTO v_pending FROM leasehold.outbox_pending WHERE intent_id = p_intent_id FOR UPDATE;
+  SELECT * INTO v_held FROM leasehold.lock_for_intervention(p_intent_id);
   v_now := leasehold.announce_change();
-  IF v_pending.intent_id IS NULL THEN
+  IF (v_held.pending).intent_id IS NULL THEN
     RETURN leasehold.absence(p_intent_id);
-  ELSIF v_pending.begun_at IS NOT NULL OR v_pending.claimed_by IS NOT NULL THEN
-    -- Also when the claim has expired: repair must put its own row on the ledger first.
+  ELSIF v_held.is_in_flight THEN
     RETURN 'in_flight';
-  ELSIF v_pending.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN
-    RETURN CASE v_pending.last_state WHEN 'IN_DOUBT' THEN 'in_doubt' ELSE 'confirming' END;
+  ELSIF (v_held.pending).last_state IN ('IN_DOUBT', 'SUBMITTED') THEN
+    RETURN CASE (v_held.pending).last_state WHEN 'IN_DOUBT' THEN 'in_doubt' ELSE 'confirming' END;
   END IF;
   PERFORM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, 'CANCELLED', p_operator, 'cancelled_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,

@@ -1,27 +1,34 @@
--- Put every call that was begun under this lease in doubt: one IN_DOUBT row each, in the name of the
--- holder who began it. They are as many as that holder had in flight.
--- Locks: the begun rows, by id, after the lease row that the caller holds. Raises: nothing.
+-- Put every call that may be in flight under this lease in doubt: one IN_DOUBT row each, in the name of the
+-- holder who began it. Those are the rows that it begun one by one, and the calls that it marked all
+-- together (scheduled_calls) and whose attempt is not on the ledger yet.
+-- Locks: these rows, by id, after the lease row that the caller holds. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.doubt_begun_calls(p_lease_name text, p_replaced_holder text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
+  v_marked leasehold.scheduled_calls;
   v_ids uuid[];
   v_now timestamptz;
   v_outcomes leasehold.outcome[];
 BEGIN
-  v_ids := ARRAY(SELECT intent_id FROM leasehold.outbox_pending
-                  WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL
-                  ORDER BY intent_id FOR UPDATE);
-  IF cardinality(v_ids) = 0 THEN
+  SELECT * INTO v_marked FROM leasehold.scheduled_calls WHERE lease_name = p_lease_name;
+  v_ids := v_marked.intent_ids || ARRAY(SELECT intent_id FROM leasehold.outbox_pending
+                                         WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL);
+  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
+  IF NOT FOUND THEN
     RETURN;
   END IF;
   v_now := leasehold.announce_change();
   SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', p_replaced_holder, 'lease_taken_over', NULL,
-                        p_lease_name, p.begun_epoch, NULL, NULL,
+                        p_lease_name, coalesce(p.begun_epoch, v_marked.lease_epoch), NULL, NULL,
                         'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome)
     INTO v_outcomes
-    FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) AND p.begun_epoch IS NOT NULL;
-  PERFORM leasehold.append_attempts(v_outcomes, v_now, 'none');
+    FROM leasehold.outbox_pending p
+    LEFT JOIN unnest(v_marked.intent_ids, v_marked.attempt_numbers) AS call (intent_id, attempt_no)
+      ON call.intent_id = p.intent_id AND call.attempt_no = p.attempt_count + 1
+   WHERE p.intent_id = ANY (v_ids) AND p.lease_name = p_lease_name
+     AND (p.begun_epoch IS NOT NULL OR call.intent_id IS NOT NULL);
+  PERFORM leasehold.append_attempts(coalesce(v_outcomes, '{}'), v_now, 'none');
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.doubt_begun_calls(text, text) FROM PUBLIC;

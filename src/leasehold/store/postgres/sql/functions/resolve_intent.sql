@@ -4,14 +4,14 @@
 --   RETRYABLE    it had none, and is to be tried again now
 -- Verdicts: resolved; in_flight (someone is asking about it right now); not_in_doubt; already_terminal;
 -- not_found.
--- Locks: the pending row; then looks at the clock.
+-- Locks: as lock_for_intervention; then looks at the clock.
 -- Raises: P7003 for any other state, P7004 for RETRYABLE when no attempt is left, 22023.
 CREATE OR REPLACE FUNCTION leasehold.resolve_intent(
   p_intent_id uuid, p_state text, p_operator text, p_note text, p_reference text DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
-  v_pending leasehold.outbox_pending;
+  v_held record;
   v_now timestamptz;
   v_written record;
 BEGIN
@@ -22,13 +22,13 @@ BEGIN
       USING ERRCODE = 'P7003', HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE.';
   END IF;
 
-  SELECT * INTO v_pending FROM leasehold.outbox_pending WHERE intent_id = p_intent_id FOR UPDATE;
+  SELECT * INTO v_held FROM leasehold.lock_for_intervention(p_intent_id);
   v_now := leasehold.announce_change();
-  IF v_pending.intent_id IS NULL THEN
+  IF (v_held.pending).intent_id IS NULL THEN
     RETURN leasehold.absence(p_intent_id);
-  ELSIF v_pending.begun_at IS NOT NULL OR v_pending.claimed_by IS NOT NULL THEN
+  ELSIF v_held.is_in_flight THEN
     RETURN 'in_flight';
-  ELSIF v_pending.last_state IS NULL OR v_pending.last_state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN
+  ELSIF (v_held.pending).last_state IS NULL OR (v_held.pending).last_state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN
     RETURN 'not_in_doubt';
   END IF;
 

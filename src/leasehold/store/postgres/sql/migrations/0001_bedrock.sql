@@ -387,6 +387,30 @@ COMMENT ON TABLE leasehold.leader_heartbeat IS
 GRANT SELECT ON leasehold.leader_heartbeat
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
+-- What the holder of a lease may be calling right now, all in one row: so a leader's calls are known to the
+-- database without a write for each of them. Whoever takes the lease over puts them in doubt. What must be
+-- begun one by one (begin_leased_attempts) is not here.
+CREATE TABLE leasehold.scheduled_calls (
+  lease_name text COLLATE "C" NOT NULL,
+  lease_epoch bigint NOT NULL,
+  intent_ids uuid[] NOT NULL,
+  attempt_numbers integer[] NOT NULL,
+
+  CONSTRAINT scheduled_calls_pkey PRIMARY KEY (lease_name),
+  CONSTRAINT scheduled_calls_numbered CHECK (cardinality(intent_ids) = cardinality(attempt_numbers))
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Ids are random: to compress them is lost time.
+ALTER TABLE leasehold.scheduled_calls ALTER COLUMN intent_ids SET STORAGE EXTERNAL;
+
+COMMENT ON TABLE leasehold.scheduled_calls IS
+  'Which calls the holder of a cluster lease may have in flight, under which epoch; one row per lease.';
+COMMENT ON COLUMN leasehold.scheduled_calls.attempt_numbers IS
+  'Of each intent the attempt that its call is: once that is on the ledger, the call is no longer in flight.';
+
+GRANT SELECT ON leasehold.scheduled_calls
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
 -- The next nonce of each account on each chain, allocated under this row's lock.
 CREATE TABLE leasehold.chain_accounts (
   chain text COLLATE "C" NOT NULL,

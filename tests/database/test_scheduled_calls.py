@@ -1,0 +1,167 @@
+"""A leader's calls are marked all together; whoever takes its lease over puts them in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.holders import take
+from tests.support.racing import refused
+
+
+@pytest.fixture
+def leader(outbox):
+    outbox.publish(scope="cluster")
+    outbox.publish("careful", scope="cluster", guarantee="blind")
+    return take(outbox)
+
+
+def hand_out(holder, ids, in_flight=()):
+    rows = holder.call("hand_out_scheduled", *holder.fence, list(ids), list(in_flight))
+    return {row["intent_id"]: row["attempt_no"] for row in rows}
+
+
+def successor(outbox, leader):
+    outbox.expire_lease(leader.lease_name)
+    return take(outbox, "holder-2")
+
+
+def states(outbox, intent_id):
+    return [(row["attempt_no"], row["state"], row["holder"]) for row in outbox.ledger(intent_id)]
+
+
+def test_call_in_flight_at_a_takeover_leaves_a_row_and_is_made_again(outbox, leader):
+    [called] = outbox.enqueue(1)
+    [waiting] = outbox.enqueue(1)
+    assert hand_out(leader, [called]) == {called: 1}
+    heir = successor(outbox, leader)
+    assert states(outbox, called) == [(1, "IN_DOUBT", "holder-1")]
+    [row] = outbox.ledger(called)
+    assert (row["reason"], row["lease_epoch"]) == ("lease_taken_over", leader.epoch)
+    assert states(outbox, waiting) == []
+    outbox.make_due()
+    assert hand_out(heir, [called, waiting]) == {called: 2, waiting: 1}
+
+
+def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
+    ended, retried, cancelled = outbox.enqueue(3)
+    hand_out(leader, [ended, retried, cancelled])
+    assert leader.record([ended], "DISPATCHED") == ["applied"]
+    assert leader.record([retried], "RETRYABLE", retry_after_seconds=60) == ["applied"]
+    hand_out(leader, [], in_flight=[ended, retried])
+    outbox.call("operator", "cancel_intent", cancelled, "ann", "a test")
+    successor(outbox, leader)
+    assert [state for _, state, _ in states(outbox, ended)] == ["DISPATCHED"]
+    assert [state for _, state, _ in states(outbox, retried)] == ["RETRYABLE"]
+    assert [state for _, state, _ in states(outbox, cancelled)] == ["CANCELLED"]
+
+
+def test_mark_keeps_what_is_in_flight_and_forgets_what_is_not(outbox, leader):
+    first, second, third = outbox.enqueue(3)
+    hand_out(leader, [first, second])
+    hand_out(leader, [third], in_flight=[second])
+    successor(outbox, leader)
+    assert states(outbox, first) == []
+    assert len(states(outbox, second)) == len(states(outbox, third)) == 1
+
+
+def test_leader_that_leaves_with_nothing_in_flight_leaves_no_doubt(outbox, leader):
+    ids = outbox.enqueue(3)
+    hand_out(leader, ids)
+    hand_out(leader, [])
+    leader.release()
+    take(outbox, "holder-2")
+    assert all(states(outbox, intent_id) == [] for intent_id in ids)
+
+
+def test_call_that_must_be_begun_by_itself_is_not_doubted_before_it_was(outbox, leader):
+    [unbegun, begun] = outbox.enqueue(2, "careful")
+    assert set(hand_out(leader, [unbegun, begun])) == {unbegun, begun}
+    assert leader.begin([begun]) == ["begun"]
+    successor(outbox, leader)
+    assert states(outbox, unbegun) == []
+    assert [state for _, state, _ in states(outbox, begun)] == ["IN_DOUBT"]
+
+
+def test_intent_that_kills_leader_after_leader_is_held_in_the_end(outbox, leader):
+    outbox.publish(scope="cluster", attempts_max=3)
+    [poison] = outbox.enqueue(1)
+    holder = leader
+    for number in (1, 2, 3):
+        assert hand_out(holder, [poison]) == {poison: number}
+        outbox.expire_lease(holder.lease_name)
+        holder = take(outbox, f"holder-{number + 1}")
+        outbox.make_due()
+    assert hand_out(holder, [poison]) == {}
+    assert [state for _, state, _ in states(outbox, poison)] == ["IN_DOUBT"] * 3
+    [row] = outbox.database.execute(
+        "SELECT due_at = 'infinity' AS is_held FROM leasehold.outbox_pending"
+    )
+    assert row["is_held"]
+
+
+def test_stale_leader_marks_nothing_and_gets_nothing(outbox, leader):
+    [intent_id] = outbox.enqueue(1)
+    heir = successor(outbox, leader)
+    with refused("P7002"):
+        hand_out(leader, [intent_id])
+    assert hand_out(heir, [intent_id]) == {intent_id: 1}
+    outbox.expire_lease(heir.lease_name)
+    take(outbox, "holder-3")
+    assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-2")]
+
+
+def test_intervention_waits_until_no_leader_can_be_calling(outbox, leader):
+    def cancel(intent_id):
+        [row] = outbox.call("operator", "cancel_intent", intent_id, "ann", "a test")
+        return row["cancel_intent"]
+
+    def resolve(intent_id):
+        [row] = outbox.call("operator", "resolve_intent", intent_id, "FAILED", "ann", "a test")
+        return row["resolve_intent"]
+
+    called, waiting = outbox.enqueue(2)
+    hand_out(leader, [called])
+    assert (cancel(called), cancel(waiting)) == ("in_flight", "cancelled")
+    heir = successor(outbox, leader)
+    assert cancel(called) == "in_doubt"
+    outbox.make_due()
+    hand_out(heir, [called])
+    assert resolve(called) == "in_flight"
+    hand_out(heir, [])
+    assert resolve(called) == "resolved"
+
+
+HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, '{}')"
+CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
+
+
+@pytest.mark.parametrize("is_first_ever", [True, False])
+def test_cancellation_waits_for_the_handing_out_of_the_call(
+    outbox, leader, database, is_first_ever
+):
+    [intent_id] = outbox.enqueue(1)
+    if not is_first_ever:
+        hand_out(leader, [])
+    executor, operator = database.session("executor"), database.session("operator")
+    executor.run("BEGIN")
+    assert executor.run(HAND_OUT, [*leader.fence, [intent_id]]) == [{"intent_id": intent_id}]
+    cancelling = operator.start(CANCEL, [intent_id])
+    cancelling.assert_blocked()
+    executor.run("COMMIT")
+    assert cancelling.result() == [{"verdict": "in_flight"}]
+
+
+@pytest.mark.parametrize("is_first_ever", [True, False])
+def test_call_is_not_handed_out_once_its_cancellation_has_begun(
+    outbox, leader, database, is_first_ever
+):
+    [intent_id] = outbox.enqueue(1)
+    if not is_first_ever:
+        hand_out(leader, [])
+    executor, operator = database.session("executor"), database.session("operator")
+    operator.run("BEGIN")
+    assert operator.run(CANCEL, [intent_id]) == [{"verdict": "cancelled"}]
+    handing_out = executor.start(HAND_OUT, [*leader.fence, [intent_id]])
+    handing_out.assert_blocked()
+    operator.run("COMMIT")
+    assert handing_out.result() == []
