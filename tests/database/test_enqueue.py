@@ -111,6 +111,21 @@ def test_duplicate_of_a_finished_intent_does_not_send_it_again(targets):
     assert targets.claim() == []
 
 
+def test_repetition_after_the_deadline_gets_the_first_answer(targets):
+    [first] = targets.enqueue_entries([entry("k", deadline_at="2999-01-01T00:00:00Z")])
+    again, other, new = targets.enqueue_entries(
+        [
+            entry("k", deadline_at=LONG_AGO),
+            entry("k", payload=2, deadline_at=LONG_AGO),
+            entry("n", deadline_at=LONG_AGO),
+        ]
+    )
+    assert (again["verdict"], again["intent_id"]) == ("duplicate", first["intent_id"])
+    assert again["problem"] is None
+    assert (other["verdict"], other["intent_id"]) == ("invalid", None)
+    assert (new["verdict"], new["intent_id"]) == ("invalid", None)
+
+
 def test_entry_without_a_key_is_never_a_duplicate(targets):
     assert verdicts(targets.enqueue_entries([entry(), entry()])) == ["accepted", "accepted"]
 

@@ -61,21 +61,26 @@ BEGIN
            deadline_at, v_now
       FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
+    -- A key that is known answers for its first, also when this entry could not be accepted any more, as
+    -- when its deadline has passed since.
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
-           CASE WHEN inserted.intent_id IS NULL AND problem IS NULL
+           CASE WHEN inserted.intent_id IS NULL AND idempotency_key IS NOT NULL
                 THEN leasehold.first_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
+  ), answered AS (
+    SELECT ordinal, intent_id, target, problem, (first).intent_id AS first_id,
+           CASE WHEN is_new THEN 'accepted'
+                WHEN (first).target = target AND (first).payload_hash = payload_hash THEN 'duplicate'
+                WHEN problem = 'unknown_target' THEN 'unknown_target'
+                WHEN problem IS NOT NULL THEN 'invalid'
+                ELSE 'conflict' END AS verdict
+      FROM judged
   )
-  SELECT ordinal,
-         CASE WHEN problem = 'unknown_target' THEN 'unknown_target'
-              WHEN problem IS NOT NULL THEN 'invalid'
-              WHEN is_new THEN 'accepted'
-              WHEN (first).target = target AND (first).payload_hash = payload_hash THEN 'duplicate'
-              ELSE 'conflict' END,
-         CASE WHEN is_new THEN intent_id ELSE (first).intent_id END,
-         CASE problem WHEN 'unknown_target' THEN format('no contract is published for target %L', target)
-                      ELSE problem END
-    FROM judged ORDER BY ordinal;
+  SELECT ordinal, verdict,
+         CASE verdict WHEN 'accepted' THEN intent_id WHEN 'duplicate' THEN first_id WHEN 'conflict' THEN first_id END,
+         CASE verdict WHEN 'unknown_target' THEN format('no contract is published for target %L', target)
+                      WHEN 'invalid' THEN problem END
+    FROM answered ORDER BY ordinal;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.enqueue_intents(jsonb) FROM PUBLIC;
