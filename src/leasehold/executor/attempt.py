@@ -40,7 +40,7 @@ from leasehold.executor.completion import Finished
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.gateway.protocol import Submission
 from leasehold.observe.logs import get_logger
-from leasehold.observe.traces import span, trace_of
+from leasehold.observe.traces import parse_traceparent, span, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,7 +250,7 @@ class Attempts:
 
     async def _act(self, held: Held, served: Served, step: Step) -> None:
         claimed = held.claimed
-        with span(f"leasehold {claimed.target}", trace_of(claimed.trace_context)) as trace:
+        with span(f"leasehold {claimed.target}", parse_traceparent(claimed.trace_context)) as trace:
             began_at = self._claims.clock()
             decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -27,8 +27,7 @@ _SAMPLED = 0x01
 _ASK_AGAIN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(NamedTuple):
     """One span of one trace, as it travels between processes."""
 
     trace_id: str
@@ -71,13 +70,15 @@ def trace_of(text: str | None) -> TraceContext:
 
 def span(
     name: str,
-    parent: TraceContext,
+    parent: TraceContext | None,
     attributes: Mapping[str, str | int | float | bool] | None = None,
 ) -> AbstractContextManager[TraceContext]:
-    """Do something as a span of the parent's trace; gives the context to send along."""
+    """Do something as a span of the parent's trace, or as the first of a new one; gives the
+    context to send along.
+    """
     if _is_set_up():
-        return _recorded_span(_OPENTELEMETRY, name, parent, attributes)
-    return nullcontext(parent.child())
+        return _recorded_span(_OPENTELEMETRY, name, parent or new_trace(), attributes)
+    return nullcontext(parent.child() if parent else new_trace())
 
 
 @contextmanager

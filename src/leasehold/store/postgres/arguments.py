@@ -13,8 +13,9 @@ from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
 from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from leasehold.domain.outcome import Outcome, Result
 
@@ -53,6 +54,11 @@ def results_argument(results: Sequence[Result]) -> str:
     return f"[{','.join(map(_result_text, results))}]"
 
 
+def ids_argument(ids: Iterable[UUID]) -> str:
+    """Write an array of ids: many, at a third of what the driver needs for a list."""
+    return f"{{{','.join([one.hex for one in ids])}}}"
+
+
 def told_of(outcome: Outcome) -> dict[str, str | None]:
     """Give what the gateway said, whichever outcome it is."""
     return {name: getattr(outcome, name, None) for name in _TOLD_OF_OUTCOME}
@@ -76,10 +82,10 @@ def _result_text(result: Result) -> str:
     intent_id, outcome, claim, elapsed_seconds = result
     if outcome != _PLAINLY_ACCEPTED:
         return json_argument(_result_entry(result))
-    token = "" if claim is None else f'"lease_token":"{claim.lease_token}",'
+    token = "" if claim is None else f'"lease_token":"{claim.lease_token.hex}",'
     elapsed = "null" if elapsed_seconds is None else f"{elapsed_seconds:.6f}"
     return (
-        f'{{"intent_id":"{intent_id}",{token}'
+        f'{{"intent_id":"{intent_id.hex}",{token}'
         f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":{elapsed}}}'
     )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from leasehold.domain.intent import AttemptState, Claimed, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Recorded, Scheduled
-from leasehold.store.postgres.arguments import results_argument
+from leasehold.store.postgres.arguments import ids_argument, results_argument
 from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
 from leasehold.store.postgres.items import RECORDED
 from leasehold.store.postgres.leases import fence, fences
@@ -92,8 +92,8 @@ class PostgresSchedule:
             "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
             *fence(lease),
-            list(intent_ids),
-            list(in_flight),
+            ids_argument(intent_ids),
+            ids_argument(in_flight),
             lease_name=lease.name,
         )
 
