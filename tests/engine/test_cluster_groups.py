@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from signal import SIGTERM
 
 import pytest
 
@@ -188,3 +189,22 @@ async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_setting
     assert (renewed.trust_seconds, renewed.start_seconds) == (30, 30)
     assert renewed.expires_at == lease(group)["expires_at"]
     assert (renewed.expires_at - lease(group)["renewed_at"]).total_seconds() == 30
+
+
+async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_in_no_doubt(group):
+    first = group.worker(fault="after_claim:wait", **BY_ROW)
+    ids = group.outbox.enqueue(3, "ledger")
+    await first.logged("fault")
+    await leading_follows(group, first)
+    await group.until_status(ids)
+    assert [group.outbox.states(one) for one in ids] == [["DISPATCHED"]] * 3
+    assert fences(group) == [2, 2, 2]
+
+
+async def leading_follows(engine, first):
+    """Have another take over from a leader that resigns in order."""
+    second = engine.worker(**BY_ROW)
+    await second.started()
+    first.send(SIGTERM)
+    assert await first.ended() == 0
+    await second.logged("schedule_built")

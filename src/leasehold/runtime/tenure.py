@@ -8,12 +8,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from leasehold.coordination.answered import answered_within
 from leasehold.coordination.claims import Claims
 from leasehold.coordination.service import Pause
 from leasehold.executor.attempt import Attempts
 from leasehold.executor.completion import Completion
 from leasehold.executor.fence import LeaseFence
 from leasehold.executor.scheduled import ScheduledExecutor
+from leasehold.observe.logs import get_logger
 from leasehold.runtime.loop import Loop
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import ExecutorStore
 
 _JOIN_SECONDS = 2.0
+_LEAVE_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
+
+_LOG = get_logger(__name__)
 
 
 class LeaderTenure:
@@ -95,6 +100,7 @@ class LeaderTenure:
             if left <= 0:
                 break
             await asyncio.sleep(min(left, _LOOK_SECONDS))
+        await self._leave()
 
     async def abandon(self) -> None:
         """Drop everything: calls are cancelled, results are not written."""
@@ -104,6 +110,17 @@ class LeaderTenure:
             loop.stop()
         for loop in self._loops:
             await loop.join(_JOIN_SECONDS)
+
+    async def _leave(self) -> None:
+        """Unmark the calls that are in flight no more, so that a successor does not doubt them. A
+        courtesy like the release that follows: whoever steps down does not wait long for it.
+        """
+        if self._term.ended.is_set():
+            return
+        try:
+            await answered_within(_LEAVE_SECONDS, self.executor.leave(), "the last mark")
+        except Exception as error:  # noqa: BLE001 (more is doubted than need be; nothing is lost)
+            _LOG.warning("calls_not_unmarked", lease_name=self._term.lease.name, error=str(error))
 
     def _detail(self) -> dict[str, Any]:
         return {"in_flight": len(self._claims), "slots": self._claims.slots}
