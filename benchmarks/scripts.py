@@ -174,7 +174,8 @@ def _cluster_window(batch: int) -> str:
                jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED'))
                AS results
           FROM (SELECT intent_id FROM leasehold.outbox_pending
-                 WHERE scope = 'cluster' AND priority = 1 AND lease_name = '{LEASE}'
+                 WHERE scope = 'cluster' AND target = 'bench-cluster' AND lease_name = '{LEASE}'
+                   AND priority = 1
                  ORDER BY due_at, intent_id LIMIT {batch}) AS due"""
 
 

@@ -78,7 +78,7 @@ class SqlBenchmark:
         )
 
     def claim_and_complete(self, batch: int, clients: int) -> None:
-        transactions = self.amount(max(12_000 // batch // clients, 6))
+        transactions = self.amount(max(30_000 // batch // clients, 6))
         needed = (transactions + 2) * batch * clients
 
         def measured(script: scripts.Script) -> float:
@@ -95,7 +95,7 @@ class SqlBenchmark:
         )
 
     def record(self, batch: int) -> None:
-        transactions = self.amount(200)
+        transactions = self.amount(600)
 
         def measured(script: scripts.Script) -> float:
             scripts.fill(self.server, (transactions + 2) * batch, scope="cluster")
@@ -215,7 +215,7 @@ def main() -> None:
         benchmark = SqlBenchmark(
             server,
             scale=0.01 if arguments.smoke else 1.0,
-            rounds=1 if arguments.smoke else 3,
+            rounds=1 if arguments.smoke else 5,
         )
         header = machine() | {"postgresql": server.version()} | SETTINGS | {"fsync": "on"}
         benchmark.run()
