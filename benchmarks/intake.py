@@ -50,9 +50,9 @@ end
 
 @dataclass(frozen=True)
 class Amounts:
-    seconds: float = 5.0
-    warm_up_seconds: float = 2.0
-    rounds: int = 3
+    seconds: float = 3.0
+    warm_up_seconds: float = 1.0
+    rounds: int = 7
     connections: int = 64
 
 
