@@ -62,6 +62,7 @@ VALID = {
     "p_idempotency_key": "key",
     "p_instance_id": "instance",
     "p_intent_id": None,
+    "p_in_flight": None,
     "p_intent_ids": None,
     "p_intents": '[{"target": "sms", "payload": 1}]',
     "p_lease_epoch": 1,
@@ -155,6 +156,7 @@ def scene(outbox):
     claim, _ = outbox.claim()
     return VALID | {
         "p_intent_id": claim["intent_id"],
+        "p_in_flight": [],
         "p_intent_ids": [claim["intent_id"]],
         "p_lease_token": claim["lease_token"],
         "p_lease_tokens": [claim["lease_token"]],

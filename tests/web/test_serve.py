@@ -90,8 +90,8 @@ async def test_readiness_tells_leader_from_follower_and_both_are_ready(engine, s
                 response = await client.get("/readyz")
                 assert response.status_code == 200
                 found.append(response.json()["scopes"].get(name))
-        told = all(found) and {one["mode"] for one in found} == {"leader", "follower"}
-        return found if told else None
+        told = all(one and one["holder_id"] for one in found)
+        return found if told and {one["mode"] for one in found} == {"leader", "follower"} else None
 
     found = await eventually(roles)
     assert len({one["holder_id"] for one in found}) == 1

@@ -14,10 +14,10 @@ BEGIN
   SELECT * INTO v_marked FROM leasehold.scheduled_calls WHERE lease_name = p_lease_name;
   v_ids := v_marked.intent_ids || ARRAY(SELECT intent_id FROM leasehold.outbox_pending
                                          WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL);
-  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
-  IF NOT FOUND THEN
+  IF cardinality(v_ids) = 0 THEN
     RETURN;
   END IF;
+  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
   SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', p_replaced_holder, 'lease_taken_over', NULL,
                         p_lease_name, coalesce(p.begun_epoch, v_marked.lease_epoch), NULL, NULL,
