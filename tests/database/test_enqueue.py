@@ -126,6 +126,17 @@ def test_repetition_after_the_deadline_gets_the_first_answer(targets):
     assert (new["verdict"], new["intent_id"]) == ("invalid", None)
 
 
+def test_id_is_no_older_than_the_intent(targets):
+    """Or else who looks for what was created since a moment would not find it."""
+    database = targets.database
+    ids = [targets.enqueue()[0] for _ in range(50)]
+    [row] = database.execute(
+        "SELECT count(*) AS older FROM leasehold.intents"
+        " WHERE intent_id < leasehold.first_intent_id(created_at)"
+    )
+    assert (len(ids), row["older"]) == (50, 0)
+
+
 def test_entry_without_a_key_is_never_a_duplicate(targets):
     assert verdicts(targets.enqueue_entries([entry(), entry()])) == ["accepted", "accepted"]
 

@@ -104,7 +104,14 @@ def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox:
     run(outbox, SETTINGS)
 
 
-@pytest.mark.parametrize("mutant", CHANGED)
+# Among the slowest to be found; test_scheduled_calls has the same without chance.
+RARE = "a takeover forgets the calls that were handed out"
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(one, marks=[pytest.mark.thorough] if one == RARE else []) for one in CHANGED],
+)
 def test_machine_finds_the_function_that_does_wrong(outbox: Outbox, mutant: str) -> None:
     function, pattern, replacement = CHANGED[mutant]
     outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full

@@ -82,6 +82,7 @@ async def test_pages_give_every_intent_once_newest_first(api, outbox):
 async def test_lists_are_filtered_by_target_status_stream_and_time(api, outbox):
     outbox.publish("mail")
     [first] = outbox.enqueue(stream="a")
+    outbox.database.execute("SELECT pg_sleep(0.003)")  # ids tell milliseconds apart, not less
     [mail] = outbox.enqueue(target="mail")
     outbox.complete(outbox.claim(targets=["mail"]))
     [created] = [

@@ -14,7 +14,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-  v_batch_id text := leasehold.new_intent_id();
+  v_batch_id text;
   v_now timestamptz;
   v_contracts leasehold.contracts[];
   v_scopes text[];
@@ -38,6 +38,8 @@ BEGIN
   ELSE
     v_now := clock_timestamp();
   END IF;
+  -- Only now: who looks for what was created since a moment looks by the time in the ids.
+  v_batch_id := leasehold.new_intent_id();
 
   RETURN QUERY
   WITH entry AS MATERIALIZED (

@@ -7,8 +7,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_old leasehold.intents;
   v_contract leasehold.contracts;
-  v_id uuid := leasehold.new_intent_id();
   v_now timestamptz := leasehold.announce_change();
+  v_id uuid := leasehold.new_intent_id();
   v_stream_seq bigint;
 BEGIN
   SELECT * INTO STRICT v_old FROM leasehold.intents WHERE intent_id = p_intent_id;
