@@ -6,10 +6,17 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from leasehold.cli.instance_options import (
+    Concurrency,
+    Elector,
+    LogFormat,
+    LogLevel,
+    SettingsFile,
+    Standalone,
+    option,
+)
 from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
 from leasehold.config import Settings, read_settings
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
@@ -35,52 +42,39 @@ _GRACE_SECONDS = 15.0
 _LOG = get_logger(__name__)
 
 
-def _option(told: str, *names: str) -> Any:  # noqa: ANN401 (Typer's own type is not public)
-    return typer.Option(*names, help=told, show_default=False)
-
-
 def serve(
     database_url: DatabaseUrl = None,
     *,
-    host: Annotated[str | None, _option("Serve on this address (127.0.0.1).")] = None,
-    port: Annotated[int | None, _option("Serve on this port (8080); 0 takes any.")] = None,
+    host: Annotated[str | None, option("Serve on this address (127.0.0.1).")] = None,
+    port: Annotated[int | None, option("Serve on this port (8080); 0 takes any.")] = None,
     tls_cert: Annotated[
-        Path | None, _option("Serve HTTPS with this certificate, and what leads to its authority.")
+        Path | None, option("Serve HTTPS with this certificate, and what leads to its authority.")
     ] = None,
-    tls_key: Annotated[Path | None, _option("The key of that certificate.")] = None,
+    tls_key: Annotated[Path | None, option("The key of that certificate.")] = None,
     auth: Annotated[
-        bool | None, _option("Ask for a token; --no-auth only on loopback.", "--auth/--no-auth")
+        bool | None, option("Ask for a token; --no-auth only on loopback.", "--auth/--no-auth")
     ] = None,
     execute: Annotated[
         bool | None,
-        _option(
-            "Submit intents too; --no-execute leaves that to others.", "--execute/--no-execute"
-        ),
+        option("Submit intents too; --no-execute leaves that to others.", "--execute/--no-execute"),
     ] = None,
     drain_seconds: Annotated[
         float | None,
-        _option("Answer for so long while /readyz already sends others away (5)."),
+        option("Answer for so long while /readyz already sends others away (5)."),
     ] = None,
-    requests_max: Annotated[int | None, _option("Answer so many requests at once (1000).")] = None,
+    requests_max: Annotated[int | None, option("Answer so many requests at once (1000).")] = None,
     waiting_max: Annotated[
-        int | None, _option("Let so many intents wait for the database (10000).")
+        int | None, option("Let so many intents wait for the database (10000).")
     ] = None,
     targets: Annotated[
-        str | None, _option("Submit for these targets only, separated by commas (all).")
+        str | None, option("Submit for these targets only, separated by commas (all).")
     ] = None,
-    concurrency: Annotated[int | None, _option("Items in flight at a time (10).")] = None,
-    elector: Annotated[
-        str | None, _option("Elect leaders by row or advisory, that is by an advisory lock (row).")
-    ] = None,
-    standalone: Annotated[
-        bool | None, _option("Lead every group from the start, or do not start.")
-    ] = None,
-    log_format: Annotated[str | None, _option("json or console (console).")] = None,
-    log_level: Annotated[str | None, _option("debug, info, warning or error (info).")] = None,
-    settings_file: Annotated[
-        Path | None,
-        _option("Lines such as LEASEHOLD_REAPER_SECONDS=5; read again on SIGHUP."),
-    ] = None,
+    concurrency: Concurrency = None,
+    elector: Elector = None,
+    standalone: Standalone = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    settings_file: SettingsFile = None,
 ) -> None:
     """Take intents over HTTP and submit them, until SIGTERM or Ctrl-C.
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from leasehold.cli.instance_options import (
+    Concurrency,
+    Elector,
+    LogFormat,
+    LogLevel,
+    SettingsFile,
+    Standalone,
+    option,
+)
 from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
 from leasehold.config import Settings, read_settings
 from leasehold.domain.errors import LeaseholdError
@@ -22,52 +28,41 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-def _option(told: str, **more: Any) -> Any:  # noqa: ANN401 (Typer's own type is not public)
-    return typer.Option(help=told, show_default=False, **more)
-
-
 def worker(
     database_url: DatabaseUrl = None,
     *,
     targets: Annotated[
-        str | None, _option("Serve only these targets, separated by commas (all).")
+        str | None, option("Serve only these targets, separated by commas (all).")
     ] = None,
-    concurrency: Annotated[int | None, _option("Items in flight at a time (10).")] = None,
+    concurrency: Concurrency = None,
     lease_seconds: Annotated[
-        float | None, _option("Lease items for at most this long (each contract's own).")
+        float | None, option("Lease items for at most this long (each contract's own).")
     ] = None,
     heartbeat_seconds: Annotated[
-        float | None, _option("Renew leases this often; less than a third of the lease (5).")
+        float | None, option("Renew leases this often; less than a third of the lease (5).")
     ] = None,
     reaper_seconds: Annotated[
-        float | None, _option("Repair this often; less than the lease (10).")
+        float | None, option("Repair this often; less than the lease (10).")
     ] = None,
     shutdown_seconds: Annotated[
-        float | None, _option("Let calls end for this long; at most the lease (20).")
+        float | None, option("Let calls end for this long; at most the lease (20).")
     ] = None,
     poll_seconds: Annotated[
-        float | None, _option("Look for work at least this often when idle (1).")
+        float | None, option("Look for work at least this often when idle (1).")
     ] = None,
     metrics_port: Annotated[
-        int | None, _option("Serve Prometheus metrics on this port (none).")
+        int | None, option("Serve Prometheus metrics on this port (none).")
     ] = None,
-    metrics_host: Annotated[str | None, _option("Serve them on this address (127.0.0.1).")] = None,
-    log_format: Annotated[str | None, _option("json or console (console).")] = None,
-    log_level: Annotated[str | None, _option("debug, info, warning or error (info).")] = None,
+    metrics_host: Annotated[str | None, option("Serve them on this address (127.0.0.1).")] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     reaper: Annotated[
         bool | None,
-        _option("Repair what dead workers left; --no-reaper needs another instance that does."),
+        option("Repair what dead workers left; --no-reaper needs another instance that does."),
     ] = None,
-    elector: Annotated[
-        str | None, _option("Elect leaders by row or advisory, that is by an advisory lock (row).")
-    ] = None,
-    standalone: Annotated[
-        bool | None, _option("Lead every group from the start, or do not start.")
-    ] = None,
-    settings_file: Annotated[
-        Path | None,
-        _option("Lines such as LEASEHOLD_REAPER_SECONDS=5; read again on SIGHUP."),
-    ] = None,
+    elector: Elector = None,
+    standalone: Standalone = None,
+    settings_file: SettingsFile = None,
 ) -> None:
     """Claim due items and submit them, until SIGTERM or Ctrl-C; a second one is immediate."""
 
