@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import IntentId
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
@@ -115,13 +114,9 @@ class ScheduledExecutor:
 
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
-        try:
-            await self._store.hand_out_scheduled(
-                self._term.lease, [], [held.claimed.intent_id for held in self._claims.all()]
-            )
-        except LeaseholdError as error:
-            # More is doubted than need be; nothing is lost by that.
-            _LOG.warning("calls_not_unmarked", lease_name=self._term.lease.name, error=str(error))
+        await self._store.hand_out_scheduled(
+            self._term.lease, [], [held.claimed.intent_id for held in self._claims.all()]
+        )
 
     async def step(self) -> Pause:
         """Learn what changed, and start what is due."""

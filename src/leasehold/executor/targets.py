@@ -85,6 +85,7 @@ class Targets:
         self._scope: Scope = scope
         self._current: dict[str, Served] = {}
         self._groups: dict[str, list[str]] = {}
+        self._left_out: dict[str, list[str]] = {}
         self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
         self._gates: dict[str, Gate] = {}
         self._refused: dict[tuple[str, int | None], str] = {}
@@ -98,6 +99,11 @@ class Targets:
     def groups(self) -> dict[str, list[str]]:
         """The targets to execute under each lease; one that moved is in both until it is done."""
         return self._groups
+
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The targets that were not asked for, of each group that is served in part."""
+        return self._left_out
 
     def of_group(self, lease_name: str) -> list[str]:
         """Give the targets to execute under a lease."""
@@ -142,12 +148,19 @@ class Targets:
         self._current, self._groups = {}, {}
 
     async def _served_contracts(self) -> list[Contract]:
-        contracts = await self._contracts.read_contracts(self._refuse_unread)
-        return [
+        contracts = [
             contract
-            for contract in contracts
-            if contract.scope == self._scope and self._is_asked_for(contract.target)
+            for contract in await self._contracts.read_contracts(self._refuse_unread)
+            if contract.scope == self._scope
         ]
+        served = [one for one in contracts if self._is_asked_for(one.target)]
+        left_out: dict[str, list[str]] = {}
+        for lease_name in {one.lease_name for one in served if one.lease_name}:
+            others = [one.target for one in contracts if one.lease_name == lease_name]
+            if kept_out := [target for target in others if not self._is_asked_for(target)]:
+                left_out[lease_name] = kept_out
+        self._left_out = left_out
+        return served
 
     async def _adopt(self, contracts: Iterable[Contract]) -> None:
         current: dict[str, Served] = {}

@@ -16,7 +16,7 @@ from leasehold.runtime.tenure import LeaderTenure
 from leasehold.runtime.whole_groups import WholeGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from leasehold.coordination.elector import Elector, Term
     from leasehold.coordination.leadership import Tenure
@@ -47,7 +47,6 @@ class Cluster:
         slots: Callable[[], int],
         elector: Callable[[str], Elector],
         faults: Faults,
-        only: Collection[str] | None = None,
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -58,7 +57,7 @@ class Cluster:
         self._slots = slots
         self._elector = elector
         self._faults = faults
-        self._groups = WholeGroups(store, only, holder_id)
+        self._groups = WholeGroups(targets, holder_id)
         self._leaderships: dict[str, Leadership] = {}
         self._loops: dict[str, Loop] = {}
         self._tenures: dict[str, LeaderTenure] = {}
@@ -103,9 +102,9 @@ class Cluster:
             raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
         return leadership.require_lease()
 
-    async def require_whole_groups(self) -> None:
+    def require_whole_groups(self) -> None:
         """Refuse to start where a part of a group would be led and the rest left undone."""
-        await self._groups.require()
+        self._groups.require()
 
     def apply(self) -> None:
         """Let a change of the concurrency reach the terms that run."""
@@ -135,7 +134,7 @@ class Cluster:
             self._loops[lease_name] = Loop(leadership, self._holder_id)
         for lease_name in self._leaderships.keys() - wanted:
             await self._withdraw(lease_name, self._timings().shutdown_seconds)
-        await self._groups.look()
+        self._groups.look()
         return Pause(self._timings().contracts_seconds)
 
     async def resign(self) -> None:

@@ -130,7 +130,6 @@ class Instance:
             lambda: self._settings.concurrency,
             self._elector,
             faults,
-            settings.targets,
         )
         self._presence = Presence(
             self._store, self.worker_id, self.timings, self._role, self._detail
@@ -194,7 +193,7 @@ class Instance:
         try:
             await self._targets.start()
             await self._cluster_targets.start()
-            await self.cluster.require_whole_groups()
+            self.cluster.require_whole_groups()
             if not self._settings.reaper:
                 await require_other_reaper(self._store, self.worker_id)
             await self._prepare_elections()

@@ -11,48 +11,31 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from leasehold.domain.contract import Contract
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.executor.targets import Targets
 
 _LOG = get_logger(__name__)
 
 
-def left_out(contracts: Iterable[Contract], only: Collection[str]) -> dict[str, list[str]]:
-    """Name the targets of each group that would not be executed with `only` these."""
-    groups: dict[str, list[str]] = {}
-    for contract in contracts:
-        if contract.lease_name is not None:
-            groups.setdefault(contract.lease_name, []).append(contract.target)
-    return {
-        lease_name: sorted(set(targets).difference(only))
-        for lease_name, targets in sorted(groups.items())
-        if not set(targets).isdisjoint(only) and not set(targets).issubset(only)
-    }
-
-
 class WholeGroups:
-    """Looks whether an instance serves its groups as a whole; `only` None: it serves everything."""
+    """Looks whether an instance serves its groups as a whole."""
 
-    def __init__(self, store: ExecutorStore, only: Collection[str] | None, worker_id: str) -> None:
-        self._store = store
-        self._only = only
+    def __init__(self, targets: Targets, worker_id: str) -> None:
+        self._targets = targets
         self._worker_id = worker_id
-        self._told: Mapping[str, list[str]] = {}
+        self._told: dict[str, list[str]] = {}
 
-    async def require(self) -> None:
+    def require(self) -> None:
         """Refuse to start with a part of a group."""
-        for lease_name, targets in (await self._left_out()).items():
+        for lease_name, targets in sorted(self._targets.left_out.items()):
             raise InvalidArgument(
                 f"the group {lease_name!r} would be served in part: {', '.join(targets)} would not "
                 "be executed while this instance leads; name all targets of the group, or publish "
                 "these with another lease_name"
             )
 
-    async def look(self) -> None:
+    def look(self) -> None:
         """Say what a leader here does not execute of what was published since; once for each."""
-        found = await self._left_out()
+        found = self._targets.left_out
         for lease_name, targets in found.items():
             if self._told.get(lease_name) != targets:
                 _LOG.error(
@@ -62,8 +45,3 @@ class WholeGroups:
                     not_executed=targets,
                 )
         self._told = found
-
-    async def _left_out(self) -> dict[str, list[str]]:
-        if self._only is None:
-            return {}
-        return left_out(await self._store.read_contracts(), self._only)
