@@ -61,6 +61,7 @@ VALID = {
     "p_holder_id": "holder-1",
     "p_idempotency_key": "key",
     "p_instance_id": "instance",
+    "p_intent": '{"payload": 1}',
     "p_intent_id": None,
     "p_in_flight": None,
     "p_intent_ids": None,

@@ -81,6 +81,7 @@ OWNERS = (
     "announce_change",
     "append_attempts",
     "change_horizon",
+    "content_hash",
     "create_token",
     "doubt_begun_calls",
     "end_expired_claims",
@@ -128,7 +129,9 @@ FUNCTIONS: dict[str, set[str]] = {
     **dict.fromkeys(OWNERS, NOBODY),
     "notify_targets": {"ingest", "executor"},
     "read_active_tokens": {"api"},
-    **dict.fromkeys(("list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}),
+    **dict.fromkeys(
+        ("has_content", "list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}
+    ),
     # A function inside a view runs as the view's reader.
     "final_status": READERS,
 }

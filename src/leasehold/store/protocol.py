@@ -273,6 +273,10 @@ class ReaderStore(ContractStore, Protocol):
         """Read where these intents stand."""
         ...
 
+    async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
+        """Say whether an intent that has a key carries what another one would."""
+        ...
+
     async def list_intents(
         self,
         *,

@@ -44,9 +44,15 @@ def intent_entry(new: NewIntent) -> dict[str, Any]:
     return given
 
 
+def intent_argument(new: NewIntent) -> str:
+    """Write one intent, member by member."""
+    members = [f'"{name}":{json_text(value)}' for name, value in intent_entry(new).items()]
+    return f"{{{','.join(members)}}}"
+
+
 def intents_argument(intents: Sequence[NewIntent]) -> str:
     """Write the argument of enqueue_intents."""
-    return f"[{','.join(map(_intent_text, intents))}]"
+    return f"[{','.join(map(intent_argument, intents))}]"
 
 
 def results_argument(results: Sequence[Result]) -> str:
@@ -62,12 +68,6 @@ def ids_argument(ids: Iterable[UUID]) -> str:
 def told_of(outcome: Outcome) -> dict[str, str | None]:
     """Give what the gateway said, whichever outcome it is."""
     return {name: getattr(outcome, name, None) for name in _TOLD_OF_OUTCOME}
-
-
-def _intent_text(new: NewIntent) -> str:
-    """Write one intent, member by member."""
-    members = [f'"{name}":{json_text(value)}' for name, value in intent_entry(new).items()]
-    return f"{{{','.join(members)}}}"
 
 
 def json_text(value: object) -> str:

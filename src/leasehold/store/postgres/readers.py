@@ -17,8 +17,8 @@ from leasehold.store.answers import (
     LedgerEvent,
     Listing,
 )
-from leasehold.store.postgres.arguments import json_text
-from leasehold.store.postgres.calls import first_column, rows_of
+from leasehold.store.postgres.arguments import intent_argument
+from leasehold.store.postgres.calls import rows_of
 from leasehold.store.postgres.contracts import PostgresContracts
 
 if TYPE_CHECKING:
@@ -121,19 +121,10 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
-        """Say whether an intent that has a key carries what another one would, by their hashes."""
-        payload = None if new.payload is None else json_text(new.payload)
-        found = await self._calls.rows(
-            first_column,
-            "SELECT payload_hash = sha256(coalesce(convert_to(%s::jsonb::text, 'UTF8'),"
-            "         convert_to(%s::text, 'UTF8') || decode('00', 'hex') || %s::bytea))"
-            "  FROM leasehold.intents WHERE intent_id = %s",
-            payload,
-            new.content_type,
-            new.body,
-            intent_id,
+        """Say whether an intent that has a key carries what another one would."""
+        return await self._calls.value(
+            "SELECT leasehold.has_content(%s, %s::jsonb)", intent_id, intent_argument(new)
         )
-        return bool(found and found[0])
 
     async def read_content(self, intent_id: IntentId) -> Content | None:
         """Read what an intent carries, as it was accepted; None where it is not known."""

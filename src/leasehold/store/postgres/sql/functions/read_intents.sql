@@ -15,10 +15,8 @@ LANGUAGE sql STABLE AS $$
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
          stream, idempotency_key, idempotency_key IS NOT NULL AND coalesce(key_scope = 'all', false),
          payload, raw_body, content_type,
-         -- Nobody can repeat an intent that has no key of its own. No JSON text has a zero byte, so a body
-         -- never stands for a payload.
-         CASE WHEN idempotency_key IS NOT NULL THEN sha256(coalesce(
-           convert_to(payload::text, 'UTF8'), convert_to(content_type, 'UTF8') || '\x00'::bytea || raw_body)) END,
+         -- Nobody can repeat an intent that has no key of its own.
+         CASE WHEN idempotency_key IS NOT NULL THEN leasehold.content_hash(payload, content_type, raw_body) END,
          metadata, trace_context,
          coalesce(priority, contract_priority, 1::smallint), first_due_at, last_at,
          CASE
