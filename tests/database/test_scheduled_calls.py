@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from leasehold.domain.contract import Contract, Guarantee
+from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.executor.fence import LeaseFence
 from tests.support.holders import take
 from tests.support.racing import refused
+
+LOOKUP = {"lookup": "somewhere:lookup"}
 
 
 @pytest.fixture
@@ -82,6 +89,26 @@ def test_call_that_must_be_begun_by_itself_is_not_doubted_before_it_was(outbox, 
     assert [state for _, state, _ in states(outbox, begun)] == ["IN_DOUBT"]
 
 
+@pytest.mark.parametrize(
+    ("guarantee", "key_window_seconds"),
+    [*((one, None) for one in get_args(Guarantee)), ("keyed", 3600)],
+)
+def test_call_is_either_marked_here_or_begun_by_the_executor(
+    outbox, leader, guarantee, key_window_seconds
+):
+    """The executor's rule of what it begins, and the database's of what it marks, fit together."""
+    terms = {"guarantee": guarantee, "key_window_seconds": key_window_seconds}
+    terms = {name: value for name, value in terms.items() if value is not None}
+    outbox.publish("other", scope="cluster", **terms)
+    [intent_id] = outbox.enqueue(1, "other")
+    hand_out(leader, [intent_id])
+    gateway = PythonTerms(function="somewhere:submit", **(LOOKUP if guarantee == "lookup" else {}))
+    contract = Contract(target="other", scope="cluster", gateway=gateway, **terms)
+    must_begin = LeaseFence(None, None, None).must_begin(contract)
+    [mark] = outbox.database.execute("SELECT intent_ids FROM leasehold.scheduled_calls")
+    assert (mark["intent_ids"] == [intent_id]) is not must_begin
+
+
 def test_intent_that_kills_leader_after_leader_is_held_in_the_end(outbox, leader):
     outbox.publish(scope="cluster", attempts_max=3)
     [poison] = outbox.enqueue(1)
@@ -135,14 +162,17 @@ HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, '
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
 
 
-@pytest.mark.parametrize("is_first_ever", [True, False])
-def test_cancellation_waits_for_the_handing_out_of_the_call(
-    outbox, leader, database, is_first_ever
-):
-    [intent_id] = outbox.enqueue(1)
-    if not is_first_ever:
+@pytest.fixture(params=["first", "later"])
+def meeting(request, outbox, leader, database):
+    """An intent that one session hands out and another cancels, also where no mark is yet."""
+    if request.param == "later":
         hand_out(leader, [])
-    executor, operator = database.session("executor"), database.session("operator")
+    [intent_id] = outbox.enqueue(1)
+    return intent_id, database.session("executor"), database.session("operator")
+
+
+def test_cancellation_waits_for_the_handing_out_of_the_call(leader, meeting):
+    intent_id, executor, operator = meeting
     executor.run("BEGIN")
     assert executor.run(HAND_OUT, [*leader.fence, [intent_id]]) == [{"intent_id": intent_id}]
     cancelling = operator.start(CANCEL, [intent_id])
@@ -151,14 +181,8 @@ def test_cancellation_waits_for_the_handing_out_of_the_call(
     assert cancelling.result() == [{"verdict": "in_flight"}]
 
 
-@pytest.mark.parametrize("is_first_ever", [True, False])
-def test_call_is_not_handed_out_once_its_cancellation_has_begun(
-    outbox, leader, database, is_first_ever
-):
-    [intent_id] = outbox.enqueue(1)
-    if not is_first_ever:
-        hand_out(leader, [])
-    executor, operator = database.session("executor"), database.session("operator")
+def test_call_is_not_handed_out_once_its_cancellation_has_begun(leader, meeting):
+    intent_id, executor, operator = meeting
     operator.run("BEGIN")
     assert operator.run(CANCEL, [intent_id]) == [{"verdict": "cancelled"}]
     handing_out = executor.start(HAND_OUT, [*leader.fence, [intent_id]])
