@@ -11,7 +11,7 @@
 --   SUBMITTED                   asked about after retry_after_seconds
 -- What is still in doubt or unconfirmed at the ceiling of 20 is held: it must end, but nobody may guess how.
 -- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
--- A pending row is found by its id once and then by its place, which no one can change under the lock.
+-- Pending rows are found by their ids once and then by their places, which no one can change under the lock.
 -- Locks: pending rows, already held by the caller. Raises: P7003 when a call is reported that was not begun.
 CREATE OR REPLACE FUNCTION leasehold.append_attempts(
   p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text
@@ -29,14 +29,21 @@ BEGIN
       FROM leasehold.outbox_attempts a
      WHERE a.intent_id = ANY (v_ids) AND a.intent_id BETWEEN v_ids[1] AND v_ids[cardinality(v_ids)]
      GROUP BY a.intent_id
+  ), waiting AS MATERIALIZED (
+    -- In one walk of the index, which is half of what a search for each costs.
+    SELECT ctid AS place, intent_id, scope, target, contract_version, lease_name, deadline_at, attempt_count,
+           last_state, first_tried_at, begun_at, reference, claimed_by, lease_token, lease_expires_at
+      FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)
   ), decided AS MATERIALIZED (
-    SELECT o.*, p.ctid AS place, p.begun_at, coalesce(o.reference, p.reference) AS known_reference, judged.verdict,
+    SELECT o.intent_id, o.holder, o.lease_token, o.lease_name, o.lease_epoch, o.code, o.detail,
+           least(coalesce(p.begun_at, p_now - make_interval(secs => o.elapsed_seconds), p_now), p_now) AS started_at,
+           p.place, coalesce(o.reference, p.reference) AS known_reference, judged.verdict,
            ledger.attempt_no, next_due.at AS next_due_at,
            coalesce(exhausted.by, o.reason) AS final_reason,
            CASE WHEN exhausted.by IS NULL THEN o.state ELSE 'FAILED' END AS final_state,
            exhausted.by IS NOT NULL OR o.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') AS is_final
       FROM unnest(p_outcomes) AS o
-      LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
+      LEFT JOIN waiting p ON p.intent_id = o.intent_id
       LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
       LEFT JOIN written ON written.intent_id = o.intent_id
      CROSS JOIN LATERAL (SELECT coalesce(written.attempts, 0) + 1 AS attempt_no) AS ledger
@@ -73,15 +80,14 @@ BEGIN
       intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at,
       finished_at, reference, code, detail)
     SELECT intent_id, attempt_no, final_state, final_reason, holder, lease_token, lease_name, lease_epoch,
-           least(coalesce(begun_at, p_now - make_interval(secs => elapsed_seconds), p_now), p_now), p_now,
-           known_reference, code, left(detail, 2000)
+           started_at, p_now, known_reference, code, left(detail, 2000)
       FROM decided WHERE verdict = 'applied'
   ), finished AS (
-    DELETE FROM leasehold.outbox_pending p USING decided d
-     WHERE p.ctid = d.place AND d.is_final AND d.verdict = 'applied'
+    DELETE FROM leasehold.outbox_pending p
+     WHERE p.ctid = ANY (ARRAY(SELECT d.place FROM decided d WHERE d.is_final AND d.verdict = 'applied'))
   ), moved AS (
     UPDATE leasehold.outbox_pending p
-       SET attempt_count = d.attempt_no, last_state = d.state, due_at = d.next_due_at,
+       SET attempt_count = d.attempt_no, last_state = d.final_state, due_at = d.next_due_at,
            reference = d.known_reference,
            first_tried_at = coalesce(p.first_tried_at, p.begun_at, p_now),
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
