@@ -14,6 +14,7 @@ from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted
 from leasehold.intake.accept import Intake
+from leasehold.runtime.event_loop import collect_rarely
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.store import PostgresStore
@@ -66,6 +67,8 @@ class Engine:
         _called = called
         # A worker of production says little; the others of this benchmark are as quiet.
         logging.disable(logging.INFO)
+        # As `leasehold worker` does.
+        collect_rarely()
         async with Instance(read_settings(database_url=url, concurrency=CONCURRENCY)):
             await asyncio.Event().wait()
 

@@ -279,7 +279,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     assert [one.intent_id for one in window] == sorted(ids)[:2]
     changed = await store.refresh_schedule("a", [lease], None, 10)
     assert {one.intent_id for one in changed} == set(ids)
-    assert all(one.horizon >= LONG_AGO and one.last_state is None for one in changed)
+    assert all(one.horizon >= LONG_AGO and one.begun_at is None for one in changed)
     cursor = (changed[-1].last_modified_at, changed[-1].intent_id)
     assert await store.refresh_schedule("a", [lease], cursor, 10) == []
     begun = {one.intent_id: one for one in await store.begin_leased_attempts(lease, ids[:2])}
@@ -312,7 +312,7 @@ async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     )
     assert recorded.is_held
     [row] = await store.refresh_schedule("a", [lease], None, 10)
-    assert (row.due_at, row.last_state) == (None, AttemptState.IN_DOUBT)
+    assert (row.intent_id, row.due_at) == (ids[0], None)
     assert await store.refresh_due_window("a", [lease], ["fax"], 10) == []
 
 

@@ -74,7 +74,7 @@ def test_seeds_names_are_there_in_the_expositions_spelling(metrics):
 def test_counts_are_kept_per_target_and_worker(metrics):
     metrics.claims("sms", 3)
     metrics.claims("sms", 2)
-    metrics.attempt("sms", AttemptState.DISPATCHED)
+    metrics.attempts("sms", AttemptState.DISPATCHED, 1)
     metrics.in_flight("sms", 4)
     assert of_worker(metrics, "claims_total", target="sms") == 5
     assert of_worker(metrics, "attempts_total", target="sms", state="DISPATCHED") == 1

@@ -16,9 +16,9 @@ from leasehold.domain.timing import ABORT_LEASES
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, KeysView
 
-    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Claim
 
     Clock = Callable[[], float]
@@ -105,7 +105,8 @@ class Claims:
         self.worker_id = worker_id
         self.slots = slots
         self.clock = clock
-        self._held: dict[IntentId, Held] = {}
+        # By the number of the id: the hash of a UUID itself is made anew, in Python, on each look.
+        self._held: dict[int, Held] = {}
         self._by_target: Counter[str] = Counter()
         self._on_free: list[Callable[[], None]] = []
         self._stuck: set[asyncio.Task[None]] = set()
@@ -123,9 +124,9 @@ class Claims:
         """How many calls were given up and have not ended all the same."""
         return len(self._stuck)
 
-    def holds(self, intent_id: IntentId) -> bool:
-        """Whether an intent is in our hands."""
-        return intent_id in self._held
+    def without(self, numbers: KeysView[int]) -> set[int]:
+        """Say which of these intents, by the numbers of their ids, are not in our hands."""
+        return numbers - self._held.keys()
 
     def in_flight(self, target: str) -> int:
         """How many of a target's items we hold."""
@@ -145,7 +146,7 @@ class Claims:
         """Hold what was granted."""
         taken = [Held(one, trust, lease_seconds, taken_at) for one in claimed]
         for held in taken:
-            self._held[held.claimed.intent_id] = held
+            self._held[held.claimed.intent_id.int] = held
             self._by_target[held.claimed.target] += 1
         return taken
 
@@ -153,8 +154,9 @@ class Claims:
         """Give slots back: these were recorded, given back, or dropped."""
         for held in gone:
             # The same intent may be ours again under a newer claim.
-            if self._held.get(held.claimed.intent_id) is held:
-                del self._held[held.claimed.intent_id]
+            number = held.claimed.intent_id.int
+            if self._held.get(number) is held:
+                del self._held[number]
                 self._by_target[held.claimed.target] -= 1
         for told in self._on_free:
             told()

@@ -125,7 +125,7 @@ class Reaper:
         for holder in sorted({one.replaced_holder for one in repaired}):
             self._report_death(holder)
         for one in repaired:
-            self._metrics.attempt(one.target, one.state)
+            self._metrics.attempts(one.target, one.state, 1)
             self._tell(
                 "recovered",
                 intent_id=str(one.intent_id),

@@ -66,7 +66,8 @@ class JsonDocument:
 
     def value(self) -> Any:  # noqa: ANN401 (any JSON)
         """Parse it; anew on each call, so that nobody shares what somebody else changes."""
-        return json.loads(self.raw)
+        # The database writes UTF-8 only; given bytes, the parser would have to guess.
+        return json.loads(self.raw.decode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

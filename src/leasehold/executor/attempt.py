@@ -150,10 +150,12 @@ class Attempts:
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
         planned: list[Planned] = []
+        served: Served | None = None
         for held in batch:
             claimed = held.claimed
             try:
-                served = await self._targets.of(claimed.target, claimed.contract_version)
+                if served is None or not served.is_of(claimed):  # mostly as the one before
+                    served = await self._targets.of(claimed.target, claimed.contract_version)
             except DatabaseUnavailable as error:
                 self._claims.let_go([held])
                 self._trouble(error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
 
 if TYPE_CHECKING:
-    from leasehold.coordination.claims import Clock
+    from leasehold.coordination.claims import Claims, Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.observe.metrics import BreakerState
 
@@ -21,6 +21,8 @@ FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
 # A gateway may ask for any time; we look again at least this often.
 RETRY_AFTER_SECONDS_MAX = 300.0
+# How long slots are waited for, one by one as they come free.
+GATHER_SECONDS = 0.003
 # A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
 BURST_SECONDS = 0.1
 
@@ -35,6 +37,14 @@ def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: 
     if latency_seconds > 0:
         size = min(size, max(1, int(lease_seconds / latency_seconds)))
     return size
+
+
+def should_gather(claims: Claims, taken_at: float) -> bool:
+    """Say whether to wait a moment for more slots before taking work again: with less than a
+    quarter of them free, so soon after the last time.
+    """
+    is_soon = claims.clock() - taken_at < GATHER_SECONDS
+    return is_soon and claims.free_slots * 4 < claims.slots
 
 
 class Breaker:

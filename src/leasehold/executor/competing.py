@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.backpressure import claim_size
+from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # After work was found, we look again soon; each time that there is none, after twice as long.
 POLL_SECONDS_MIN = 0.05
-# Slots come free one by one. Below a quarter of them, a claim waits this long for more.
-GATHER_SECONDS = 0.003
 _TARGETS_MAX = 1000
 
 
@@ -88,7 +86,7 @@ class CompetingExecutor:
         rooms = self._rooms()
         if not rooms:
             return Pause(self._seconds_until_room(now))
-        if self._should_gather(now):
+        if should_gather(self._claims, self._claimed_at):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         found = 0
@@ -156,10 +154,6 @@ class CompetingExecutor:
         for target, room in rooms.items():
             by_lease[self._targets.current[target].lease_seconds][target] = room
         return by_lease
-
-    def _should_gather(self, now: float) -> bool:
-        is_small = self._claims.free_slots * 4 < self._claims.slots
-        return is_small and now - self._claimed_at < GATHER_SECONDS
 
     def _adapt_poll(self, found: int, *, is_poll: bool) -> None:
         """Look for work more rarely, the longer there was none."""

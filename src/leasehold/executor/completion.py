@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.coordination.claims import Claims, Held
-    from leasehold.domain.intent import IntentId
+    from leasehold.domain.intent import AttemptState
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
     from leasehold.executor.fence import Fence
@@ -157,15 +157,16 @@ class Completion:
 
     def _report(self, batch: Sequence[Finished], recorded: Sequence[Recorded]) -> None:
         now = self._claims.clock()
-        by_id: dict[IntentId, Finished] = {one.held.claimed.intent_id: one for one in batch}
+        by_number = {one.held.claimed.intent_id.int: one for one in batch}
+        counts: Counter[tuple[str, AttemptState]] = Counter()
         is_chatty = _is_chatty(logging.DEBUG)
         for answer in recorded:
-            one = by_id[answer.intent_id]
+            one = by_number[answer.intent_id.int]
             if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
                 self._refused(one, answer.verdict)
                 continue
             claimed = one.held.claimed
-            self._metrics.attempt(claimed.target, answer.state)
+            counts[claimed.target, answer.state] += 1
             if answer.state.is_terminal:
                 # Both spans are on one clock each: the database's until the claim, then ours.
                 waited = (claimed.claimed_at - claimed.created_at).total_seconds()
@@ -174,6 +175,8 @@ class Completion:
                 self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
             if is_chatty:
                 self._tell(logging.DEBUG, "recorded", one, state=answer.state, why=answer.reason)
+        for (target, state), count in counts.items():
+            self._metrics.attempts(target, state, count)
 
     def _refused(self, one: Finished, verdict: RecordVerdict) -> None:
         """A fenced write that hit nothing is loud, and never tried again."""

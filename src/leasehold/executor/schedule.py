@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, KeysView, Mapping
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
     from leasehold.store.answers import Scheduled
+
+    # Priority, then time: what stands first is done first.
+    _Place = tuple[int, datetime | None]
 
 # A target of which less than this part of its share is left is read again.
 _LOW_WATER = 100
@@ -67,10 +70,16 @@ class _Queue:
             if not entry.is_gone:
                 heapq.heappush(self.ready, (entry.row.priority, entry.row.due_at, number, entry))
 
-    def first_ready(self) -> tuple[int, datetime | None] | None:
+    def first_ready(self) -> _Place | None:
         while self.ready and self.ready[0][-1].is_gone:
             heapq.heappop(self.ready)
         return self.ready[0][:2] if self.ready else None
+
+    def forget_gone(self) -> None:
+        self.waiting = [one for one in self.waiting if not one[-1].is_gone]
+        self.ready = [one for one in self.ready if not one[-1].is_gone]
+        heapq.heapify(self.waiting)
+        heapq.heapify(self.ready)
 
     def next_at(self) -> float | None:
         while self.waiting and self.waiting[0][-1].is_gone:
@@ -84,18 +93,20 @@ class Schedule:
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
         self.share = size_max  # how many rows of one target have room
-        self._entries: dict[IntentId, _Entry] = {}
+        # By the numbers of their ids: the hash of a UUID itself is made anew on each look.
+        self._entries: dict[int, _Entry] = {}
         self._queues: dict[str, _Queue] = {}
         self._coming = itertools.count()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, intent_id: object) -> bool:
-        return intent_id in self._entries
+    def __contains__(self, intent_id: IntentId) -> bool:
+        return intent_id.int in self._entries
 
-    def __iter__(self) -> Iterator[IntentId]:
-        return iter(self._entries)
+    def numbers(self) -> KeysView[int]:
+        """Give what is known, by the numbers of the ids."""
+        return self._entries.keys()
 
     def serve(self, targets: Collection[str]) -> None:
         """Be about these targets; of one that is new here, nothing is known yet."""
@@ -125,7 +136,7 @@ class Schedule:
         queue = self._queues[target]
         for *_, entry in itertools.chain(queue.waiting, queue.ready):
             if not entry.is_gone:
-                del self._entries[entry.row.intent_id]
+                del self._entries[entry.row.intent_id.int]
         self._queues[target] = _Queue(is_partial=False)
 
     def leave_out(self, target: str) -> None:
@@ -134,23 +145,25 @@ class Schedule:
 
     def put(self, row: Scheduled, received_at: float) -> None:
         """Learn of a row. What is held, or begun already, is not to be done."""
-        known = self._entries.get(row.intent_id)
-        if known is not None and known.row.last_modified_at >= row.last_modified_at:
-            return
-        self.drop(row.intent_id)
+        known = self._entries.get(row.intent_id.int)
+        if known is not None:
+            if known.row.last_modified_at >= row.last_modified_at:
+                return
+            self.drop(row.intent_id)
         if row.due_at is None or row.begun_at is not None:
             return
         # Counted from when the answer was here: late by the way it took, but never early.
-        self._add(row, received_at + (row.due_at - row.read_at).total_seconds())
+        wait_seconds = (row.due_at - row.read_at).total_seconds()
+        self._add(row, received_at + wait_seconds, is_due=wait_seconds <= 0)
 
     def put_off(self, row: Scheduled, until: float) -> None:
         """Do it later than it says."""
         self.drop(row.intent_id)
-        self._add(row, until)
+        self._add(row, until, is_due=False)
 
     def drop(self, intent_id: IntentId) -> None:
         """Forget a row."""
-        known = self._entries.pop(intent_id, None)
+        known = self._entries.pop(intent_id.int, None)
         if known is not None:
             known.is_gone = True
             self._queues[known.row.target].size -= 1
@@ -169,14 +182,24 @@ class Schedule:
         taken: list[Scheduled] = []
         while heads and len(taken) < limit:
             _, target = heapq.heappop(heads)
-            queue = self._queues[target]
-            *_, entry = heapq.heappop(queue.ready)
-            del self._entries[entry.row.intent_id]
-            queue.size -= 1
-            taken.append(entry.row)
-            rooms[target] -= 1
-            if rooms[target] and (first := queue.first_ready()) is not None:
+            most = min(rooms[target], limit - len(taken))
+            found = self._take_of(self._queues[target], most, heads[0][0] if heads else None)
+            taken += found
+            rooms[target] -= len(found)
+            if rooms[target] and (first := self._queues[target].first_ready()) is not None:
                 heapq.heappush(heads, (first, target))
+        return taken
+
+    def _take_of(self, queue: _Queue, most: int, until: _Place | None) -> list[Scheduled]:
+        """Take from one target, as long as no other one is before it."""
+        taken: list[Scheduled] = []
+        while len(taken) < most and (first := queue.first_ready()) is not None:
+            if taken and until is not None and first > until:
+                break
+            row = heapq.heappop(queue.ready)[-1].row
+            del self._entries[row.intent_id.int]
+            taken.append(row)
+        queue.size -= len(taken)
         return taken
 
     def seconds_until_due(self, now: float) -> float | None:
@@ -184,7 +207,7 @@ class Schedule:
         moments = [at for queue in self._queues.values() if (at := queue.next_at()) is not None]
         return max(0.0, min(moments) - now) if moments else None
 
-    def _add(self, row: Scheduled, due_at: float) -> None:
+    def _add(self, row: Scheduled, due_at: float, *, is_due: bool) -> None:
         queue = self._queues.get(row.target)
         if queue is None:
             return  # nobody serves it here; should somebody, it is read from the database
@@ -192,9 +215,12 @@ class Schedule:
             queue.is_partial = True
             queue.is_displaced |= queue.is_behind(row, due_at)
             return
-        entry = self._entries[row.intent_id] = _Entry(row)
+        entry = self._entries[row.intent_id.int] = _Entry(row)
         queue.size += 1
-        heapq.heappush(queue.waiting, (due_at, next(self._coming), entry))
-        if len(queue.waiting) > 2 * self.share:  # mostly of rows that are gone
-            queue.waiting = [one for one in queue.waiting if not one[-1].is_gone]
-            heapq.heapify(queue.waiting)
+        number = next(self._coming)
+        if is_due:
+            heapq.heappush(queue.ready, (row.priority, row.due_at, number, entry))
+        else:
+            heapq.heappush(queue.waiting, (due_at, number, entry))
+        if len(queue.ready) + len(queue.waiting) > 2 * self.share:  # mostly of rows that are gone
+            queue.forget_gone()

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.intent import IntentId
+from leasehold.executor.backpressure import GATHER_SECONDS, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
 from leasehold.observe.logs import get_logger
@@ -90,12 +91,14 @@ class ScheduledExecutor:
         self._pass: tuple[Cursor, datetime] | None = None  # where a reading of changes has come to
         self._refresh_at = 0.0
         self._reconcile_at = 0.0
-        self._taken: dict[IntentId, Scheduled] = {}
-        self._changed_in_flight: dict[IntentId, Scheduled] = {}
+        self._handed_out_at = 0.0
+        # All of these by the numbers of the ids; see Claims.
+        self._taken: dict[int, Scheduled] = {}
+        self._changed_in_flight: dict[int, Scheduled] = {}
         # What was not to be done after all, until everything is looked at anew.
-        self._lost_sight_of: set[IntentId] = set()
+        self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
-        self._not_before: dict[IntentId, tuple[datetime, float]] = {}
+        self._not_before: dict[int, tuple[datetime, float]] = {}
         claims.on_free(self.wake.set)
 
     def hint(self) -> None:
@@ -105,10 +108,10 @@ class ScheduledExecutor:
 
     def put_off(self, intent_id: IntentId, delay_seconds: float) -> None:
         """Come back to an intent later, with nothing on the ledger."""
-        row = self._taken.get(intent_id)
+        row = self._taken.get(intent_id.int)
         if row is not None:
             until = self._claims.clock() + delay_seconds
-            self._not_before[intent_id] = (row.last_modified_at, until)
+            self._not_before[intent_id.int] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
             self.wake.set()
 
@@ -138,6 +141,8 @@ class ScheduledExecutor:
             await self._refresh()
         self._forget_finished()
         await self._look_anew_if_needed()
+        if should_gather(self._claims, self._handed_out_at):
+            return Pause(GATHER_SECONDS)
         is_more = await self._start_due()
         self._metrics.schedule(self._term.lease.name, len(self._schedule))
         return AGAIN if is_more else Pause(self._seconds_until_next())
@@ -222,7 +227,7 @@ class ScheduledExecutor:
             for row in rows
             if row.target not in partial
             and row.intent_id in self._schedule
-            and row.intent_id not in before
+            and row.intent_id.int not in before
             and cursor is not None
             and (row.last_modified_at, row.intent_id) <= cursor
         ]
@@ -235,15 +240,16 @@ class ScheduledExecutor:
             )
             self._metrics.schedule(self._term.lease.name, len(self._schedule), len(missed))
 
-    def _known(self) -> set[IntentId]:
-        return {*self._schedule, *self._taken, *self._lost_sight_of}
+    def _known(self) -> set[int]:
+        return {*self._schedule.numbers(), *self._taken, *self._lost_sight_of}
 
     def _learn(self, row: Scheduled, received_at: float) -> None:
-        version, until = self._not_before.get(row.intent_id, (None, 0.0))
-        taken = self._taken.get(row.intent_id)
+        number = row.intent_id.int
+        version, until = self._not_before.get(number, (None, 0.0))
+        taken = self._taken.get(number)
         if taken is not None:
             if row.last_modified_at > taken.last_modified_at:
-                self._changed_in_flight[row.intent_id] = row  # for when it has ended
+                self._changed_in_flight[number] = row  # for when it has ended
         elif version == row.last_modified_at and until > received_at:
             self._schedule.put_off(row, until)
         else:
@@ -251,11 +257,11 @@ class ScheduledExecutor:
 
     def _forget_finished(self) -> None:
         now = self._claims.clock()
-        for intent_id in [one for one, (_, until) in self._not_before.items() if until <= now]:
-            del self._not_before[intent_id]
-        for intent_id in [one for one in self._taken if not self._claims.holds(one)]:
-            self._taken.pop(intent_id)
-            changed = self._changed_in_flight.pop(intent_id, None)
+        for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
+            del self._not_before[number]
+        for number in self._claims.without(self._taken.keys()):
+            del self._taken[number]
+            changed = self._changed_in_flight.pop(number, None)
             if changed is not None:
                 self._schedule.put(changed, now)
 
@@ -268,19 +274,20 @@ class ScheduledExecutor:
         rows = self._schedule.take(now, self._rooms(), free)
         if not rows or self._term.is_over(now):
             return False
-        in_flight = list(self._taken)
+        self._handed_out_at = now
+        in_flight = [row.intent_id for row in self._taken.values()]
         for row in rows:
-            self._taken[row.intent_id] = row
+            self._taken[row.intent_id.int] = row
         try:
             found = await self._store.hand_out_scheduled(
                 self._term.lease, [row.intent_id for row in rows], in_flight
             )
         except BaseException:
             for row in rows:
-                self._taken.pop(row.intent_id, None)
+                self._taken.pop(row.intent_id.int, None)
             raise
         if len(found) < len(rows):
-            self._look_for_the_others(rows, {one.intent_id for one in found})
+            self._look_for_the_others(rows, {one.intent_id.int for one in found})
         lease_seconds = self._timings().cluster_lease_seconds
         self.attempts.start(self._claims.take(found, self._term, lease_seconds, now))
         for target, count in Counter(one.target for one in found).items():
@@ -288,12 +295,12 @@ class ScheduledExecutor:
             self._metrics.in_flight(target, self._claims.in_flight(target))
         return len(rows) == free
 
-    def _look_for_the_others(self, rows: list[Scheduled], found: set[IntentId]) -> None:
+    def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
         """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""
-        for row in rows:
-            if row.intent_id not in found:
-                self._taken.pop(row.intent_id, None)
-                self._lost_sight_of.add(row.intent_id)
+        for number in [row.intent_id.int for row in rows]:
+            if number not in found:
+                self._taken.pop(number, None)
+                self._lost_sight_of.add(number)
         self._reconcile_at = min(
             self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
         )
@@ -310,6 +317,8 @@ class ScheduledExecutor:
         now = self._claims.clock()
         waits = [self._refresh_at - now, self._reconcile_at - now]
         due = self._schedule.seconds_until_due(now)
-        if due is not None:
-            waits.append(due if self._term.may_start(now) else HELD_BACK_SECONDS)
+        if not self._term.may_start(now):
+            waits.append(HELD_BACK_SECONDS)
+        elif due is not None and self._claims.free_slots:  # else a slot that comes free wakes us
+            waits.append(due)
         return max(0.001, min(waits))

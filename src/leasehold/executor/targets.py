@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.claims import Clock
     from leasehold.domain.contract import Contract, Scope
+    from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
     from leasehold.store.answers import FormerTerms
@@ -61,6 +62,11 @@ class Served:
     gateway: Gateway
     lease_seconds: float
     calls: int = 0  # under way, so that nobody closes the gateway under them
+
+    def is_of(self, claimed: Claimed) -> bool:
+        """Whether an intent was accepted under it."""
+        contract = self.contract
+        return (contract.version, contract.target) == (claimed.contract_version, claimed.target)
 
 
 class Targets:

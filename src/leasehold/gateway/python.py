@@ -57,20 +57,54 @@ class _OutOfTime(Exception):
     """The function did not end within the contract's time."""
 
 
-class _Deadline:
-    """Cancels a task when its time is over. As asyncio.timeout does it, at a quarter of the cost,
-    which every single call pays.
+class _Call:
+    """A call under way."""
+
+    __slots__ = ("ends_at", "is_late", "task")
+
+    def __init__(self, task: asyncio.Task[object], ends_at: float) -> None:
+        self.task = task
+        self.ends_at = ends_at
+        self.is_late = False
+
+
+class _Calls:
+    """Cancels calls whose time is over. As asyncio.timeout does it, but all calls of a gateway have
+    the same time, so that one timer is enough for them, and a call pays next to nothing.
     """
 
-    __slots__ = ("is_passed", "task")
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._under_way: dict[_Call, None] = {}  # in the order of their ends
+        self._timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, task: asyncio.Task[object]) -> None:
-        self.task = task
-        self.is_passed = False
+    def begin(self) -> _Call:
+        loop = asyncio.get_running_loop()
+        task = cast("asyncio.Task[object]", asyncio.current_task(loop))
+        call = _Call(task, loop.time() + self.seconds)
+        self._under_way[call] = None
+        if self._timer is None:
+            self._timer = loop.call_at(call.ends_at, self._cancel_late)
+        return call
 
-    def pass_(self) -> None:
-        self.is_passed = True
-        self.task.cancel()
+    def end(self, call: _Call) -> None:
+        self._under_way.pop(call, None)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cancel_late(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._under_way:
+            first = next(iter(self._under_way))
+            if first.ends_at > loop.time():
+                self._timer = loop.call_at(first.ends_at, self._cancel_late)
+                return
+            self.end(first)
+            first.is_late = True
+            first.task.cancel()
 
 
 class PythonGateway:
@@ -78,7 +112,7 @@ class PythonGateway:
 
     def __init__(self, contract: Contract, terms: PythonTerms) -> None:
         """Raise GatewayMisconfigured where a function cannot be imported or is not async."""
-        self._contract = contract
+        self._calls = _Calls(contract.call_timeout_seconds)
         self._submit: SubmitFunction = _find(terms.function)
         self._lookup: LookupFunction | None = _find(terms.lookup) if terms.lookup else None
 
@@ -113,21 +147,20 @@ class PythonGateway:
         return _no_outcome(submission, answer)
 
     async def close(self) -> None:
-        """Nothing to close: the function's module owns what it opened."""
+        """Close nothing of the function: its module owns what it opened."""
+        self._calls.close()
 
     async def _within_time(self, call: Awaitable[object]) -> object:
         """Await what a user's function gives; whatever its annotations say, it may be anything."""
-        seconds = self._contract.call_timeout_seconds
-        deadline = _Deadline(cast("asyncio.Task[object]", asyncio.current_task()))
-        timer = asyncio.get_running_loop().call_later(seconds, deadline.pass_)
+        ours = self._calls.begin()
         try:
             return await call
         except asyncio.CancelledError as error:
-            if deadline.is_passed and deadline.task.uncancel() == 0:
-                raise _OutOfTime(f"after {seconds:g} s") from error
+            if ours.is_late and ours.task.uncancel() == 0:
+                raise _OutOfTime(f"after {self._calls.seconds:g} s") from error
             raise
         finally:
-            timer.cancel()
+            self._calls.end(ours)
 
 
 def _find(path: str) -> Callable[..., Any]:

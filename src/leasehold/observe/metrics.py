@@ -129,9 +129,9 @@ class Metrics:
         """Count items that were claimed."""
         self._claims.at(self._targets.bounded(target)).inc(n)
 
-    def attempt(self, target: str, outcome_state: AttemptState | str) -> None:
-        """Count a result that the ledger has now, by the state that it has there."""
-        self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc()
+    def attempts(self, target: str, outcome_state: AttemptState | str, n: int) -> None:
+        """Count results that the ledger has now, by the state that they have there."""
+        self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc(n)
 
     def queue_delay(self, target: str, seconds: float) -> None:
         """Time from due to claimed."""

@@ -140,9 +140,9 @@ def _new_id(size: int) -> str:
 
     Not a secret: it need only be unlike the others.
     """
-    while not (made := random.getrandbits(8 * size)):
+    while not any(made := random.randbytes(size)):  # noqa: S311 (not a secret)
         pass
-    return f"{made:0{2 * size}x}"
+    return made.hex()
 
 
 _OPENTELEMETRY = _find_opentelemetry()

@@ -156,13 +156,9 @@ class Scheduled(NamedTuple):
     """
 
     intent_id: IntentId
-    lease_name: str
     target: str
-    stream: str | None
-    stream_seq: int | None
     priority: int
     due_at: datetime | None
-    last_state: AttemptState | None
     begun_at: datetime | None
     last_modified_at: datetime
     horizon: datetime

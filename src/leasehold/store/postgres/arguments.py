@@ -13,9 +13,8 @@ from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
 from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from leasehold.domain.outcome import Outcome, Result
 
@@ -58,11 +57,6 @@ def intents_argument(intents: Sequence[NewIntent]) -> str:
 def results_argument(results: Sequence[Result]) -> str:
     """Write the argument of complete_outbox_attempts and record_attempts."""
     return f"[{','.join(map(_result_text, results))}]"
-
-
-def ids_argument(ids: Iterable[UUID]) -> str:
-    """Write an array of ids: many, at a third of what the driver needs for a list."""
-    return f"{{{','.join([one.hex for one in ids])}}}"
 
 
 def told_of(outcome: Outcome) -> dict[str, str | None]:

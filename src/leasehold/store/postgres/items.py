@@ -18,6 +18,7 @@ from leasehold.store.answers import (
 )
 from leasehold.store.postgres.arguments import results_argument, told_of
 from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
+from leasehold.store.postgres.ids import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +86,7 @@ class PostgresItems:
             _RENEWED,
             "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s)",
             worker_id,
-            [claim.lease_token for claim in claims],
+            Ids([claim.lease_token for claim in claims]),
             lease_seconds,
         )
 
@@ -95,8 +96,8 @@ class PostgresItems:
             _BEGUN,
             "SELECT * FROM leasehold.begin_outbox_attempts(%s, %s::uuid[], %s::uuid[])",
             worker_id,
-            [claim.intent_id for claim in claims],
-            [claim.lease_token for claim in claims],
+            Ids([claim.intent_id for claim in claims]),
+            Ids([claim.lease_token for claim in claims]),
         )
 
     async def complete_outbox_attempts(
@@ -133,7 +134,7 @@ class PostgresItems:
             _RELEASED,
             "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s)",
             worker_id,
-            [claim.lease_token for claim in claims],
+            Ids([claim.lease_token for claim in claims]),
             delay_seconds,
         )
 

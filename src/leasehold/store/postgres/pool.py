@@ -26,12 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.adapt import Loader
+from psycopg.pq import Format
 from psycopg_pool import AsyncConnectionPool
 
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
 from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.errors import translated
+from leasehold.store.postgres.ids import register_ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -184,6 +186,8 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
 
 async def _configure(connection: Connection) -> None:
     connection.adapters.register_loader("jsonb", _RawJson)
+    connection.adapters.register_loader("jsonb", _RawBinaryJson)
+    register_ids(connection)
     connection.add_notice_handler(_log_warning)
 
 
@@ -192,6 +196,15 @@ class _RawJson(Loader):
 
     def load(self, data: Buffer) -> JsonDocument:
         return JsonDocument(bytes(data))
+
+
+class _RawBinaryJson(Loader):
+    """The same where values travel in binary: after the number of the format comes the text."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> JsonDocument:
+        return JsonDocument(bytes(data[1:]))
 
 
 def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:

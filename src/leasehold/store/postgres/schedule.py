@@ -9,8 +9,9 @@ from uuid import UUID
 from leasehold.domain.intent import AttemptState, Claimed, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Recorded, Scheduled
-from leasehold.store.postgres.arguments import ids_argument, results_argument
+from leasehold.store.postgres.arguments import results_argument
 from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
+from leasehold.store.postgres.ids import Ids
 from leasehold.store.postgres.items import RECORDED
 from leasehold.store.postgres.leases import fence, fences
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 # Before anything that was ever modified.
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 # Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
-_SCHEDULED = rows_of(Scheduled, last_state=AttemptState)
+_SCHEDULED = rows_of(Scheduled)
 _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
 _STATES = members_by_text(AttemptState)
 
@@ -56,9 +57,8 @@ class PostgresSchedule:
         """Read what changed after a cursor; None is the beginning."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, lease_name, target, stream, stream_seq, priority,"
-            "       nullif(due_at, 'infinity') AS due_at, last_state, begun_at, last_modified_at,"
-            "       horizon, clock_timestamp() AS read_at"
+            "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
+            "       last_modified_at, horizon, clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
@@ -72,9 +72,8 @@ class PostgresSchedule:
         """Read what is to be done next: so many of each target and priority, or of each stream."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, lease_name, target, stream, stream_seq, priority,"
-            "       nullif(due_at, 'infinity') AS due_at, last_state, begun_at, last_modified_at,"
-            "       horizon, clock_timestamp() AS read_at"
+            "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
+            "       last_modified_at, horizon, clock_timestamp() AS read_at"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s)",
             *fences(holder_id, leases),
             list(targets),
@@ -92,8 +91,8 @@ class PostgresSchedule:
             "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
             *fence(lease),
-            ids_argument(intent_ids),
-            ids_argument(in_flight),
+            Ids(intent_ids),
+            Ids(in_flight),
             lease_name=lease.name,
         )
 
@@ -105,7 +104,7 @@ class PostgresSchedule:
             _BEGUN,
             "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])",
             *fence(lease),
-            list(intent_ids),
+            Ids(intent_ids),
             lease_name=lease.name,
         )
 

@@ -44,7 +44,9 @@ BEGIN
                     UNION ALL
                     SELECT before.intent_id, before.attempt_no
                       FROM unnest(v_marked.intent_ids, v_marked.attempt_numbers) AS before (intent_id, attempt_no)
-                     WHERE v_marked.lease_epoch = p_lease_epoch AND before.intent_id = ANY (p_in_flight)) AS call
+                      -- Joined, and so hashed: a list would be searched from its beginning for each of them.
+                      JOIN unnest(p_in_flight) AS still (intent_id) USING (intent_id)
+                     WHERE v_marked.lease_epoch = p_lease_epoch) AS call
            ) AS calls
      WHERE lease_name = p_lease_name
   )

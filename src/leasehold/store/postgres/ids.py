@@ -1,0 +1,58 @@
+"""Arrays of ids on their way to the server.
+
+A leader names what it has in flight with each batch, and reading an id from text costs the server
+as much as finding its row. So they travel in binary, in the format of arrays of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from psycopg import AsyncConnection
+
+_UUID_OID = 2950
+_UUID_ARRAY_OID = 2951
+# Dimensions, whether there are NULLs, the type; then the length of the dimension and its start.
+_HEADER = struct.Struct("!iiIii")
+_SIZE = struct.pack("!i", 16)
+
+
+class Ids:
+    """An array of ids as an argument."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: Sequence[UUID]) -> None:
+        self.ids = ids
+
+
+class _TextIds(Dumper):
+    """For a pooler, where arguments are part of the query string."""
+
+    oid = _UUID_ARRAY_OID
+
+    def dump(self, obj: Ids) -> bytes:
+        return f"{{{','.join([one.hex for one in obj.ids])}}}".encode()
+
+
+class _BinaryIds(Dumper):
+    format = Format.BINARY
+    oid = _UUID_ARRAY_OID
+
+    def dump(self, obj: Ids) -> bytes:
+        header = _HEADER.pack(1, 0, _UUID_OID, len(obj.ids), 1)
+        return header + b"".join([_SIZE + one.bytes for one in obj.ids])
+
+
+def register_ids(connection: AsyncConnection[Any]) -> None:
+    """Let a connection take Ids; of two formats the one registered last is preferred."""
+    connection.adapters.register_dumper(Ids, _TextIds)
+    connection.adapters.register_dumper(Ids, _BinaryIds)
