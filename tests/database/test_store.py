@@ -300,6 +300,22 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     assert (attempt.lease_name, attempt.lease_epoch) == ("leader", 1)
 
 
+async def test_calls_under_a_lease_are_handed_out_once_while_they_are_in_flight(stores):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    first, second = await enqueue(stores, "bank", 2)
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    [handed_out] = await store.hand_out_scheduled(lease, [first], [])
+    assert (handed_out.intent_id, handed_out.payload.value()) == (first, {"number": 0})
+    assert len(await store.hand_out_scheduled(lease, [second], [first])) == 1
+    for intent_id in (first, second):
+        verdict = await stores.operator.cancel_intent(intent_id, "ann", "a test")
+        assert verdict == "in_flight"
+    assert await store.hand_out_scheduled(lease, [], [second]) == []
+    assert await stores.operator.cancel_intent(first, "ann", "a test") == "cancelled"
+
+
 async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "blind", "lease_name": "leader"}

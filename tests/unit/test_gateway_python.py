@@ -70,6 +70,29 @@ async def test_function_that_does_not_end_is_unknown_in_time():
     assert outcome.reason == "timeout"
 
 
+async def test_each_call_has_all_of_its_time_however_many_are_under_way():
+    gateway, clock = opened("slow", call_timeout_seconds=0.1), asyncio.get_running_loop().time
+
+    async def lasting():
+        began_at = clock()
+        outcome = await gateway.submit(make_submission())
+        return outcome.reason, clock() - began_at
+
+    calls = []
+    for _ in range(4):
+        calls.append(asyncio.create_task(lasting()))
+        await asyncio.sleep(0.04)  # the last two begin when the first is over, or nearly
+    ended = await asyncio.gather(*calls)
+    assert [reason for reason, _ in ended] == ["timeout"] * 4
+    assert min(seconds for _, seconds in ended) >= 0.099
+
+
+async def test_who_called_is_left_alone_once_the_call_has_ended():
+    gateway = opened("silent", call_timeout_seconds=0.06)
+    assert isinstance(await gateway.submit(make_submission()), Accepted)
+    await asyncio.sleep(0.1)  # would be cancelled, were the call still counted
+
+
 async def test_cancellation_is_not_taken_for_an_outcome():
     call = asyncio.create_task(opened("slow").submit(make_submission()))
     await asyncio.sleep(0)

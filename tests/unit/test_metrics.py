@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
+from leasehold.observe.histogram import LightHistogram
 from leasehold.observe.metrics import Metrics
 from leasehold.web.metrics import WebMetrics
 
@@ -48,12 +49,18 @@ def described():
     }
 
 
+def label_names(collector):
+    if isinstance(collector, LightHistogram):
+        return collector.label_names
+    return collector._labelnames
+
+
 def registered(metrics):
     return {
         (
             metric.name + ("_total" if metric.type == "counter" else ""),
             metric.type,
-            tuple(sorted(metrics.registry._names_to_collectors[metric.name]._labelnames)),
+            tuple(sorted(label_names(metrics.registry._names_to_collectors[metric.name]))),
         )
         for metric in metrics.registry.collect()
         if metric.name.startswith("leasehold_")

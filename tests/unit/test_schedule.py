@@ -83,6 +83,27 @@ def test_what_is_held_or_begun_is_not_to_be_done(changes):
     assert len(schedule) == 0
 
 
+def test_what_was_due_longest_goes_first_whichever_target_it_is_for():
+    schedule = schedule_of(40, "sms", "mail")
+    for number, target in [(1, "sms"), (2, "mail"), (3, "mail"), (4, "sms"), (5, "mail")]:
+        schedule.put(row(number, due_seconds=number - 10, target=target), 0)
+    assert numbers(schedule.take(0, ROOM, 4)) == [1, 2, 3, 4]
+    assert numbers(schedule.take(0, ROOM, 4)) == [5]
+
+
+@pytest.mark.parametrize("due_seconds", [0, 60])
+def test_row_that_changes_without_end_takes_the_room_of_one(due_seconds):
+    schedule = schedule_of(20)
+    for version in range(1000):
+        schedule.put(row(1, due_seconds=due_seconds, version=version), 0)
+    queue = schedule._queues["sms"]
+    assert len(schedule) == 1
+    assert len(queue.ready) + len(queue.waiting) <= 40
+    assert [one.last_modified_at for one in schedule.take(60, ROOM, 10)] == [
+        NOW + timedelta(microseconds=999)
+    ]
+
+
 def test_higher_priority_goes_first_and_a_full_target_does_not_hold_up_another():
     schedule = schedule_of(40, "sms", "mail", "full")
     for number, priority, target in [(1, 2, "sms"), (2, 0, "sms"), (3, 1, "mail"), (4, 0, "full")]:

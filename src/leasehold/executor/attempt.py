@@ -22,7 +22,7 @@ from leasehold.domain.errors import (
     LeaseholdError,
     MigrationError,
 )
-from leasehold.domain.outcome import Unknown
+from leasehold.domain.outcome import Accepted, Unknown
 from leasehold.domain.retry import (
     Ask,
     AskAgain,
@@ -263,9 +263,10 @@ class Attempts:
             self._completion.give_back(held, decided.seconds)
             return
         self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
-        jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
-        outcome = with_delay(decided, served.contract, claimed.attempt_no, jitter)
-        self._completion.complete(Finished(held, outcome, elapsed, trace.trace_id))
+        if not isinstance(decided, Accepted):  # as most are, and then nothing follows
+            jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
+            decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
+        self._completion.complete(Finished(held, decided, elapsed, trace.trace_id))
 
     async def _decided(
         self, held: Held, served: Served, step: Step, trace: TraceContext
@@ -293,13 +294,18 @@ class Attempts:
             outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
             await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
         self._metrics.call(target, self._claims.clock() - began_at)
+        self._tell_breaker(target, outcome)
+        return outcome
+
+    def _tell_breaker(self, target: str, outcome: Outcome) -> None:
         breaker = self._targets.gate(target).breaker
         before = breaker.state
+        if before == "closed" and isinstance(outcome, Accepted):
+            return  # as it should be: it learns nothing from that
         breaker.saw(outcome)
         if breaker.state != before:
             self._metrics.breaker(target, breaker.state)
             _LOG.warning("breaker", target=target, was=before, now=breaker.state)
-        return outcome
 
     def _submission(self, held: Held, trace: TraceContext) -> Submission:
         claimed = held.claimed

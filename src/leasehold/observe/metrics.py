@@ -21,9 +21,10 @@ from prometheus_client import (
 from prometheus_client.process_collector import ProcessCollector
 
 from leasehold.domain.errors import InvalidArgument
+from leasehold.observe.histogram import LightHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.domain.intent import AttemptState
 
@@ -47,6 +48,7 @@ class Metrics:
 
     def __init__(self, worker_id: str = "", *, names_max: int = NAMES_MAX) -> None:
         self.registry = CollectorRegistry()
+        self._worker_id = worker_id
         ProcessCollector(registry=self.registry)
         self._targets = _BoundedNames(names_max)
         self._dead_workers = _BoundedNames(names_max)
@@ -56,17 +58,12 @@ class Metrics:
         self._attempts = made.of_target(
             Counter, "attempts", "Results that reached the ledger, by its state.", "state"
         )
-        self._queue_delay = made.of_target(
-            Histogram, "queue_delay_seconds", "From due to claimed.", buckets=_WAIT_BUCKETS
-        )
-        self._call = made.of_target(
-            Histogram, "call_seconds", "Of one call to the gateway.", buckets=_CALL_BUCKETS
-        )
-        self._time_to_terminal = made.of_target(
-            Histogram,
+        self._queue_delay = made.timed("queue_delay_seconds", "From due to claimed.", _WAIT_BUCKETS)
+        self._call = made.timed("call_seconds", "Of one call to the gateway.", _CALL_BUCKETS)
+        self._time_to_terminal = made.timed(
             "time_to_terminal_seconds",
             "From accepted into the database to finished.",
-            buckets=_WAIT_BUCKETS,
+            _WAIT_BUCKETS,
         )
         self._in_flight = made.of_target(Gauge, "in_flight", "Calls being made.")
         self._breaker = made.of_target(
@@ -135,15 +132,15 @@ class Metrics:
 
     def queue_delay(self, target: str, seconds: float) -> None:
         """Time from due to claimed."""
-        self._queue_delay.at(self._targets.bounded(target)).observe(seconds)
+        self._queue_delay.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def call(self, target: str, seconds: float) -> None:
         """Time one call to the gateway."""
-        self._call.at(self._targets.bounded(target)).observe(seconds)
+        self._call.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def time_to_terminal(self, target: str, seconds: float) -> None:
         """Time from accepted into the database to finished."""
-        self._time_to_terminal.at(self._targets.bounded(target)).observe(seconds)
+        self._time_to_terminal.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def lease_lost(self, n: int = 1) -> None:
         """Count claims and leases that were lost while we held them."""
@@ -274,9 +271,12 @@ class _Maker:
         name: str,
         told: str,
         *labels: str,
-        **more: Any,  # noqa: ANN401 (buckets, for a histogram)
     ) -> _Labelled[Metric]:
-        return _Labelled(self._made(kind, name, told, "target", *labels, **more), self._worker_id)
+        return _Labelled(self._made(kind, name, told, "target", *labels), self._worker_id)
+
+    def timed(self, name: str, told: str, bounds: Sequence[float]) -> LightHistogram:
+        labels = ["worker_id", "target"]
+        return LightHistogram(f"leasehold_{name}", told, labels, bounds, self._registry)
 
     def of_lease(self, kind: type[Metric], name: str, told: str) -> _Labelled[Metric]:
         return _Labelled(self._made(kind, name, told, "lease_name"), self._worker_id)
