@@ -23,6 +23,7 @@ from leasehold.web.kinds import WAIT_SECONDS_MAX
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.problems import KINDS
 from leasehold.web.protocol import HEAD_BYTES_MAX, HEADERS_MAX
+from tests.support.metric_labels import label_names
 from tests.support.programs import find_program
 from tests.support.servers import available_binaries
 
@@ -63,7 +64,7 @@ def exposed():
     found = {}
     for metric in metrics.registry.collect():
         if metric.name.startswith("leasehold_"):
-            labels = set(metrics.registry._names_to_collectors[metric.name]._labelnames)
+            labels = label_names(metrics.registry, metric.name)
             for suffix in SUFFIXES[metric.type]:
                 more = {"le"} if suffix == "_bucket" else set()
                 found[metric.name + suffix] = labels | more

@@ -10,9 +10,9 @@ import pytest
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
-from leasehold.observe.histogram import LightHistogram
 from leasehold.observe.metrics import Metrics
 from leasehold.web.metrics import WebMetrics
+from tests.support.metric_labels import label_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(leasehold_\w+)` \| (\w+) \|([\w, ]*)\|", re.MULTILINE)
@@ -49,18 +49,12 @@ def described():
     }
 
 
-def label_names(collector):
-    if isinstance(collector, LightHistogram):
-        return collector.label_names
-    return collector._labelnames
-
-
 def registered(metrics):
     return {
         (
             metric.name + ("_total" if metric.type == "counter" else ""),
             metric.type,
-            tuple(sorted(label_names(metrics.registry._names_to_collectors[metric.name]))),
+            tuple(sorted(label_names(metrics.registry, metric.name))),
         )
         for metric in metrics.registry.collect()
         if metric.name.startswith("leasehold_")
