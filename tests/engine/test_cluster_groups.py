@@ -208,3 +208,13 @@ async def leading_follows(engine, first):
     first.send(SIGTERM)
     assert await first.ended() == 0
     await second.logged("schedule_built")
+
+
+async def test_leader_goes_on_as_soon_as_a_rate_allows_the_next_call(engine):
+    engine.publish("ledger", scope="cluster", rate_per_second=10)
+    ids = engine.outbox.enqueue(15, "ledger")
+    # Nothing else would have it look again before everybody's patience is over.
+    engine.worker(**BY_ROW | {"schedule_refresh_seconds": "30"})
+    await engine.until_status(ids)
+    received = [entry.received_at for entry in engine.sandbox.record()]
+    assert received[-1] - received[0] >= 14 / 10 * 0.8

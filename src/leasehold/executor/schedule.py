@@ -202,6 +202,10 @@ class Schedule:
         queue.size -= len(taken)
         return taken
 
+    def ready_targets(self) -> list[str]:
+        """Name the targets of which something was due when it was last taken from here."""
+        return [target for target, queue in self._queues.items() if queue.first_ready() is not None]
+
     def seconds_until_due(self, now: float) -> float | None:
         """How long until something more is due; None: nothing waits."""
         moments = [at for queue in self._queues.values() if (at := queue.next_at()) is not None]

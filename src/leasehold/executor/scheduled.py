@@ -14,6 +14,7 @@ Every error of the database makes it step down.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -319,6 +320,14 @@ class ScheduledExecutor:
         due = self._schedule.seconds_until_due(now)
         if not self._term.may_start(now):
             waits.append(HELD_BACK_SECONDS)
-        elif due is not None and self._claims.free_slots:  # else a slot that comes free wakes us
-            waits.append(due)
+        elif self._claims.free_slots:  # else a slot that comes free wakes us
+            waits += [due] if due is not None else []
+            waits += map(self._seconds_until_room, self._schedule.ready_targets())
         return max(0.001, min(waits))
+
+    def _seconds_until_room(self, target: str) -> float:
+        """Until time lets a target have another call; never, where one of its calls must end."""
+        gate = self._targets.gate(target)
+        if gate.room(self._claims.in_flight(target)) > 0:
+            return 0.0
+        return gate.seconds_until_room() or math.inf
