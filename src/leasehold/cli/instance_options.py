@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 
-def option(told: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 (Typer's own type is not public)
+def option(told: str, *names: str) -> Any:  # noqa: ANN401 (Typer's own type is not public)
     """Describe an option; its default is that of the settings, so the help tells it in words."""
-    return typer.Option(*names, help=told, show_default=False, **more)
+    return typer.Option(*names, help=told, show_default=False)
 
 
 Concurrency: TypeAlias = Annotated[int | None, option("Items in flight at a time (10).")]
