@@ -90,10 +90,6 @@ class _Calls:
     def end(self, call: _Call) -> None:
         self._under_way.pop(call, None)
 
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _cancel_late(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
@@ -147,8 +143,7 @@ class PythonGateway:
         return _no_outcome(submission, answer)
 
     async def close(self) -> None:
-        """Close nothing of the function: its module owns what it opened."""
-        self._calls.close()
+        """Nothing to close: the function's module owns what it opened."""
 
     async def _within_time(self, call: Awaitable[object]) -> object:
         """Await what a user's function gives; whatever its annotations say, it may be anything."""
