@@ -44,7 +44,7 @@ BEGIN
                     UNION ALL
                     SELECT before.intent_id, before.attempt_no
                       FROM unnest(v_marked.intent_ids, v_marked.attempt_numbers) AS before (intent_id, attempt_no)
-                      -- Joined, and so hashed: a list would be searched from its beginning for each of them.
+                      -- Joined, for a list would be searched from its beginning for each of them.
                       JOIN unnest(p_in_flight) AS still (intent_id) USING (intent_id)
                      WHERE v_marked.lease_epoch = p_lease_epoch) AS call
            ) AS calls
