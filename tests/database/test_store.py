@@ -300,7 +300,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     assert (attempt.lease_name, attempt.lease_epoch) == ("leader", 1)
 
 
-async def test_calls_under_a_lease_are_handed_out_once_while_they_are_in_flight(stores):
+async def test_calls_under_a_lease_stay_marked_for_as_long_as_they_are_in_flight(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
@@ -326,7 +326,7 @@ async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     [recorded] = await store.record_attempts(
         lease, [Result(intent_id=ids[0], outcome=Unknown(retry_after_seconds=0))]
     )
-    assert recorded.is_held
+    assert (recorded.is_held, recorded.state) == (True, AttemptState.IN_DOUBT)
     [row] = await store.refresh_schedule("a", [lease], None, 10)
     assert (row.intent_id, row.due_at) == (ids[0], None)
     assert await store.refresh_due_window("a", [lease], ["fax"], 10) == []
