@@ -15,7 +15,8 @@ CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   deadline_at timestamptz, first_tried_at timestamptz, claimed_at timestamptz, lease_token uuid,
   lease_expires_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -50,13 +51,13 @@ BEGIN
   FOR v_pass IN 1..2 LOOP
     RETURN QUERY
     WITH picked AS MATERIALIZED (
-      SELECT due.intent_id
+      SELECT due.place
         FROM unnest(p_targets, v_shares, v_caps) AS asked (target, share, cap)
        CROSS JOIN LATERAL (
-         SELECT level_due.intent_id
+         SELECT level_due.place
            FROM generate_series(0, 3) AS level
           CROSS JOIN LATERAL (
-            SELECT p.intent_id FROM leasehold.outbox_pending p
+            SELECT p.ctid AS place FROM leasehold.outbox_pending p
              WHERE p.scope = 'item' AND p.claimed_by IS NULL
                AND p.target = asked.target AND p.priority = level::smallint AND p.due_at <= v_now
              ORDER BY p.due_at, p.intent_id
@@ -70,7 +71,7 @@ BEGIN
              lease_expires_at = v_now + make_interval(secs => p_lease_seconds),
              first_tried_at = coalesce(p.first_tried_at, v_now),
              last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
-        FROM picked WHERE p.intent_id = picked.intent_id
+       WHERE p.ctid = ANY (ARRAY(SELECT place FROM picked))
       RETURNING p.*
     )
     SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,

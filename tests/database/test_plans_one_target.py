@@ -1,0 +1,113 @@
+"""Queues of one target, half done: all that waits is due, and as much is finished already.
+
+With statistics of the time when nothing was done, the planner takes a batch for a large part of the
+queue, and to read all ids from the first one on for a bargain. What is finished must not be read
+again all the same, or a queue would become slower with everything that it does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.database import Database
+from tests.support.plans import Explainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from tests.support.servers import Server
+
+BATCH = 100
+COUNT = 20_000
+LEASE = "executor"
+TARGETS: dict[str, dict[str, str]] = {
+    "items": {"scope": "item", "guarantee": "keyed"},
+    "led": {"scope": "cluster", "guarantee": "keyed", "lease_name": LEASE},
+}
+CLAIM = f"SELECT * FROM leasehold.claim_outbox_batch({BATCH}, 'worker', 30, '{{items}}', '{{500}}')"
+CLAIMED = "FROM leasehold.outbox_pending WHERE claimed_by = 'worker'"
+TOKENS = f"ARRAY(SELECT lease_token {CLAIMED})"
+RESULTS = (
+    "(SELECT jsonb_agg(jsonb_build_object("
+    f" 'intent_id', intent_id, 'lease_token', lease_token, 'state', 'DISPATCHED')) {CLAIMED})"
+)
+
+
+@pytest.fixture(scope="module")
+def half_done(server: Server) -> Iterator[Database]:
+    database = Database(server, server.create_database())
+    for target, terms in TARGETS.items():
+        publish = "SELECT leasehold.publish_contract(%s, %s, 'test')"
+        database.execute(publish, [target, json.dumps(terms)])
+        entries = json.dumps([{"target": target, "payload": n} for n in range(1000)])
+        for _ in range(COUNT // 1000):
+            database.execute("SELECT leasehold.enqueue_intents(%s)", [entries])
+    for table in ("outbox_pending", "intents"):
+        database.owner_execute(f"VACUUM ANALYZE leasehold.{table}")
+    for target in TARGETS:
+        database.owner_execute(
+            "DELETE FROM leasehold.outbox_pending WHERE intent_id = ANY (ARRAY("
+            f" SELECT intent_id FROM leasehold.outbox_pending WHERE target = '{target}'"
+            f"  ORDER BY intent_id LIMIT {COUNT // 2}))"
+        )
+    database.execute("SELECT leasehold.acquire_lease(%s, 'holder', 3600)", [LEASE])
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def led(half_done: Database) -> list[UUID]:
+    rows = half_done.execute(
+        "SELECT intent_id FROM leasehold.outbox_pending WHERE target = 'led'"
+        f" ORDER BY due_at, intent_id LIMIT {BATCH}"
+    )
+    return [row["intent_id"] for row in rows]
+
+
+def check(
+    database: Database, statement: str, params: Sequence[Any] = (), *, before: Sequence[str] = ()
+) -> None:
+    explainer = Explainer(database)
+    for times in (2, 5):
+        plans = explainer.run(statement, params, times=times, before=before)
+        assert len(plans.rows) == BATCH
+        plans.assert_bounded(rows_max=2 * BATCH, buffers_max=50 * BATCH)
+    explainer.connection.close()
+
+
+def test_claim_reads_nothing_that_is_finished(half_done: Database) -> None:
+    check(half_done, CLAIM)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        f"renew_outbox_leases('worker', {TOKENS}, 30)",
+        f"release_outbox_claims('worker', {TOKENS}, 0)",
+        f"begin_outbox_attempts('worker', ARRAY(SELECT intent_id {CLAIMED}), {TOKENS})",
+        f"complete_outbox_attempts('worker', {RESULTS})",
+    ],
+)
+def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -> None:
+    check(half_done, f"SELECT * FROM leasehold.{call}", before=[CLAIM])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        f"refresh_due_window('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH})",
+        f"hand_out_scheduled('{LEASE}', 'holder', 1, %(ids)s, '{{}}')",
+        f"begin_leased_attempts('{LEASE}', 'holder', 1, %(ids)s)",
+        f"record_attempts('{LEASE}', 'holder', 1, %(results)s)",
+    ],
+)
+def test_leader_reads_nothing_that_is_finished(
+    half_done: Database, led: list[UUID], call: str
+) -> None:
+    results = [{"intent_id": str(one), "state": "DISPATCHED"} for one in led]
+    params: Any = {"ids": led, "results": json.dumps(results)}
+    check(half_done, f"SELECT * FROM leasehold.{call}", params)
