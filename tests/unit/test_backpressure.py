@@ -90,12 +90,12 @@ def test_slow_rate_lets_one_go_at_a_time(clock):
 @pytest.mark.parametrize(
     ("room", "slots", "latency_seconds", "size"),
     [
-        (10, 10, 0, 5),  # half of the slots
+        (10, 10, 0, 4),  # a third of the slots
         (3, 10, 0, 3),
         (0, 10, 0, 0),
         (1, 1, 0, 1),
-        (500, 1000, 0.02, 500),
-        (10, 20, 5, 6),  # six calls of five seconds fit into the lease
+        (300, 1000, 0.02, 300),
+        (10, 40, 5, 6),  # six calls of five seconds fit into the lease
         (10, 20, 29, 1),
         (10, 20, 600, 1),  # one is always tried
     ],

@@ -21,19 +21,27 @@ FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
 # A gateway may ask for any time; we look again at least this often.
 RETRY_AFTER_SECONDS_MAX = 300.0
+BATCHES = 3
 # How long slots are waited for, one by one as they come free.
 GATHER_SECONDS = 0.003
 # A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
 BURST_SECONDS = 0.1
 
 
+def batch_max(slots: int) -> int:
+    """Say how much to take at once at most: a third of the slots, so that one batch can be taken
+    while another is being called and a third is being written.
+    """
+    return -(-slots // BATCHES)
+
+
 def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: float) -> int:
     """Say how many items to claim at once for the room that there is.
 
-    Half of the slots at most, so that one half is being claimed while the other is being written.
-    And no more than could be called one after the other inside the lease, if it came to that.
+    A batch at most, and no more than could be called one after the other inside the lease, if it
+    came to that.
     """
-    size = min(room, (slots + 1) // 2)
+    size = min(room, batch_max(slots))
     if latency_seconds > 0:
         size = min(size, max(1, int(lease_seconds / latency_seconds)))
     return size
