@@ -31,10 +31,15 @@ class AttemptState(StrEnum):
     IN_DOUBT = "IN_DOUBT"
     SUBMITTED = "SUBMITTED"
 
+    __hash__ = str.__hash__  # that of an enum is a function in Python, and states are keys a lot
+
     @property
     def is_terminal(self) -> bool:
         """Whether nothing can follow."""
-        return self in {self.DISPATCHED, self.FAILED, self.CANCELLED}
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({AttemptState.DISPATCHED, AttemptState.FAILED, AttemptState.CANCELLED})
 
 
 class Status(StrEnum):

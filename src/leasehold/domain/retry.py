@@ -37,6 +37,8 @@ _DOUBLINGS_MAX = 64
 
 NOT_FOUND = "not_found_by_lookup"
 
+_SENT_MAYBE = frozenset({AttemptState.IN_DOUBT, AttemptState.SUBMITTED})
+
 
 @dataclass(frozen=True, slots=True)
 class Submit:
@@ -222,7 +224,7 @@ def _may_have_been_sent(claimed: Claimed, contract: Contract) -> bool:
     """
     if claimed.last_state is AttemptState.ZOMBIE_REQUEUE:
         return contract.guarantee == "keyed" and not contract.must_begin
-    return claimed.last_state in {AttemptState.IN_DOUBT, AttemptState.SUBMITTED}
+    return claimed.last_state in _SENT_MAYBE
 
 
 def _not_found(answer: NotFound, claimed: Claimed, contract: Contract) -> Outcome:

@@ -1,9 +1,8 @@
 """The competing executor: claims due items for as many slots as are free, and starts them at once.
 
 What cannot start now is not claimed: free slots, each target's concurrency, its rate and its
-breaker bound every claim. Half of the slots at a time at most, so that one half is being claimed
-while the other is being written. A claim also shrinks when its calls, one after the other, would
-outlive the lease.
+breaker bound every claim, and it is a part of the slots at most. A claim also shrinks when its
+calls, one after the other, would outlive the lease.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.claims import Claims, Held
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.attempt import Attempts
@@ -174,6 +173,6 @@ class CompetingExecutor:
         longest = max(self._look_at - now, POLL_SECONDS_MIN)
         return min([wait for wait in waits if wait > 0] + [longest])
 
-    def _slot_is_free(self) -> None:
+    def _slot_is_free(self, _gone: Sequence[Held]) -> None:
         if self._hungry:
             self.wake.set()

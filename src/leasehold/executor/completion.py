@@ -105,9 +105,11 @@ class Completion:
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         now = self._claims.clock()
-        trusted = [one for one in batch if one.held.is_trusted(now)]
+        trusted: list[Finished] = []
         for one in batch:
-            if not one.held.is_trusted(now):
+            if one.held.is_trusted(now):
+                trusted.append(one)
+            else:
                 self._discard(one)
         try:
             if trusted:
@@ -124,13 +126,8 @@ class Completion:
 
     async def _record(self, batch: Sequence[Finished]) -> None:
         results = [
-            Result(
-                intent_id=one.held.claimed.intent_id,
-                outcome=one.outcome,
-                claim=one.held.claimed.claim,
-                elapsed_seconds=one.elapsed_seconds,
-            )
-            for one in batch
+            Result(claimed.intent_id, one.outcome, claimed.claim, one.elapsed_seconds)
+            for claimed, one in ((one.held.claimed, one) for one in batch)
         ]
         try:
             recorded, _ = await asyncio.gather(

@@ -112,6 +112,7 @@ class LeaseFence:
     ) -> None:
         self._store = store
         self._lease = lease
+        self._token = (f"{lease.name}:{lease.epoch}", lease.epoch)
         self._put_off = put_off
 
     def must_begin(self, contract: Contract) -> bool:
@@ -123,7 +124,7 @@ class LeaseFence:
     def token(self, claimed: Claimed) -> tuple[str, int]:
         """Name the term."""
         del claimed
-        return f"{self._lease.name}:{self._lease.epoch}", self._lease.epoch
+        return self._token
 
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable; raises LeaseLost."""

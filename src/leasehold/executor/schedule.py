@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,66 +22,68 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.store.answers import Scheduled
 
-    # Priority, then time: what stands first is done first.
-    _Place = tuple[int, datetime | None]
+    # Places in a heap; what stands first is done first. The number of its coming makes each place
+    # different from all others.
+    _Waiting = tuple[float, int, Scheduled]  # until when
+    _Ready = tuple[int, datetime | None, int, Scheduled]  # its priority, and since when
+    _Place = _Waiting | _Ready
 
 # A target of which less than this part of its share is left is read again.
 _LOW_WATER = 100
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    row: Scheduled
-    is_gone: bool = False  # the heaps notice when they come to it
-
-
-@dataclass(slots=True, eq=False)
 class _Queue:
     """What one target has to do: what waits, by when it is due; what is due, by priority and time.
 
-    The number of its coming makes each place in a heap different from all others.
+    `known` says for all targets at which place each row stands. A place that it does not name is
+    of a row that is gone, or stands elsewhere; the heaps notice when they come to it.
     """
 
-    waiting: list[tuple[float, int, _Entry]] = field(
-        default_factory=list["tuple[float, int, _Entry]"]
-    )
-    ready: list[tuple[int, datetime | None, int, _Entry]] = field(
-        default_factory=list["tuple[int, datetime | None, int, _Entry]"]
-    )
-    size: int = 0
-    # More is in the database than here; and some of that goes before what is here.
-    is_partial: bool = True
-    is_displaced: bool = False
+    def __init__(self, known: dict[int, _Place], *, is_partial: bool = True) -> None:
+        self.waiting: list[_Waiting] = []
+        self.ready: list[_Ready] = []
+        self.size = 0
+        # More is in the database than here; and some of that goes before what is here.
+        self.is_partial = is_partial
+        self.is_displaced = False
+        self._known = known
+
+    def is_gone(self, place: _Place) -> bool:
+        return self._known.get(place[-1].intent_id.int) is not place
+
+    def wait(self, until: float, number: int, row: Scheduled) -> None:
+        place = self._known[row.intent_id.int] = (until, number, row)
+        heapq.heappush(self.waiting, place)
+
+    def be_ready(self, number: int, row: Scheduled) -> None:
+        place = self._known[row.intent_id.int] = (row.priority, row.due_at, number, row)
+        heapq.heappush(self.ready, place)
 
     def is_behind(self, row: Scheduled, due_at: float) -> bool:
         """Whether something that is here would be done after a row."""
-        if any(due_at < at for at, _, entry in self.waiting[-1:] if not entry.is_gone):
+        if any(due_at < place[0] for place in self.waiting[-1:] if not self.is_gone(place)):
             return True
-        return any(
-            row.priority < priority
-            for priority, _, _, entry in self.ready[-1:]
-            if not entry.is_gone
-        )
+        return any(row.priority < place[0] for place in self.ready[-1:] if not self.is_gone(place))
 
     def ripen(self, now: float) -> None:
         while self.waiting and self.waiting[0][0] <= now:
-            _, number, entry = heapq.heappop(self.waiting)
-            if not entry.is_gone:
-                heapq.heappush(self.ready, (entry.row.priority, entry.row.due_at, number, entry))
+            place = heapq.heappop(self.waiting)
+            if not self.is_gone(place):
+                self.be_ready(*place[1:])
 
-    def first_ready(self) -> _Place | None:
-        while self.ready and self.ready[0][-1].is_gone:
+    def first_ready(self) -> _Ready | None:
+        while self.ready and self.is_gone(self.ready[0]):
             heapq.heappop(self.ready)
-        return self.ready[0][:2] if self.ready else None
+        return self.ready[0] if self.ready else None
 
     def forget_gone(self) -> None:
-        self.waiting = [one for one in self.waiting if not one[-1].is_gone]
-        self.ready = [one for one in self.ready if not one[-1].is_gone]
+        self.waiting = [place for place in self.waiting if not self.is_gone(place)]
+        self.ready = [place for place in self.ready if not self.is_gone(place)]
         heapq.heapify(self.waiting)
         heapq.heapify(self.ready)
 
     def next_at(self) -> float | None:
-        while self.waiting and self.waiting[0][-1].is_gone:
+        while self.waiting and self.is_gone(self.waiting[0]):
             heapq.heappop(self.waiting)
         return self.waiting[0][0] if self.waiting else None
 
@@ -94,19 +95,19 @@ class Schedule:
         self.size_max = size_max
         self.share = size_max  # how many rows of one target have room
         # By the numbers of their ids: the hash of a UUID itself is made anew on each look.
-        self._entries: dict[int, _Entry] = {}
+        self._known: dict[int, _Place] = {}
         self._queues: dict[str, _Queue] = {}
         self._coming = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._known)
 
     def __contains__(self, intent_id: IntentId) -> bool:
-        return intent_id.int in self._entries
+        return intent_id.int in self._known
 
     def numbers(self) -> KeysView[int]:
         """Give what is known, by the numbers of the ids."""
-        return self._entries.keys()
+        return self._known.keys()
 
     def serve(self, targets: Collection[str]) -> None:
         """Be about these targets; of one that is new here, nothing is known yet."""
@@ -115,7 +116,7 @@ class Schedule:
             del self._queues[target]
         for target in targets:
             if target not in self._queues:
-                self._queues[target] = _Queue()
+                self._queues[target] = _Queue(self._known)
         self.share = max(1, self.size_max // max(1, len(self._queues)))
 
     def lacking(self) -> list[str]:
@@ -134,10 +135,10 @@ class Schedule:
     def forget(self, target: str) -> None:
         """Forget what a target has to do, to learn it anew: nothing of it is missing then."""
         queue = self._queues[target]
-        for *_, entry in itertools.chain(queue.waiting, queue.ready):
-            if not entry.is_gone:
-                del self._entries[entry.row.intent_id.int]
-        self._queues[target] = _Queue(is_partial=False)
+        for place in itertools.chain(queue.waiting, queue.ready):
+            if not queue.is_gone(place):
+                del self._known[place[-1].intent_id.int]
+        self._queues[target] = _Queue(self._known, is_partial=False)
 
     def leave_out(self, target: str) -> None:
         """Know that the database has more of a target than was read."""
@@ -145,16 +146,17 @@ class Schedule:
 
     def put(self, row: Scheduled, received_at: float) -> None:
         """Learn of a row. What is held, or begun already, is not to be done."""
-        known = self._entries.get(row.intent_id.int)
+        known = self._known.get(row.intent_id.int)
         if known is not None:
-            if known.row.last_modified_at >= row.last_modified_at:
+            if known[-1].last_modified_at >= row.last_modified_at:
                 return
             self.drop(row.intent_id)
         if row.due_at is None or row.begun_at is not None:
             return
         # Counted from when the answer was here: late by the way it took, but never early.
-        wait_seconds = (row.due_at - row.read_at).total_seconds()
-        self._add(row, received_at + wait_seconds, is_due=wait_seconds <= 0)
+        is_due = row.due_at <= row.read_at
+        wait_seconds = 0.0 if is_due else (row.due_at - row.read_at).total_seconds()
+        self._add(row, received_at + wait_seconds, is_due=is_due)
 
     def put_off(self, row: Scheduled, until: float) -> None:
         """Do it later than it says."""
@@ -163,10 +165,9 @@ class Schedule:
 
     def drop(self, intent_id: IntentId) -> None:
         """Forget a row."""
-        known = self._entries.pop(intent_id.int, None)
+        known = self._known.pop(intent_id.int, None)
         if known is not None:
-            known.is_gone = True
-            self._queues[known.row.target].size -= 1
+            self._queues[known[-1].target].size -= 1
 
     def take(self, now: float, rooms: Mapping[str, int], limit: int) -> list[Scheduled]:
         """Take what is due: the first by priority and time, as many per target as it has room."""
@@ -190,14 +191,14 @@ class Schedule:
                 heapq.heappush(heads, (first, target))
         return taken
 
-    def _take_of(self, queue: _Queue, most: int, until: _Place | None) -> list[Scheduled]:
+    def _take_of(self, queue: _Queue, most: int, until: _Ready | None) -> list[Scheduled]:
         """Take from one target, as long as no other one is before it."""
         taken: list[Scheduled] = []
         while len(taken) < most and (first := queue.first_ready()) is not None:
             if taken and until is not None and first > until:
                 break
-            row = heapq.heappop(queue.ready)[-1].row
-            del self._entries[row.intent_id.int]
+            row = heapq.heappop(queue.ready)[-1]
+            del self._known[row.intent_id.int]
             taken.append(row)
         queue.size -= len(taken)
         return taken
@@ -219,12 +220,10 @@ class Schedule:
             queue.is_partial = True
             queue.is_displaced |= queue.is_behind(row, due_at)
             return
-        entry = self._entries[row.intent_id.int] = _Entry(row)
         queue.size += 1
-        number = next(self._coming)
         if is_due:
-            heapq.heappush(queue.ready, (row.priority, row.due_at, number, entry))
+            queue.be_ready(next(self._coming), row)
         else:
-            heapq.heappush(queue.waiting, (due_at, number, entry))
+            queue.wait(due_at, next(self._coming), row)
         if len(queue.ready) + len(queue.waiting) > 2 * self.share:  # mostly of rows that are gone
             queue.forget_gone()

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.intent import IntentId
-from leasehold.executor.backpressure import GATHER_SECONDS, should_gather
+from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
 from leasehold.observe.logs import get_logger
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.claims import Claims, Held
     from leasehold.coordination.elector import Term
+    from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.attempt import Attempts
     from leasehold.executor.faults import Faults
@@ -50,10 +51,13 @@ LIMIT_MAX = 10_000  # of one reading; the database refuses more
 PAGE = 1_000
 PAGES_PER_STEP = 5
 RECONCILE_SECONDS = 60.0
+# How often it looks for calls that have lasted too long.
+ABORT_SECONDS = 0.25
 # While a renewal is late and nothing may be begun.
 HELD_BACK_SECONDS = 0.05
 _FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
+_AT_ONCE = (None, 0.0)
 
 _LOG = get_logger(__name__)
 
@@ -93,6 +97,7 @@ class ScheduledExecutor:
         self._refresh_at = 0.0
         self._reconcile_at = 0.0
         self._handed_out_at = 0.0
+        self._abort_at = 0.0
         # All of these by the numbers of the ids; see Claims.
         self._taken: dict[int, Scheduled] = {}
         self._changed_in_flight: dict[int, Scheduled] = {}
@@ -100,7 +105,8 @@ class ScheduledExecutor:
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
-        claims.on_free(self.wake.set)
+        self._ended: list[int] = []  # calls, since the last step
+        claims.on_free(self._calls_ended)
 
     def hint(self) -> None:
         """Take the hint that something has changed."""
@@ -115,6 +121,10 @@ class ScheduledExecutor:
             self._not_before[intent_id.int] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
             self.wake.set()
+
+    def _calls_ended(self, gone: Sequence[Held]) -> None:
+        self._ended += [held.claimed.intent_id.int for held in gone]
+        self.wake.set()
 
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
@@ -132,7 +142,7 @@ class ScheduledExecutor:
 
     async def _step(self) -> Pause:
         now = self._claims.clock()
-        self._abort_overdue()
+        self._abort_overdue(now)
         if self._term.is_closing or self._term.is_over(now):
             return _IDLE
         self._schedule.serve(self._targets.of_group(self._term.lease.name))
@@ -148,7 +158,10 @@ class ScheduledExecutor:
         self._metrics.schedule(self._term.lease.name, len(self._schedule))
         return AGAIN if is_more else Pause(self._seconds_until_next())
 
-    def _abort_overdue(self) -> None:
+    def _abort_overdue(self, now: float) -> None:
+        if now < self._abort_at:
+            return
+        self._abort_at = now + ABORT_SECONDS
         for held in self._claims.overdue():
             if self.attempts is not None:
                 self.attempts.abort(held)
@@ -182,11 +195,9 @@ class ScheduledExecutor:
         received_at = self._claims.clock()
         for target in targets:
             self._schedule.forget(target)
-        found: Counter[tuple[str, int]] = Counter()
         for row in rows:
-            found[row.target, row.priority] += 1
             self._learn(row, received_at)
-        for (target, _), count in found.items():
+        for (target, _), count in Counter((row.target, row.priority) for row in rows).items():
             if count >= limit:
                 self._schedule.leave_out(target)
         return rows
@@ -246,12 +257,13 @@ class ScheduledExecutor:
 
     def _learn(self, row: Scheduled, received_at: float) -> None:
         number = row.intent_id.int
-        version, until = self._not_before.get(number, (None, 0.0))
         taken = self._taken.get(number)
         if taken is not None:
             if row.last_modified_at > taken.last_modified_at:
                 self._changed_in_flight[number] = row  # for when it has ended
-        elif version == row.last_modified_at and until > received_at:
+            return
+        version, until = self._not_before.get(number, _AT_ONCE)
+        if version == row.last_modified_at and until > received_at:
             self._schedule.put_off(row, until)
         else:
             self._schedule.put(row, received_at)
@@ -260,8 +272,11 @@ class ScheduledExecutor:
         now = self._claims.clock()
         for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
             del self._not_before[number]
-        for number in self._claims.without(self._taken.keys()):
-            del self._taken[number]
+        ended, self._ended = self._ended, []
+        for number in ended:
+            if self._claims.holds(number):  # it was taken anew
+                continue
+            self._taken.pop(number, None)
             changed = self._changed_in_flight.pop(number, None)
             if changed is not None:
                 self._schedule.put(changed, now)
@@ -269,7 +284,7 @@ class ScheduledExecutor:
     async def _start_due(self) -> bool:
         """Start as much as there is room for. Says whether there may be more."""
         now = self._claims.clock()
-        free = min(self._claims.free_slots, (self._claims.slots + 1) // 2)
+        free = min(self._claims.free_slots, batch_max(self._claims.slots))
         if not free or self.attempts is None or not self._term.may_start(now):
             return False
         rows = self._schedule.take(now, self._rooms(), free)
@@ -291,10 +306,15 @@ class ScheduledExecutor:
             self._look_for_the_others(rows, {one.intent_id.int for one in found})
         lease_seconds = self._timings().cluster_lease_seconds
         self.attempts.start(self._claims.take(found, self._term, lease_seconds, now))
+        self._count(found)
+        return len(rows) == free
+
+    def _count(self, found: Sequence[Claimed]) -> None:
         for target, count in Counter(one.target for one in found).items():
             self._targets.gate(target).bucket.take(count)
             self._metrics.in_flight(target, self._claims.in_flight(target))
-        return len(rows) == free
+        for one in found:
+            self._metrics.queue_delay(one.target, (one.claimed_at - one.due_at).total_seconds())
 
     def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
         """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""

@@ -31,6 +31,10 @@ SubmitFunction: TypeAlias = "Callable[[Submission], Awaitable[Outcome | None]]"
 LookupFunction: TypeAlias = "Callable[[Submission], Awaitable[LookupAnswer]]"
 _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 
+# Written as a union where they are looked for, they would be put together anew for each call.
+_OUTCOMES = (Accepted, Rejected, Retryable, Unknown, Submitted)
+_ANSWERS = (Accepted, Rejected, Submitted, NotFound, Unknown)
+
 _log = structlog.get_logger(__name__)
 _named: dict[str, Callable[..., Any]] = {}
 
@@ -126,7 +130,7 @@ class PythonGateway:
             return _unknown(submission, error)
         if outcome is None:
             return Accepted()
-        if isinstance(outcome, Accepted | Rejected | Retryable | Unknown | Submitted):
+        if isinstance(outcome, _OUTCOMES):
             return outcome
         return _no_outcome(submission, outcome)
 
@@ -138,7 +142,7 @@ class PythonGateway:
             answer = await self._within_time(self._lookup(submission))
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
             return _unknown(submission, error)
-        if isinstance(answer, Accepted | Rejected | Submitted | NotFound | Unknown):
+        if isinstance(answer, _ANSWERS):
             return answer
         return _no_outcome(submission, answer)
 

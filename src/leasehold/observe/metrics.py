@@ -58,7 +58,9 @@ class Metrics:
         self._attempts = made.of_target(
             Counter, "attempts", "Results that reached the ledger, by its state.", "state"
         )
-        self._queue_delay = made.timed("queue_delay_seconds", "From due to claimed.", _WAIT_BUCKETS)
+        self._queue_delay = made.timed(
+            "queue_delay_seconds", "From due to claimed, or handed out by a leader.", _WAIT_BUCKETS
+        )
         self._call = made.timed("call_seconds", "Of one call to the gateway.", _CALL_BUCKETS)
         self._time_to_terminal = made.timed(
             "time_to_terminal_seconds",

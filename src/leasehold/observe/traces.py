@@ -140,9 +140,9 @@ def _new_id(size: int) -> str:
 
     Not a secret: it need only be unlike the others.
     """
-    while not any(made := random.randbytes(size)):  # noqa: S311 (not a secret)
+    while not (made := random.getrandbits(8 * size)):
         pass
-    return made.hex()
+    return made.to_bytes(size, "big").hex()
 
 
 _OPENTELEMETRY = _find_opentelemetry()

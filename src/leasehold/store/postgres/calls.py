@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from psycopg import AsyncClientCursor
 
@@ -87,18 +88,27 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncR
         names = [column.name for column in cursor.description or ()]
         converted = [(names.index(name), to) for name, to in meanings.items() if name in names]
         is_in_order = getattr(kind, "_fields", None) == tuple(names)
-        if is_in_order and not converted:
-            return lambda values: kind(*values)
+        whole = tuple_maker(kind) if is_in_order else None
+        if whole is not None and not converted:
+            return whole
 
         def make(values: Sequence[Any]) -> Row:
             row = list(values)
             for place, to in converted:
                 row[place] = to(row[place])
-            return kind(*row) if is_in_order else kind(**dict(zip(names, row, strict=True)))
+            return whole(row) if whole else kind(**dict(zip(names, row, strict=True)))
 
         return make
 
     return factory
+
+
+def tuple_maker(kind: Callable[..., Row]) -> RowMaker[Row]:
+    """Make a NamedTuple of values that are all of its fields, in their order: the same as calling
+    it, in a fraction of the time.
+    """
+    new = tuple[Any, ...].__new__
+    return cast("RowMaker[Row]", partial(new, cast("type[tuple[Any, ...]]", kind)))
 
 
 def _meaning(to: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -17,7 +17,7 @@ from leasehold.store.answers import (
     Repaired,
 )
 from leasehold.store.postgres.arguments import results_argument, told_of
-from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
+from leasehold.store.postgres.calls import Calls, members_by_text, rows_of, tuple_maker
 from leasehold.store.postgres.ids import Ids
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ _STATES = members_by_text(AttemptState)
 
 def _claimed_by(worker_id: str) -> AsyncRowFactory[Claimed]:
     """Make the rows of a claim: the columns of the claim itself, then those of Claimed in order."""
+    whole = tuple_maker(Claimed)
 
     def make(row: Sequence[Any]) -> Claimed:
-        intent_id, lease_token, expires_at, last_state, *others = row
+        intent_id, lease_token, expires_at, last_state = row[:4]
         claim = Claim(worker_id, intent_id, lease_token, expires_at)
-        return Claimed(intent_id, claim, _STATES[last_state], *others)
+        return whole((intent_id, claim, _STATES[last_state], *row[4:]))
 
     return lambda _cursor: make
 

@@ -10,7 +10,7 @@ from leasehold.domain.intent import AttemptState, Claimed, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Recorded, Scheduled
 from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
+from leasehold.store.postgres.calls import Calls, members_by_text, rows_of, tuple_maker
 from leasehold.store.postgres.ids import Ids
 from leasehold.store.postgres.items import RECORDED
 from leasehold.store.postgres.leases import fence, fences
@@ -32,11 +32,14 @@ _STATES = members_by_text(AttemptState)
 
 
 def _under_lease(_cursor: object) -> RowMaker[Claimed]:
-    """Make rows of content: the columns of Claimed in their order, without a claim."""
+    """Make rows of content: the columns of Claimed in their order, the claim being NULL."""
+    whole = tuple_maker(Claimed)
 
     def make(row: Sequence[Any]) -> Claimed:
-        intent_id, last_state, *others = row
-        return Claimed(intent_id, None, _STATES[last_state], *others)
+        made = whole(row)
+        if made.last_state is None:  # as on most first tries
+            return made
+        return made._replace(last_state=_STATES[made.last_state])
 
     return make
 
@@ -86,7 +89,8 @@ class PostgresSchedule:
         """Get what calls need, and mark them as in flight beside those that are."""
         return await self._calls.rows(
             _under_lease,
-            "SELECT intent_id, last_state, target, contract_version, attempt_no, reference,"
+            "SELECT intent_id, NULL AS claim, last_state, target, contract_version, attempt_no,"
+            "       reference,"
             "       priority, submission_key, payload, body, content_type, metadata, trace_context,"
             "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
