@@ -87,6 +87,15 @@ async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
     await until(lambda: heartbeat()[0]["last_seen_at"] > first["last_seen_at"])
 
 
+async def test_leader_tells_how_long_intents_had_been_due(group):
+    async with Instance(settings_of(group)) as instance:
+        await group.until_status(group.outbox.enqueue(3, "ledger"))
+        labels = {"worker_id": instance.worker_id, "target": "ledger"}
+        value = instance.metrics.registry.get_sample_value
+        assert value("leasehold_queue_delay_seconds_count", labels) == 3
+        assert value("leasehold_queue_delay_seconds_sum", labels) > 0
+
+
 async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
     monkeypatch.setattr(scheduled, "RECONCILE_SECONDS", 0.3)
     async with Instance(settings_of(group)) as instance:
