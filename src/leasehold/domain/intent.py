@@ -75,7 +75,7 @@ class JsonDocument:
         return json.loads(self.raw.decode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen, each of a large batch would cost four times as much
 class NewIntent:
     """What a caller gives to enqueue. The database judges it and answers per intent.
 

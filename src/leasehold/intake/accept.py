@@ -87,7 +87,9 @@ class Intake:
             if self._wakeups is not None:
                 self._wakeups.wake(_due_targets(batch, found))
             before = len(answers)
-            answers += [one._replace(ordinal=before + one.ordinal) for one in found]
+            answers += (
+                [one._replace(ordinal=before + one.ordinal) for one in found] if before else found
+            )
         return answers
 
     async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from dataclasses import fields
 from json.encoder import encode_basestring_ascii as quoted
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import InvalidArgument
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
+_values = attrgetter(*_FIELDS)
 _PLAINLY_ACCEPTED = Accepted()
 _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
 
@@ -34,12 +36,14 @@ def json_argument(value: object) -> str:
 
 def intent_entry(new: NewIntent) -> dict[str, Any]:
     """Describe an intent as enqueue_intents reads it; what is not given is left out."""
-    given = {name: value for name in _FIELDS if (value := getattr(new, name)) is not None}
+    named = zip(_FIELDS, _values(new), strict=True)
+    given = {name: value for name, value in named if value is not None}
     if new.body is not None:
         given["body"] = b64encode(new.body).decode()
-    for name, moment in (("due_at", new.due_at), ("deadline_at", new.deadline_at)):
-        if moment is not None:
-            given[name] = _moment(moment)
+    if new.due_at is not None:
+        given["due_at"] = _moment(new.due_at)
+    if new.deadline_at is not None:
+        given["deadline_at"] = _moment(new.deadline_at)
     return given
 
 
@@ -50,8 +54,14 @@ def intent_argument(new: NewIntent) -> str:
 
 
 def intents_argument(intents: Sequence[NewIntent]) -> str:
-    """Write the argument of enqueue_intents."""
-    return f"[{','.join(map(intent_argument, intents))}]"
+    """Write the argument of enqueue_intents: at one go, where no document has to go as it is."""
+    if any(map(_has_document, intents)):
+        return f"[{','.join(map(intent_argument, intents))}]"
+    return json_argument(list(map(intent_entry, intents)))
+
+
+def _has_document(new: NewIntent) -> bool:
+    return isinstance(new.payload, JsonDocument) or isinstance(new.metadata, JsonDocument)
 
 
 def results_argument(results: Sequence[Result]) -> str:
