@@ -70,6 +70,55 @@ def test_each_entry_of_a_batch_has_its_own_verdict_by_its_place(targets):
     assert counts(targets) == (2, 2, 0)
 
 
+PLAIN = {
+    "a payload": entry(),
+    "a large one": entry(payload={"text": "x" * 100_000}),
+    "with a priority": entry(target="urgent"),
+    "with a deadline": entry(target="brief"),
+    "of a scheduled target": entry(target="ledger"),
+    "of a stream": entry(target="account", stream="s"),
+    "without its stream": entry(target="account"),
+    "too large": entry(payload="x" * 1_048_577),
+    "null": entry(payload=None),
+    "without a payload": {"target": "sms"},
+    "without a target": {"payload": 1},
+    "unknown": entry(target="nowhere"),
+    "with a deadline that is over at once": entry(target="over"),
+}
+
+
+@pytest.mark.parametrize("given", PLAIN)
+def test_what_comes_alone_is_judged_and_written_as_among_others(targets, given):
+    """One plain intent has a way of its own, which must lead to the same."""
+    targets.publish("urgent", priority=0)
+    targets.publish("brief", retry_policy="deadline", deadline_seconds=90)
+    targets.publish("over", retry_policy="deadline", deadline_seconds=1e-9)
+    [alone] = targets.enqueue_entries([PLAIN[given]])
+    _, among = targets.enqueue_entries([entry(), PLAIN[given]])
+    assert (alone["verdict"], alone["problem"]) == (among["verdict"], among["problem"])
+    assert written(targets, alone["intent_id"]) == written(targets, among["intent_id"])
+
+
+def written(outbox, intent_id):
+    """All that was written of an intent, but for its own id, number and moment."""
+    if intent_id is None:
+        return None
+    [row] = outbox.database.execute(
+        "SELECT (to_jsonb(i) || to_jsonb(p) || jsonb_build_object("
+        "          'submission_key', submission_key = i.intent_id,"
+        "          'deadline', i.deadline_at - created_at, 'due', due_at - created_at,"
+        "          'modified', last_modified_at = created_at))"
+        "       - %s::text[] AS whole"
+        "  FROM leasehold.intents i JOIN leasehold.outbox_pending p USING (intent_id)"
+        " WHERE intent_id = %s",
+        [
+            ["intent_id", "stream_seq", "created_at", "deadline_at", "due_at", "last_modified_at"],
+            intent_id,
+        ],
+    )
+    return row["whole"]
+
+
 def test_batch_without_any_known_target_is_told_so_entry_by_entry(targets):
     rows = targets.enqueue_entries([entry(target="nowhere"), {"payload": 1}, entry(target="no")])
     assert verdicts(rows) == ["unknown_target", "invalid", "unknown_target"]

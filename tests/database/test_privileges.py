@@ -85,6 +85,7 @@ OWNERS = (
     "create_token",
     "doubt_begun_calls",
     "end_expired_claims",
+    "enqueue_plain_intent",
     "first_intent_id",
     "first_of_key",
     "intent_accepted_at",

@@ -14,6 +14,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  v_plain_id uuid;
   v_batch_id text;
   v_now timestamptz;
   v_contracts leasehold.contracts[];
@@ -25,6 +26,14 @@ BEGIN
       coalesce(jsonb_typeof(p_intents), 'NULL') USING ERRCODE = '22023';
   END IF;
   PERFORM leasehold.require_between('the number of intents', jsonb_array_length(p_intents), 1, 10000);
+
+  IF jsonb_array_length(p_intents) = 1 THEN
+    v_plain_id := leasehold.enqueue_plain_intent(p_intents -> 0);
+    IF v_plain_id IS NOT NULL THEN
+      RETURN QUERY VALUES (1, 'accepted', v_plain_id, NULL::text);
+      RETURN;
+    END IF;
+  END IF;
 
   SELECT array_agg(current.contract), array_agg((current.contract).scope) INTO v_contracts, v_scopes
     FROM (SELECT DISTINCT entry ->> 'target' AS target FROM jsonb_array_elements(p_intents) AS entry) AS asked
