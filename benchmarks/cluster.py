@@ -49,6 +49,7 @@ class Amounts:
     lease_seconds: float = 5.0
     runs: int = 20
     drained: int = 50_000
+    rounds: int = 5
     backlog: int = 1_000_000
     followers: int = 20
     idle_seconds: float = 15.0
@@ -56,7 +57,13 @@ class Amounts:
 
 FULL = Amounts()
 SMOKE = Amounts(
-    lease_seconds=2.0, runs=1, drained=200, backlog=2_000, followers=2, idle_seconds=2.0
+    lease_seconds=2.0,
+    runs=1,
+    drained=200,
+    rounds=1,
+    backlog=2_000,
+    followers=2,
+    idle_seconds=2.0,
 )
 
 
@@ -172,7 +179,7 @@ class ClusterBenchmark:
 
     def throughput(self) -> None:
         rates: dict[str, list[float]] = {"leasehold": [], "leasehold_cluster": []}
-        for _ in range(2):
+        for _ in range(self.amounts.rounds):
             for name, found in rates.items():
                 with filled_database(self.server, name, self.amounts.drained, 120) as database:
                     told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)

@@ -104,7 +104,7 @@ def test_call_is_either_marked_here_or_begun_by_the_executor(
     hand_out(leader, [intent_id])
     gateway = PythonTerms(function="somewhere:submit", **(LOOKUP if guarantee == "lookup" else {}))
     contract = Contract(target="other", scope="cluster", gateway=gateway, **terms)
-    must_begin = LeaseFence(None, None, None).must_begin(contract)
+    must_begin = LeaseFence(None, leader, None).must_begin(contract)
     [mark] = outbox.database.execute("SELECT intent_ids FROM leasehold.scheduled_calls")
     assert (mark["intent_ids"] == [intent_id]) is not must_begin
 
