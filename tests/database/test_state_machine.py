@@ -17,6 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.database.invariants import DisagreementError
 from tests.database.machine_leased import Machine
+from tests.support.servers import available_binaries
 
 if TYPE_CHECKING:
     from tests.support.outbox import Outbox
@@ -104,10 +105,21 @@ def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox:
     run(outbox, SETTINGS)
 
 
+# What the machine finds, it finds on any server.
+on_one_server = pytest.mark.parametrize(
+    "postgres",
+    [
+        pytest.param(one, marks=[pytest.mark.thorough] if place else [])
+        for place, one in enumerate(available_binaries())
+    ],
+    indirect=True,
+    scope="session",
+)
 # Among the slowest to be found; test_scheduled_calls has the same without chance.
 RARE = "a takeover forgets the calls that were handed out"
 
 
+@on_one_server
 @pytest.mark.parametrize(
     "mutant",
     [pytest.param(one, marks=[pytest.mark.thorough] if one == RARE else []) for one in CHANGED],
@@ -126,6 +138,7 @@ def test_machine_finds_the_function_that_does_wrong(outbox: Outbox, mutant: str)
     expect_a_disagreement(outbox)
 
 
+@on_one_server
 @pytest.mark.parametrize("mutant", SPOILED)
 def test_machine_finds_the_write_that_is_spoiled(outbox: Outbox, mutant: str) -> None:
     event, body = SPOILED[mutant]
