@@ -20,6 +20,9 @@ def targets(outbox):
     outbox.publish("sms")
     outbox.publish("account", scope="stream")
     outbox.publish("ledger", scope="cluster")
+    outbox.publish("urgent", priority=0)
+    outbox.publish("brief", retry_policy="deadline", deadline_seconds=90)
+    outbox.publish("over", retry_policy="deadline", deadline_seconds=1e-9)
     return outbox
 
 
@@ -90,13 +93,20 @@ PLAIN = {
 @pytest.mark.parametrize("given", PLAIN)
 def test_what_comes_alone_is_judged_and_written_as_among_others(targets, given):
     """One plain intent has a way of its own, which must lead to the same."""
-    targets.publish("urgent", priority=0)
-    targets.publish("brief", retry_policy="deadline", deadline_seconds=90)
-    targets.publish("over", retry_policy="deadline", deadline_seconds=1e-9)
     [alone] = targets.enqueue_entries([PLAIN[given]])
     _, among = targets.enqueue_entries([entry(), PLAIN[given]])
     assert (alone["verdict"], alone["problem"]) == (among["verdict"], among["problem"])
     assert written(targets, alone["intent_id"]) == written(targets, among["intent_id"])
+
+
+@pytest.mark.parametrize("given", PLAIN)
+def test_only_what_is_plain_goes_its_own_way(targets, given):
+    [row] = targets.database.execute(
+        "SELECT leasehold.enqueue_plain_intent(%s) AS intent_id", [json.dumps(PLAIN[given])]
+    )
+    is_plain = given in {"a payload", "a large one", "with a priority", "with a deadline"}
+    assert (row["intent_id"] is not None) == is_plain
+    assert counts(targets) == (is_plain, is_plain, 0)
 
 
 def written(outbox, intent_id):
