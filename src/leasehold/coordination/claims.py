@@ -16,7 +16,7 @@ from leasehold.domain.timing import ABORT_LEASES
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, KeysView
 
     from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Claim
@@ -108,7 +108,7 @@ class Claims:
         # By the number of the id: the hash of a UUID itself is made anew, in Python, on each look.
         self._held: dict[int, Held] = {}
         self._by_target: Counter[str] = Counter()
-        self._on_free: list[Callable[[Sequence[Held]], None]] = []
+        self._on_free: list[Callable[[], None]] = []
         self._stuck: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -124,16 +124,16 @@ class Claims:
         """How many calls were given up and have not ended all the same."""
         return len(self._stuck)
 
-    def holds(self, number: int) -> bool:
-        """Say whether an intent, by the number of its id, is in our hands."""
-        return number in self._held
+    def without(self, numbers: KeysView[int]) -> set[int]:
+        """Say which of these intents, by the numbers of their ids, are not in our hands."""
+        return numbers - self._held.keys()
 
     def in_flight(self, target: str) -> int:
         """How many of a target's items we hold."""
         return self._by_target[target]
 
-    def on_free(self, told: Callable[[Sequence[Held]], None]) -> None:
-        """Have somebody told whenever slots become free, and what had them."""
+    def on_free(self, told: Callable[[], None]) -> None:
+        """Have somebody told whenever a slot becomes free."""
         self._on_free.append(told)
 
     def take(
@@ -152,16 +152,14 @@ class Claims:
 
     def let_go(self, gone: Iterable[Held]) -> None:
         """Give slots back: these were recorded, given back, or dropped."""
-        freed: list[Held] = []
         for held in gone:
             # The same intent may be ours again under a newer claim.
             number = held.claimed.intent_id.int
             if self._held.get(number) is held:
                 del self._held[number]
                 self._by_target[held.claimed.target] -= 1
-                freed.append(held)
         for told in self._on_free:
-            told(freed)
+            told()
 
     def all(self) -> list[Held]:
         """Give all that is held now, lost or not."""

@@ -17,9 +17,9 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from leasehold.coordination.claims import Claims, Held
+    from leasehold.coordination.claims import Claims
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.attempt import Attempts
@@ -173,6 +173,6 @@ class CompetingExecutor:
         longest = max(self._look_at - now, POLL_SECONDS_MIN)
         return min([wait for wait in waits if wait > 0] + [longest])
 
-    def _slot_is_free(self, _gone: Sequence[Held]) -> None:
+    def _slot_is_free(self) -> None:
         if self._hungry:
             self.wake.set()

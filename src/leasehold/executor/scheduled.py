@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from leasehold.coordination.claims import Claims, Held
+    from leasehold.coordination.claims import Claims
     from leasehold.coordination.elector import Term
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
@@ -105,8 +105,7 @@ class ScheduledExecutor:
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
-        self._ended: list[int] = []  # calls, since the last step
-        claims.on_free(self._calls_ended)
+        claims.on_free(self.wake.set)
 
     def hint(self) -> None:
         """Take the hint that something has changed."""
@@ -121,10 +120,6 @@ class ScheduledExecutor:
             self._not_before[intent_id.int] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
             self.wake.set()
-
-    def _calls_ended(self, gone: Sequence[Held]) -> None:
-        self._ended += [held.claimed.intent_id.int for held in gone]
-        self.wake.set()
 
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
@@ -272,11 +267,8 @@ class ScheduledExecutor:
         now = self._claims.clock()
         for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
             del self._not_before[number]
-        ended, self._ended = self._ended, []
-        for number in ended:
-            if self._claims.holds(number):  # it was taken anew
-                continue
-            self._taken.pop(number, None)
+        for number in self._claims.without(self._taken.keys()):
+            del self._taken[number]
             changed = self._changed_in_flight.pop(number, None)
             if changed is not None:
                 self._schedule.put(changed, now)
