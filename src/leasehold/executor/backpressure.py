@@ -7,6 +7,7 @@ database, and the other targets never notice.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, assert_never
 
@@ -21,7 +22,6 @@ FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
 # A gateway may ask for any time; we look again at least this often.
 RETRY_AFTER_SECONDS_MAX = 300.0
-BATCHES = 3
 # How long slots are waited for, one by one as they come free.
 GATHER_SECONDS = 0.003
 # A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
@@ -32,7 +32,7 @@ def batch_max(slots: int) -> int:
     """Say how much to take at once at most: a third of the slots, so that one batch can be taken
     while another is being called and a third is being written.
     """
-    return -(-slots // BATCHES)
+    return math.ceil(slots / 3)
 
 
 def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: float) -> int:

@@ -126,8 +126,13 @@ class Completion:
 
     async def _record(self, batch: Sequence[Finished]) -> None:
         results = [
-            Result(claimed.intent_id, one.outcome, claimed.claim, one.elapsed_seconds)
-            for claimed, one in ((one.held.claimed, one) for one in batch)
+            Result(
+                one.held.claimed.intent_id,
+                one.outcome,
+                one.held.claimed.claim,
+                one.elapsed_seconds,
+            )
+            for one in batch
         ]
         try:
             recorded, _ = await asyncio.gather(

@@ -90,9 +90,8 @@ class PostgresSchedule:
         return await self._calls.rows(
             _under_lease,
             "SELECT intent_id, NULL AS claim, last_state, target, contract_version, attempt_no,"
-            "       reference,"
-            "       priority, submission_key, payload, body, content_type, metadata, trace_context,"
-            "       stream, created_at, due_at, deadline_at, first_tried_at, read_at"
+            "       reference, priority, submission_key, payload, body, content_type, metadata,"
+            "       trace_context, stream, created_at, due_at, deadline_at, first_tried_at, read_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
             *fence(lease),
             Ids(intent_ids),
