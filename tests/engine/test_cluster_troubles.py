@@ -219,3 +219,20 @@ async def test_only_what_was_lost_is_counted_as_lost(cluster):
         await until(lambda: lost_leases(instance) == 1)
         await leading_here(instance)
     assert lost_leases(instance) == 1, "it let go by itself"
+
+
+async def test_leader_gives_up_a_call_that_does_not_end_and_writes_down_its_doubt(engine, tmp_path):
+    engine.publish(
+        "own",
+        scope="cluster",
+        gateway={"kind": "python", "function": "tests.support.gateways:cling"},
+        call_timeout_seconds=0.3,
+        connect_timeout_seconds=0.1,
+    )
+    [intent_id] = engine.outbox.enqueue(1, "own")
+    leader = engine.worker(test_folder=str(tmp_path), **BY_ROW)
+    await leader.logged("call_given_up")
+    await engine.until_status([intent_id])
+    assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
+    assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"
+    assert not leader.lines("leader_steps_down")
