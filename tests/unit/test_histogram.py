@@ -27,7 +27,7 @@ def test_same_values_give_the_same_exposition(seen):
     light = LightHistogram("call_seconds", "Of a call.", LABELS, BOUNDS, ours)
     model = Histogram("call_seconds", "Of a call.", LABELS, buckets=BOUNDS, registry=theirs)
     for value, labels in seen:
-        light.observe(value, *labels)
+        light.observe([value], *labels)
         model.labels(*labels).observe(value)
     assert exposed(ours) == exposed(theirs)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from leasehold.domain.timing import ABORT_LEASES
 
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
     Clock = Callable[[], float]
 
 
-class Stage(Enum):
-    """How far work on a claim has come."""
-
-    CLAIMED = "claimed"  # nothing was called: it may be given back
-    CALLING = "calling"  # only an outcome ends it
-    RECORDING = "recording"  # its result is on the way to the ledger
+# How far work on a claim has come. Claimed: nothing was called, it may be given back. Calling: only
+# an outcome ends it. Recording: its result is on the way to the ledger.
+Stage: TypeAlias = Literal["claimed", "calling", "recording"]
 
 
 class Trust(Protocol):
@@ -74,7 +70,7 @@ class Held:
         self.lease_seconds = lease_seconds
         self.taken_at = taken_at
         self.abort_at = taken_at + ABORT_LEASES * lease_seconds
-        self.stage = Stage.CLAIMED
+        self.stage: Stage = "claimed"
         self.is_lost = False
         self.call: asyncio.Task[None] | None = None
 
@@ -176,7 +172,7 @@ class Claims:
         return [
             held
             for held in self._held.values()
-            if not held.is_lost and held.stage is not Stage.RECORDING and now >= held.abort_at
+            if not held.is_lost and held.stage != "recording" and now >= held.abort_at
         ]
 
     def outlived(self, call: asyncio.Task[None]) -> None:

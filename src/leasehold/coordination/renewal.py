@@ -7,7 +7,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.answered import answered_within
-from leasehold.coordination.claims import Stage
 from leasehold.coordination.service import Pause
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
@@ -79,7 +78,7 @@ class Renewal:
         for held in group:
             if held.claim.lease_token in renewed:
                 held.trust = trust
-            elif held.stage is not Stage.RECORDING:
+            elif held.stage != "recording":
                 # A claim whose result is on its way may be gone because the result has arrived.
                 self._lost(self._claims.lose([held]), "the database says so", held)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, TypedDict
@@ -11,7 +12,7 @@ from uuid import UUID
 from leasehold.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
     from typing import Unpack
 
@@ -159,3 +160,11 @@ class Claimed(NamedTuple):
     deadline_at: datetime | None
     first_tried_at: datetime
     claimed_at: datetime
+
+
+def queue_delays(claimed: Iterable[Claimed]) -> dict[str, list[float]]:
+    """Say by target how many seconds each had been due, on the database's clock."""
+    delays: defaultdict[str, list[float]] = defaultdict(list)
+    for one in claimed:
+        delays[one.target].append((one.claimed_at - one.due_at).total_seconds())
+    return delays

@@ -78,6 +78,8 @@ class Hold:
 
 Step: TypeAlias = Submit | Ask | Confirm | Finish | Hold
 
+_SUBMIT = Submit()
+
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
@@ -91,6 +93,8 @@ class AskAgain:
 
 def next_step(claimed: Claimed, contract: Contract) -> Step:
     """Say what to do with a claimed intent. All times are the database's."""
+    if claimed.last_state is None and claimed.deadline_at is None:
+        return _SUBMIT  # the first try of most
     match claimed.last_state:
         case AttemptState.SUBMITTED if contract.can_look_up:
             return Confirm(claimed.reference)
@@ -166,13 +170,13 @@ def _not_in_doubt(claimed: Claimed, contract: Contract) -> Step:
         return Finish(Rejected(reason="deadline_exceeded"))
     if _may_have_been_sent(claimed, contract) and not _knows_the_key(claimed, contract):
         return _put_off(claimed, contract)
-    return Submit()
+    return _SUBMIT
 
 
 def _in_doubt(claimed: Claimed, contract: Contract) -> Step:
     match contract.guarantee:
         case "fenced":
-            return Submit()
+            return _SUBMIT
         case "keyed":
             return (
                 Submit() if _knows_the_key(claimed, contract) else _key_forgotten(claimed, contract)

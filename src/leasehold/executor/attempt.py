@@ -15,7 +15,6 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from leasehold.coordination.claims import Stage
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -113,8 +112,8 @@ class Attempts:
 
     def abort(self, held: Held, reason: str = "aborted") -> None:
         """Give up on a call: say that nobody knows, while the lease still stands."""
-        call, is_calling = held.call, held.stage is Stage.CALLING
-        if held.stage is Stage.RECORDING:
+        call, is_calling = held.call, held.stage == "calling"
+        if held.stage == "recording":
             return
         if not is_calling:
             self._give_back([held])
@@ -136,16 +135,16 @@ class Attempts:
             if must_begin:
                 await self._faults.reach(FaultPoint.BEFORE_BEGIN)
         except asyncio.CancelledError:
-            self._give_back([held for held in batch if held.stage is Stage.CLAIMED])
+            self._give_back([held for held in batch if held.stage == "claimed"])
             raise
         self._unbegun -= {asyncio.current_task()}
         begun = await self._begin([held for held, _, _ in must_begin])
         not_begun = {id(held) for held, _, _ in must_begin} - begun
         for held, served, step in planned:
             # Meanwhile it may have been given back, by a shutdown that could not wait.
-            if id(held) not in not_begun and held.stage is Stage.CLAIMED:
+            if id(held) not in not_begun and held.stage == "claimed":
                 if id(held) in begun:
-                    held.stage = Stage.CALLING
+                    held.stage = "calling"
                 held.call = asyncio.create_task(self._run(held, served, step))
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
@@ -205,7 +204,7 @@ class Attempts:
 
     def _do_not_call(self, held: Held) -> None:
         """Leave it to a renewal that is late, or to whoever comes next."""
-        if held.stage is Stage.CLAIMED and held.may_call_later(self._claims.clock()):
+        if held.stage == "claimed" and held.may_call_later(self._claims.clock()):
             _LOG.warning("call_not_made", why="the renewal is late", **self._names(held))
             self._give_back([held])
         else:
@@ -223,15 +222,15 @@ class Attempts:
     async def _run(self, held: Held, served: Served, step: Step) -> None:
         served.calls += 1
         try:
-            if held.stage is Stage.RECORDING:
+            if held.stage == "recording":
                 return  # it was given back before it came to anything
-            if held.stage is Stage.CALLING:
+            if held.stage == "calling":
                 await self._late_renewal(held)
             now = self._claims.clock()
             if not held.may_call(now):
                 self._do_not_call(held)
                 return
-            held.stage = Stage.CALLING
+            held.stage = "calling"
             held.abort_at = min(
                 held.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
             )
@@ -247,7 +246,7 @@ class Attempts:
 
     def _let_go_of_lost(self, held: Held) -> None:
         """Cancelled, because it was lost: nothing is said about it, and the reaper ends it."""
-        if held.stage is not Stage.RECORDING:
+        if held.stage != "recording":
             self._claims.let_go([held])
 
     async def _act(self, held: Held, served: Served, step: Step) -> None:
@@ -256,7 +255,7 @@ class Attempts:
             began_at = self._claims.clock()
             decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at
-        if held.stage is Stage.RECORDING:
+        if held.stage == "recording":
             self._metrics.late_result()  # it was given up meanwhile
             return
         if isinstance(decided, AskAgain):
@@ -310,19 +309,20 @@ class Attempts:
     def _submission(self, held: Held, trace: TraceContext) -> Submission:
         claimed = held.claimed
         fencing_token, fence = self._fence.token(claimed)
+        # In the order of its fields: by their names, making it would cost half as much again.
         return Submission(
-            intent_id=claimed.intent_id,
-            target=claimed.target,
-            attempt_no=claimed.attempt_no,
-            submission_key=claimed.submission_key,
-            fencing_token=fencing_token,
-            fence=fence,
-            payload=claimed.payload,
-            body=claimed.body,
-            content_type=claimed.content_type,
-            metadata=claimed.metadata,
-            trace_context=trace.traceparent,
-            reference=claimed.reference,
+            claimed.intent_id,
+            claimed.target,
+            claimed.attempt_no,
+            claimed.submission_key,
+            fencing_token,
+            fence,
+            claimed.payload,
+            claimed.body,
+            claimed.content_type,
+            claimed.metadata,
+            trace.traceparent,
+            claimed.reference,
         )
 
     def _give_back(self, batch: Sequence[Held]) -> None:

@@ -8,11 +8,12 @@ calls, one after the other, would outlive the lease.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
 from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
 
@@ -118,18 +119,17 @@ class CompetingExecutor:
         return len(claimed)
 
     def _count(self, claimed: list[Claimed], room: Mapping[str, int], batch_size: int) -> None:
-        counts = Counter(one.target for one in claimed)
+        delays = queue_delays(claimed)
         is_full = len(claimed) >= batch_size
         for target in room:
-            if not is_full and counts[target] < room[target]:
+            if not is_full and len(delays.get(target, ())) < room[target]:
                 self._hungry.discard(target)
             self._metrics.in_flight(target, self._claims.in_flight(target))
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
-        for target, count in counts.items():
-            self._targets.gate(target).bucket.take(count)
-            self._metrics.claims(target, count)
-        for one in claimed:
-            self._metrics.queue_delay(one.target, (one.claimed_at - one.due_at).total_seconds())
+        for target, seconds in delays.items():
+            self._targets.gate(target).bucket.take(len(seconds))
+            self._metrics.claims(target, len(seconds))
+            self._metrics.queue_delay(target, *seconds)
 
     def _rooms(self) -> dict[str, int]:
         """How many items each hungry target can take now; those that can take none are left out."""

@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.claims import Stage
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.outcome import Result
@@ -79,13 +78,13 @@ class Completion:
         """Hand in a result; its slot is free when the database has answered."""
         if not self._finished:
             self._first_at = self._claims.clock()
-        finished.held.stage = Stage.RECORDING
+        finished.held.stage = "recording"
         self._finished.append(finished)
         self.wake.set()
 
     def give_back(self, held: Held, delay_seconds: float) -> None:
         """Return a claim without a try: due again after a while, with nothing on the ledger."""
-        held.stage = Stage.RECORDING
+        held.stage = "recording"
         self._returned.append((held, delay_seconds))
         self.wake.set()
 
@@ -161,6 +160,7 @@ class Completion:
         now = self._claims.clock()
         by_number = {one.held.claimed.intent_id.int: one for one in batch}
         counts: Counter[tuple[str, AttemptState]] = Counter()
+        lives: defaultdict[str, list[float]] = defaultdict(list)
         is_chatty = _is_chatty(logging.DEBUG)
         for answer in recorded:
             one = by_number[answer.intent_id.int]
@@ -172,11 +172,13 @@ class Completion:
             if answer.state.is_terminal:
                 # Both spans are on one clock each: the database's until the claim, then ours.
                 waited = (claimed.claimed_at - claimed.created_at).total_seconds()
-                self._metrics.time_to_terminal(claimed.target, waited + now - one.held.taken_at)
+                lives[claimed.target].append(waited + now - one.held.taken_at)
             elif answer.is_held:
                 self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
             if is_chatty:
                 self._tell(logging.DEBUG, "recorded", one, state=answer.state, why=answer.reason)
+        for target, seconds in lives.items():
+            self._metrics.time_to_terminal(target, *seconds)
         for (target, state), count in counts.items():
             self._metrics.attempts(target, state, count)
 

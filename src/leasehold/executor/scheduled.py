@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.intent import IntentId
+from leasehold.domain.intent import IntentId, queue_delays
 from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.schedule import Schedule
@@ -302,11 +302,10 @@ class ScheduledExecutor:
         return len(rows) == free
 
     def _count(self, found: Sequence[Claimed]) -> None:
-        for target, count in Counter(one.target for one in found).items():
-            self._targets.gate(target).bucket.take(count)
+        for target, seconds in queue_delays(found).items():
+            self._targets.gate(target).bucket.take(len(seconds))
             self._metrics.in_flight(target, self._claims.in_flight(target))
-        for one in found:
-            self._metrics.queue_delay(one.target, (one.claimed_at - one.due_at).total_seconds())
+            self._metrics.queue_delay(target, *seconds)
 
     def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
         """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""

@@ -15,7 +15,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -48,13 +48,15 @@ class LightHistogram(Collector):
         self._counts: dict[tuple[str, ...], _Counts] = {}
         registry.register(self)
 
-    def observe(self, value: float, *labels: str) -> None:
-        """Count a value; a bound belongs to the bucket below it."""
+    def observe(self, values: Iterable[float], *labels: str) -> None:
+        """Count values; a bound belongs to the bucket below it."""
         counts = self._counts.get(labels)
         if counts is None:
             counts = self._counts[labels] = _Counts(len(self._bounds) + 1)
-        counts.by_bucket[bisect_left(self._bounds, value)] += 1
-        counts.total += value
+        by_bucket, bounds = counts.by_bucket, self._bounds
+        for value in values:
+            by_bucket[bisect_left(bounds, value)] += 1
+            counts.total += value
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
         """Give what it is called, so that a registry refuses another of its name."""

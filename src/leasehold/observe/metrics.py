@@ -132,16 +132,16 @@ class Metrics:
         """Count results that the ledger has now, by the state that they have there."""
         self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc(n)
 
-    def queue_delay(self, target: str, seconds: float) -> None:
-        """Time from due to claimed."""
+    def queue_delay(self, target: str, *seconds: float) -> None:
+        """Time from due to claimed; of each of a batch."""
         self._queue_delay.observe(seconds, self._worker_id, self._targets.bounded(target))
 
-    def call(self, target: str, seconds: float) -> None:
+    def call(self, target: str, *seconds: float) -> None:
         """Time one call to the gateway."""
         self._call.observe(seconds, self._worker_id, self._targets.bounded(target))
 
-    def time_to_terminal(self, target: str, seconds: float) -> None:
-        """Time from accepted into the database to finished."""
+    def time_to_terminal(self, target: str, *seconds: float) -> None:
+        """Time from accepted into the database to finished; of each of a batch."""
         self._time_to_terminal.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def lease_lost(self, n: int = 1) -> None:

@@ -24,6 +24,8 @@ _TRACEPARENT = re.compile(
     r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
 )
 _SAMPLED = 0x01
+# An id of zeros would mean that there is none, so the last bit of each is set.
+_NOT_ZERO = 1 << 64 | 1
 _ASK_AGAIN_SECONDS = 1.0
 
 
@@ -41,12 +43,13 @@ class TraceContext(NamedTuple):
 
     def child(self) -> TraceContext:
         """Begin a span of the same trace."""
-        return TraceContext(self.trace_id, _new_id(8), self.is_sampled)
+        return TraceContext(self.trace_id, f"{random.getrandbits(64) | 1:016x}", self.is_sampled)
 
 
 def new_trace() -> TraceContext:
-    """Begin a trace."""
-    return TraceContext(_new_id(16), _new_id(8))
+    """Begin a trace. Its ids are no secrets: they need only be unlike the others."""
+    ids = f"{random.getrandbits(192) | _NOT_ZERO:048x}"
+    return TraceContext(ids[:32], ids[32:])
 
 
 def parse_traceparent(text: str | None) -> TraceContext | None:
@@ -133,16 +136,6 @@ class _NotSetUp:
 
 
 _NOT_SET_UP = _NotSetUp()
-
-
-def _new_id(size: int) -> str:
-    """Make an id of that many random bytes; all zeros would mean that there is none.
-
-    Not a secret: it need only be unlike the others.
-    """
-    while not (made := random.getrandbits(8 * size)):
-        pass
-    return made.to_bytes(size, "big").hex()
 
 
 _OPENTELEMETRY = _find_opentelemetry()

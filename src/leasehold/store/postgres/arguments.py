@@ -23,6 +23,7 @@ _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
 _PLAINLY_ACCEPTED = Accepted()
+_DISPATCHED = str(AttemptState.DISPATCHED)
 _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
 
 
@@ -90,7 +91,7 @@ def _result_text(result: Result) -> str:
     elapsed = "null" if elapsed_seconds is None else f"{elapsed_seconds:.6f}"
     return (
         f'{{"intent_id":"{intent_id.hex}",{token}'
-        f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":{elapsed}}}'
+        f'"state":"{_DISPATCHED}","elapsed_seconds":{elapsed}}}'
     )
 
 
