@@ -156,9 +156,9 @@ class Machine(ItemMachine):
                 item.begun, item.begun_epoch = True, grant.epoch
                 item.first_tried = self.model.now if item.first_tried is None else item.first_tried
 
-    @rule(which=which_one, intents=picks, is_more=st.booleans())
-    def hand_out(self, which: int, intents: list[int], is_more: bool) -> None:
-        """Called all together; beside what was called before, or now that it has ended."""
+    @rule(which=which_one, intents=picks, mark_no=st.integers(1, 2))
+    def hand_out(self, which: int, intents: list[int], mark_no: int) -> None:
+        """Called all together; beside what was called before, or in its place."""
         grant = self.picked_grant(which)
         ids = self.picked_items(intents, grant)
         due = {
@@ -167,17 +167,29 @@ class Machine(ItemMachine):
             if (item := self.model.items.get(intent_id)) and item.is_pending
             if item.lease_name == grant.name and not item.begun and item.due <= self.model.now
         }
-        before = self.model.marks.get(grant.name, {})
         fence = (grant.name, grant.holder, grant.epoch)
-        rows = self.call(
-            "executor", "hand_out_scheduled", *fence, ids, list(before) if is_more else []
-        )
+        rows = self.call("executor", "hand_out_scheduled", *fence, ids, mark_no)
         if not self.is_kept(grant, in_grace=False):
             expect(rows, "P7002")
             return
         expect({row["intent_id"]: row["attempt_no"] for row in rows}, due)
         marked = {one: no for one, no in due.items() if self.model.items[one].is_marked_when_called}
-        self.model.marks[grant.name] = (before if is_more else {}) | marked
+        self.model.marks.setdefault(grant.name, {})[mark_no] = marked
+
+    @rule(which=which_one, intents=picks)
+    def keep_calls(self, which: int, intents: list[int]) -> None:
+        """Some were never made; their marks go."""
+        grant = self.picked_grant(which)
+        kept = self.picked_items(intents, grant)
+        rows = self.call(
+            "executor", "keep_scheduled_calls", grant.name, grant.holder, grant.epoch, kept
+        )
+        if not self.is_kept(grant):
+            expect(rows, "P7002")
+            return
+        for calls in self.model.marks.get(grant.name, {}).values():
+            for intent_id in calls.keys() - set(kept):
+                del calls[intent_id]
 
     @rule(which=which_one, intents=picks, state=reports, retry_after=units)
     def record(self, which: int, intents: list[int], state: str, retry_after: int) -> None:

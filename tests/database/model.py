@@ -141,8 +141,9 @@ class Model:
         self.now = 0
         self.items: dict[UUID, Item] = {}
         self.leases: dict[str, Lease] = {}
-        # Under each lease: which attempt of which intent may be being called.
-        self.marks: dict[str, dict[UUID, int]] = {}
+        # Under each lease, by the number of the mark: which attempt of which intents may be being
+        # called.
+        self.marks: dict[str, dict[int, dict[UUID, int]]] = {}
 
     # What is possible now.
 
@@ -195,9 +196,10 @@ class Model:
 
     def called(self, lease_name: str) -> list[Item]:
         """What was handed out under a lease and may be being called, without having been begun."""
+        marks = self.marks.get(lease_name, {}).values()
         return [
             item
-            for intent_id, attempt_no in self.marks.get(lease_name, {}).items()
+            for intent_id, attempt_no in {call for calls in marks for call in calls.items()}
             if (item := self.items[intent_id]).is_pending and not item.begun
             if attempt_no == len(item.states) + 1
         ]
@@ -292,6 +294,7 @@ class Model:
         """Give a free lease to a holder; calls of the one before are in doubt from now on."""
         for item in [*self.in_flight(name), *self.called(name)]:
             self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
+        self.marks.pop(name, None)
         lease = self.leases.setdefault(name, Lease())
         lease.holder, lease.epoch = holder, lease.epoch + 1
         self.extend(lease, grace)

@@ -76,6 +76,7 @@ VALID = {
     "p_limit": 10,
     "p_limits": [1],
     "p_lock_key": 42,
+    "p_mark_no": 1,
     "p_months_ahead": 1,
     "p_note": "because",
     "p_operator": "operator",

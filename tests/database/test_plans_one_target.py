@@ -100,7 +100,7 @@ def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -
     "call",
     [
         f"refresh_due_window('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH})",
-        f"hand_out_scheduled('{LEASE}', 'holder', 1, %(ids)s, '{{}}')",
+        f"hand_out_scheduled('{LEASE}', 'holder', 1, %(ids)s, 1)",
         f"begin_leased_attempts('{LEASE}', 'holder', 1, %(ids)s)",
         f"record_attempts('{LEASE}', 'holder', 1, %(results)s)",
     ],

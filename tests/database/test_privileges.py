@@ -56,6 +56,7 @@ EXECUTION = (
     "create_ledger_partitions",
     "hand_out_scheduled",
     "hold_lease",
+    "keep_scheduled_calls",
     "read_former_terms",
     "record_attempts",
     "record_leader_heartbeat",

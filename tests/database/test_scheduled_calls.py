@@ -22,9 +22,13 @@ def leader(outbox):
     return take(outbox)
 
 
-def hand_out(holder, ids, in_flight=()):
-    rows = holder.call("hand_out_scheduled", *holder.fence, list(ids), list(in_flight))
+def hand_out(holder, ids, mark_no=1):
+    rows = holder.call("hand_out_scheduled", *holder.fence, list(ids), mark_no)
     return {row["intent_id"]: row["attempt_no"] for row in rows}
+
+
+def keep(holder, in_flight):
+    holder.call("keep_scheduled_calls", *holder.fence, list(in_flight))
 
 
 def successor(outbox, leader):
@@ -54,7 +58,7 @@ def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
     hand_out(leader, [ended, retried, cancelled])
     assert leader.record([ended], "DISPATCHED") == ["applied"]
     assert leader.record([retried], "RETRYABLE", retry_after_seconds=60) == ["applied"]
-    hand_out(leader, [], in_flight=[ended, retried])
+    keep(leader, [ended, retried])
     outbox.call("operator", "cancel_intent", cancelled, "ann", "a test")
     successor(outbox, leader)
     assert [state for _, state, _ in states(outbox, ended)] == ["DISPATCHED"]
@@ -62,19 +66,65 @@ def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
     assert [state for _, state, _ in states(outbox, cancelled)] == ["CANCELLED"]
 
 
-def test_mark_keeps_what_is_in_flight_and_forgets_what_is_not(outbox, leader):
-    first, second, third = outbox.enqueue(3)
-    hand_out(leader, [first, second])
-    hand_out(leader, [third], in_flight=[second])
+def test_calls_of_every_batch_are_doubted(outbox, leader):
+    ids = outbox.enqueue(3)
+    for number, intent_id in enumerate(ids, 1):
+        hand_out(leader, [intent_id], number)
     successor(outbox, leader)
-    assert states(outbox, first) == []
-    assert len(states(outbox, second)) == len(states(outbox, third)) == 1
+    assert [len(states(outbox, intent_id)) for intent_id in ids] == [1, 1, 1]
+
+
+def test_batch_takes_the_place_of_the_one_that_had_its_number(outbox, leader):
+    first, second = outbox.enqueue(2)
+    hand_out(leader, [first])
+    hand_out(leader, [second])
+    successor(outbox, leader)
+    assert (states(outbox, first), len(states(outbox, second))) == ([], 1)
+
+
+def test_call_that_is_marked_twice_is_doubted_once(outbox, leader):
+    [intent_id] = outbox.enqueue(1)
+    for number in (1, 2):
+        assert hand_out(leader, [intent_id], number) == {intent_id: 1}
+    successor(outbox, leader)
+    assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-1")]
+
+
+def test_marks_go_with_the_leader_that_made_them(outbox, leader):
+    [intent_id] = outbox.enqueue(1)
+    hand_out(leader, [intent_id], 7)
+    heir = successor(outbox, leader)
+    assert outbox.database.execute("SELECT FROM leasehold.scheduled_calls") == []
+    outbox.make_due()
+    outbox.expire_lease(heir.lease_name)
+    take(outbox, "holder-3")
+    assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-1")]
+
+
+def test_mark_of_what_is_not_in_flight_can_be_forgotten(outbox, leader):
+    first, second, third = outbox.enqueue(3)
+    hand_out(leader, [first, second], 1)
+    hand_out(leader, [third], 2)
+    keep(leader, [second])
+    successor(outbox, leader)
+    assert states(outbox, first) == states(outbox, third) == []
+    assert len(states(outbox, second)) == 1
+
+
+def test_stale_leader_forgets_nothing(outbox, leader):
+    [intent_id] = outbox.enqueue(1)
+    heir = successor(outbox, leader)
+    hand_out(heir, [intent_id])
+    with refused("P7002"):
+        keep(leader, [])
+    successor(outbox, heir)
+    assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-2")]
 
 
 def test_leader_that_leaves_with_nothing_in_flight_leaves_no_doubt(outbox, leader):
     ids = outbox.enqueue(3)
     hand_out(leader, ids)
-    hand_out(leader, [])
+    keep(leader, [])
     leader.release()
     take(outbox, "holder-2")
     assert all(states(outbox, intent_id) == [] for intent_id in ids)
@@ -154,11 +204,11 @@ def test_intervention_waits_until_no_leader_can_be_calling(outbox, leader):
     outbox.make_due()
     hand_out(heir, [called])
     assert resolve(called) == "in_flight"
-    hand_out(heir, [])
+    keep(heir, [])
     assert resolve(called) == "resolved"
 
 
-HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, '{}')"
+HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, 1)"
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
 
 

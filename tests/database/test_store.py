@@ -306,13 +306,13 @@ async def test_calls_under_a_lease_stay_marked_for_as_long_as_they_are_in_flight
     await stores.operator.publish_contract("bank", terms, "ann")
     first, second = await enqueue(stores, "bank", 2)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    [handed_out] = await store.hand_out_scheduled(lease, [first], [])
+    [handed_out] = await store.hand_out_scheduled(lease, [first], 1)
     assert (handed_out.intent_id, handed_out.payload.value()) == (first, {"number": 0})
-    assert len(await store.hand_out_scheduled(lease, [second], [first])) == 1
+    assert len(await store.hand_out_scheduled(lease, [second], 2)) == 1
     for intent_id in (first, second):
         verdict = await stores.operator.cancel_intent(intent_id, "ann", "a test")
         assert verdict == "in_flight"
-    assert await store.hand_out_scheduled(lease, [], [second]) == []
+    await store.keep_scheduled_calls(lease, [second])
     assert await stores.operator.cancel_intent(first, "ann", "a test") == "cancelled"
 
 

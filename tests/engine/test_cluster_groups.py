@@ -70,6 +70,27 @@ async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(
     assert not leader.lines("leader_steps_down")
 
 
+async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
+    """The leader cannot open the terms that it was accepted under, and says so to the database,
+    though another call of the same batch goes on.
+    """
+    group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
+    [stuck] = group.outbox.enqueue(1, "book")
+    group.publish("book", scope="cluster")
+    [slow] = group.outbox.enqueue(1, "ledger")
+    group.sandbox.dial(latency_ms=700)
+    leader = await leading(group, **BY_ROW)
+    await leader.logged("contract_not_served")
+    group.outbox.enqueue(1, "ledger")
+
+    def cancelled():
+        [row] = group.outbox.call("operator", "cancel_intent", stuck, "ann", "a test")
+        return row["cancel_intent"] == "cancelled"
+
+    await until(cancelled)
+    await group.until_status([slow])
+
+
 async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
     await leading(group, holder_id="sm-01", **BY_ROW)
     assert lease(group)["holder_id"] == "sm-01"

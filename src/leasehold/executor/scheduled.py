@@ -23,6 +23,7 @@ from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.intent import IntentId, queue_delays
 from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.executor.marks import Marks
 from leasehold.executor.schedule import Schedule
 from leasehold.observe.logs import get_logger
 
@@ -105,6 +106,10 @@ class ScheduledExecutor:
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
+        self._marks = Marks()
+        # Put off without a call; once they are out of our hands, their marks are wrong.
+        self._uncalled: set[int] = set()
+        self._is_falsely_marked = False
         claims.on_free(self.wake.set)
 
     def hint(self) -> None:
@@ -119,13 +124,16 @@ class ScheduledExecutor:
             until = self._claims.clock() + delay_seconds
             self._not_before[intent_id.int] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
+            self._uncalled.add(intent_id.int)
             self.wake.set()
 
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
-        await self._store.hand_out_scheduled(
-            self._term.lease, [], [held.claimed.intent_id for held in self._claims.all()]
-        )
+        await self._keep_marks_of([held.claimed.intent_id for held in self._claims.all()])
+
+    async def _keep_marks_of(self, in_flight: Sequence[IntentId]) -> None:
+        self._is_falsely_marked = False
+        await self._store.keep_scheduled_calls(self._term.lease, in_flight)
 
     async def step(self) -> Pause:
         """Learn what changed, and start what is due."""
@@ -149,6 +157,8 @@ class ScheduledExecutor:
         await self._look_anew_if_needed()
         if should_gather(self._claims, self._handed_out_at):
             return Pause(GATHER_SECONDS)
+        if self._is_falsely_marked:
+            await self._keep_marks_of([row.intent_id for row in self._taken.values()])
         is_more = await self._start_due()
         self._metrics.schedule(self._term.lease.name, len(self._schedule))
         return AGAIN if is_more else Pause(self._seconds_until_next())
@@ -267,7 +277,11 @@ class ScheduledExecutor:
         now = self._claims.clock()
         for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
             del self._not_before[number]
-        for number in self._claims.without(self._taken.keys()):
+        ended = self._claims.without(self._taken.keys())
+        self._marks.end(ended)
+        self._is_falsely_marked |= not self._uncalled.isdisjoint(ended)
+        self._uncalled -= ended
+        for number in ended:
             del self._taken[number]
             changed = self._changed_in_flight.pop(number, None)
             if changed is not None:
@@ -283,12 +297,13 @@ class ScheduledExecutor:
         if not rows or self._term.is_over(now):
             return False
         self._handed_out_at = now
-        in_flight = [row.intent_id for row in self._taken.values()]
         for row in rows:
             self._taken[row.intent_id.int] = row
         try:
             found = await self._store.hand_out_scheduled(
-                self._term.lease, [row.intent_id for row in rows], in_flight
+                self._term.lease,
+                [row.intent_id for row in rows],
+                self._marks.begin(row.intent_id.int for row in rows),
             )
         except BaseException:
             for row in rows:
@@ -309,10 +324,11 @@ class ScheduledExecutor:
 
     def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
         """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""
-        for number in [row.intent_id.int for row in rows]:
-            if number not in found:
-                self._taken.pop(number, None)
-                self._lost_sight_of.add(number)
+        others = {row.intent_id.int for row in rows} - found
+        self._marks.end(others)
+        self._lost_sight_of |= others
+        for number in others:
+            self._taken.pop(number, None)
         self._reconcile_at = min(
             self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
         )

@@ -176,11 +176,15 @@ class ExecutorStore(ContractStore, Protocol):
         ...
 
     async def hand_out_scheduled(
-        self, lease: Lease, intent_ids: Sequence[IntentId], in_flight: Sequence[IntentId]
+        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
     ) -> list[intent.Claimed]:
-        """Get what calls need under a lease, and mark them as in flight beside those that are;
-        what is not to be called now is left out.
+        """Get what calls need under a lease, and mark them as in flight, in the place of those that
+        `mark_no` marked before; what is not to be called now is left out.
         """
+        ...
+
+    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
+        """Forget the marks of all calls that are not in flight."""
         ...
 
     async def begin_leased_attempts(

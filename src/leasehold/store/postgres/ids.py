@@ -1,7 +1,7 @@
 """Arrays of ids on their way to the server.
 
-A leader names what it has in flight with each batch, and reading an id from text costs the server
-as much as finding its row. So they travel in binary, in the format of arrays of PostgreSQL.
+A leader names what it takes with each batch, and reading an id from text costs the server as much
+as finding its row. So they travel in binary, in the format of arrays of PostgreSQL.
 """
 
 from __future__ import annotations

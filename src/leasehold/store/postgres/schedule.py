@@ -84,17 +84,26 @@ class PostgresSchedule:
         )
 
     async def hand_out_scheduled(
-        self, lease: Lease, intent_ids: Sequence[IntentId], in_flight: Sequence[IntentId]
+        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
     ) -> list[Claimed]:
-        """Get what calls need, and mark them as in flight beside those that are."""
+        """Get what calls need, and mark them as in flight."""
         return await self._calls.rows(
             _under_lease,
             "SELECT intent_id, NULL AS claim, last_state, target, contract_version, attempt_no,"
             "       reference, priority, submission_key, payload, body, content_type, metadata,"
             "       trace_context, stream, created_at, due_at, deadline_at, first_tried_at, read_at"
-            "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s::uuid[])",
+            "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s)",
             *fence(lease),
             Ids(intent_ids),
+            mark_no,
+            lease_name=lease.name,
+        )
+
+    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
+        """Forget the marks of all calls that are not in flight."""
+        await self._calls.value(
+            "SELECT leasehold.keep_scheduled_calls(%s, %s, %s, %s::uuid[])",
+            *fence(lease),
             Ids(in_flight),
             lease_name=lease.name,
         )

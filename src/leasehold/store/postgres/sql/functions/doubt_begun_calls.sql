@@ -1,30 +1,40 @@
 -- Put every call that may be in flight under this lease in doubt: one IN_DOUBT row each, in the name of the
--- holder who began it. Those are the rows that it begun one by one, and the calls that it marked all
--- together (scheduled_calls) and whose attempt is not on the ledger yet.
+-- holder who began it. Those are the rows that it begun one by one, and the calls that it marked batch by
+-- batch (scheduled_calls) and whose attempt is not on the ledger yet. Its marks go.
 -- Locks: these rows, by id, after the lease row that the caller holds. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.doubt_begun_calls(p_lease_name text, p_replaced_holder text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
-  v_marked leasehold.scheduled_calls;
+  v_epoch bigint;
+  v_marked_ids uuid[];
+  v_marked_numbers integer[];
   v_ids uuid[];
   v_now timestamptz;
   v_outcomes leasehold.outcome[];
 BEGIN
-  SELECT * INTO v_marked FROM leasehold.scheduled_calls WHERE lease_name = p_lease_name;
-  v_ids := v_marked.intent_ids || ARRAY(SELECT intent_id FROM leasehold.outbox_pending
-                                         WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL);
+  SELECT max(mark.lease_epoch), coalesce(array_agg(call.intent_id), '{}'), array_agg(call.attempt_no)
+    INTO v_epoch, v_marked_ids, v_marked_numbers
+    FROM leasehold.scheduled_calls mark
+   CROSS JOIN unnest(mark.intent_ids, mark.attempt_numbers) AS call (intent_id, attempt_no)
+   WHERE mark.lease_name = p_lease_name;
+  DELETE FROM leasehold.scheduled_calls WHERE lease_name = p_lease_name;
+  v_ids := v_marked_ids || ARRAY(SELECT intent_id FROM leasehold.outbox_pending
+                                  WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL);
   IF cardinality(v_ids) = 0 THEN
     RETURN;
   END IF;
   PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
   SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', p_replaced_holder, 'lease_taken_over', NULL,
-                        p_lease_name, coalesce(p.begun_epoch, v_marked.lease_epoch), NULL, NULL,
+                        p_lease_name, coalesce(p.begun_epoch, v_epoch), NULL, NULL,
                         'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome)
     INTO v_outcomes
     FROM leasehold.outbox_pending p
-    LEFT JOIN unnest(v_marked.intent_ids, v_marked.attempt_numbers) AS call (intent_id, attempt_no)
+    LEFT JOIN (
+      -- One that was given back and handed out again may be marked twice.
+      SELECT DISTINCT intent_id, attempt_no
+        FROM unnest(v_marked_ids, v_marked_numbers) AS marked (intent_id, attempt_no)) AS call
       ON call.intent_id = p.intent_id AND call.attempt_no = p.attempt_count + 1
    WHERE p.intent_id = ANY (v_ids) AND p.lease_name = p_lease_name
      AND (p.begun_epoch IS NOT NULL OR call.intent_id IS NOT NULL);

@@ -1,22 +1,22 @@
 -- Hold an unfinished intent still for an intervention, and say whether somebody is at it: has claimed it, has
 -- begun a call, or leads and may be calling it. Also when the claim or lease has expired: repair or the
 -- next leader must put its own row on the ledger first.
--- Locks: of scope cluster the mark of its lease's calls; then the pending row. Raises: nothing.
+-- Locks: of scope cluster the marks of its lease's calls; then the pending row. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_for_intervention(
   p_intent_id uuid, OUT pending leasehold.outbox_pending, OUT is_in_flight boolean
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
-DECLARE
-  v_calls leasehold.scheduled_calls;
 BEGIN
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id;
   IF pending.scope = 'cluster' THEN
-    v_calls := leasehold.lock_scheduled_calls(pending.lease_name);
+    PERFORM leasehold.lock_scheduled_calls(pending.lease_name);
   END IF;
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id FOR UPDATE;
   is_in_flight := pending.begun_at IS NOT NULL OR pending.claimed_by IS NOT NULL
-    OR EXISTS (SELECT FROM unnest(v_calls.intent_ids, v_calls.attempt_numbers) AS call (intent_id, attempt_no)
-                WHERE call.intent_id = p_intent_id AND call.attempt_no = pending.attempt_count + 1);
+    OR EXISTS (SELECT FROM leasehold.scheduled_calls mark
+                CROSS JOIN unnest(mark.intent_ids, mark.attempt_numbers) AS call (intent_id, attempt_no)
+                WHERE mark.lease_name = pending.lease_name AND pending.scope = 'cluster'
+                  AND call.intent_id = p_intent_id AND call.attempt_no = pending.attempt_count + 1);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.lock_for_intervention(uuid) FROM PUBLIC;
