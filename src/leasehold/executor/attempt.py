@@ -140,12 +140,13 @@ class Attempts:
         self._unbegun -= {asyncio.current_task()}
         begun = await self._begin([held for held, _, _ in must_begin])
         not_begun = {id(held) for held, _, _ in must_begin} - begun
+        create_task = asyncio.get_running_loop().create_task
         for held, served, step in planned:
             # Meanwhile it may have been given back, by a shutdown that could not wait.
             if id(held) not in not_begun and held.stage == "claimed":
                 if id(held) in begun:
                     held.stage = "calling"
-                held.call = asyncio.create_task(self._run(held, served, step))
+                held.call = create_task(self._run(held, served, step))
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
         planned: list[Planned] = []
@@ -253,7 +254,11 @@ class Attempts:
         claimed = held.claimed
         with span(f"leasehold {claimed.target}", parse_traceparent(claimed.trace_context)) as trace:
             began_at = self._claims.clock()
-            decided = await self._decided(held, served, step, trace)
+            if isinstance(step, Submit):
+                decided = await self._submit(held, served, trace)
+                self._metrics.call(claimed.target, self._claims.clock() - began_at)
+            else:
+                decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at
         if held.stage == "recording":
             self._metrics.late_result()  # it was given up meanwhile
@@ -268,33 +273,26 @@ class Attempts:
         self._completion.complete(Finished(held, decided, elapsed, trace.trace_id))
 
     async def _decided(
-        self, held: Held, served: Served, step: Step, trace: TraceContext
+        self, held: Held, served: Served, step: Ask | Confirm | Finish | Hold, trace: TraceContext
     ) -> Outcome | AskAgain:
-        claimed = held.claimed
         match step:
-            case Submit():
-                outcome = await self._submit(held, served, trace)
-                return after_calling(outcome, claimed, served.contract)
             case Ask() | Confirm():
                 answer = await served.gateway.lookup(self._submission(held, trace))
-                return after_asking(answer, claimed, served.contract)
+                return after_asking(answer, held.claimed, served.contract)
             case Finish() | Hold():
                 return step.outcome
             case _:
                 assert_never(step)
 
     async def _submit(self, held: Held, served: Served, trace: TraceContext) -> Outcome:
-        target = held.claimed.target
-        began_at = self._claims.clock()
         call = served.gateway.submit(self._submission(held, trace))
         if self._faults is NO_FAULTS:
             outcome = await call
         else:
             outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
             await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
-        self._metrics.call(target, self._claims.clock() - began_at)
-        self._tell_breaker(target, outcome)
-        return outcome
+        self._tell_breaker(held.claimed.target, outcome)
+        return after_calling(outcome, held.claimed, served.contract)
 
     def _tell_breaker(self, target: str, outcome: Outcome) -> None:
         breaker = self._targets.gate(target).breaker

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SubmitFunction: TypeAlias = "Callable[[Submission], Awaitable[Outcome | None]]"
 LookupFunction: TypeAlias = "Callable[[Submission], Awaitable[LookupAnswer]]"
+_AnyFunction: TypeAlias = "Callable[[Submission], Awaitable[object]]"
 _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 
 # Written as a union where they are looked for, they would be put together anew for each call.
@@ -62,14 +63,26 @@ class _OutOfTime(Exception):
 
 
 class _Call:
-    """A call under way."""
+    """A call under way, for as long as the block goes on that it stands over; raises _OutOfTime
+    there, where the call was late.
+    """
 
-    __slots__ = ("ends_at", "is_late", "task")
+    __slots__ = ("calls", "ends_at", "is_late", "task")
 
-    def __init__(self, task: asyncio.Task[object], ends_at: float) -> None:
+    def __init__(self, calls: _Calls, task: asyncio.Task[object], ends_at: float) -> None:
+        self.calls = calls
         self.task = task
         self.ends_at = ends_at
         self.is_late = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.calls.end(self)
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        if is_cancelled and self.is_late and self.task.uncancel() == 0:
+            raise _OutOfTime(f"after {self.calls.seconds:g} s") from error
 
 
 class _Calls:
@@ -85,7 +98,7 @@ class _Calls:
     def begin(self) -> _Call:
         loop = asyncio.get_running_loop()
         task = cast("asyncio.Task[object]", asyncio.current_task(loop))
-        call = _Call(task, loop.time() + self.seconds)
+        call = _Call(self, task, loop.time() + self.seconds)
         self._under_way[call] = None
         if self._timer is None:
             self._timer = loop.call_at(call.ends_at, self._cancel_late)
@@ -113,13 +126,15 @@ class PythonGateway:
     def __init__(self, contract: Contract, terms: PythonTerms) -> None:
         """Raise GatewayMisconfigured where a function cannot be imported or is not async."""
         self._calls = _Calls(contract.call_timeout_seconds)
-        self._submit: SubmitFunction = _find(terms.function)
-        self._lookup: LookupFunction | None = _find(terms.lookup) if terms.lookup else None
+        # Whatever their annotations say, they may give anything.
+        self._submit: _AnyFunction = _find(terms.function)
+        self._lookup: _AnyFunction | None = _find(terms.lookup) if terms.lookup else None
 
     async def submit(self, submission: Submission) -> Outcome:
         """Call the function. A caller that cancels must take the outcome for Unknown."""
         try:
-            outcome = await self._within_time(self._submit(submission))
+            with self._calls.begin():
+                outcome = await self._submit(submission)
         except NotSent as error:
             return Retryable(
                 retry_after_seconds=error.retry_after_seconds,
@@ -139,7 +154,8 @@ class PythonGateway:
         if self._lookup is None:
             return Unknown(reason="no_lookup", detail="the contract names no lookup function")
         try:
-            answer = await self._within_time(self._lookup(submission))
+            with self._calls.begin():
+                answer = await self._lookup(submission)
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
             return _unknown(submission, error)
         if isinstance(answer, _ANSWERS):
@@ -148,18 +164,6 @@ class PythonGateway:
 
     async def close(self) -> None:
         """Nothing to close: the function's module owns what it opened."""
-
-    async def _within_time(self, call: Awaitable[object]) -> object:
-        """Await what a user's function gives; whatever its annotations say, it may be anything."""
-        ours = self._calls.begin()
-        try:
-            return await call
-        except asyncio.CancelledError as error:
-            if ours.is_late and ours.task.uncancel() == 0:
-                raise _OutOfTime(f"after {self._calls.seconds:g} s") from error
-            raise
-        finally:
-            self._calls.end(ours)
 
 
 def _find(path: str) -> Callable[..., Any]:
