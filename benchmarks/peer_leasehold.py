@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.peer_engine import Called
     from leasehold.gateway.protocol import Submission
 
-CONCURRENCY = 1_000
+CONCURRENCY = 3_000
 
 _ACCEPTED = Accepted()
 _called: Called = lambda _: None  # noqa: E731 (replaced by `work`)

@@ -15,7 +15,7 @@ except ImportError:  # another platform, or another Python
     from asyncio import new_event_loop
 
 # Python's own is 700, and each call in flight is dozens of objects.
-_NEW_OBJECTS_PER_COLLECTION = 20_000
+_NEW_OBJECTS_PER_COLLECTION = 50_000
 
 Result = TypeVar("Result")
 

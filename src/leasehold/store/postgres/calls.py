@@ -85,7 +85,7 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncR
     meanings = {name: _meaning(to) for name, to in convert.items()}
 
     def factory(cursor: AsyncCursor[Any]) -> RowMaker[Row]:
-        names = [column.name for column in cursor.description or ()]
+        names = _column_names(cursor)
         converted = [(names.index(name), to) for name, to in meanings.items() if name in names]
         is_in_order = getattr(kind, "_fields", None) == tuple(names)
         whole = tuple_maker(kind) if is_in_order else None
@@ -101,6 +101,14 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncR
         return make
 
     return factory
+
+
+def _column_names(cursor: AsyncCursor[Any]) -> list[str]:
+    """As `cursor.description` says, which makes an object of each column first."""
+    result = cursor.pgresult
+    if result is None:
+        return []
+    return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
 
 
 def tuple_maker(kind: Callable[..., Row]) -> RowMaker[Row]:
