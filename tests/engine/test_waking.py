@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.request import urlopen
 
 import pytest
 
 from leasehold import Instance, read_settings
-from leasehold.executor import competing
+from leasehold.executor import competing, scheduled
+from leasehold.store.postgres.items import PostgresItems
+from leasehold.store.postgres.schedule import PostgresSchedule
 from tests.support.engine import until
 
 
@@ -27,6 +30,69 @@ async def test_hint_wakes_an_instance_that_would_look_in_a_minute(engine, monkey
             ids = engine.outbox.enqueue(1)
             engine.outbox.call("ingest", "notify_targets", ["sms"])
             await engine.until_status(ids)
+
+
+def heard_while(monkeypatch, engine, reading, hearing):
+    """Have a hint heard after a reading was made and before its answer is used. Gives the id of
+    the intent that the reading could not see.
+    """
+    [store, read], [executor, hear] = reading, hearing
+    really_read, really_hear = getattr(store, read), getattr(executor, hear)
+    heard, hidden = asyncio.Event(), []
+
+    def hear_it(self, *arguments):
+        really_hear(self, *arguments)
+        heard.set()
+
+    async def read_before(self, *arguments):
+        found = await really_read(self, *arguments)
+        if not hidden:
+            hidden.extend(engine.outbox.enqueue(1))
+            heard.clear()
+            engine.outbox.call("ingest", "notify_targets", ["sms"])
+            await heard.wait()
+        return found
+
+    monkeypatch.setattr(executor, hear, hear_it)
+    monkeypatch.setattr(store, read, read_before)
+    return hidden
+
+
+async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeypatch):
+    monkeypatch.setattr(competing, "POLL_SECONDS_MIN", 60.0)
+    engine.publish("sms", lease_seconds=30, call_timeout_seconds=25, connect_timeout_seconds=20)
+    hidden = heard_while(
+        monkeypatch,
+        engine,
+        (PostgresItems, "claim_outbox_batch"),
+        (competing.CompetingExecutor, "work_is_due"),
+    )
+    settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
+    async with Instance(settings):
+        await until(lambda: hidden)
+        await engine.until_status(hidden)
+
+
+@pytest.mark.parametrize("reading", ["refresh_due_window", "refresh_schedule"])
+async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypatch, reading):
+    engine.publish("sms", scope="cluster")
+    hidden = heard_while(
+        monkeypatch, engine, (PostgresSchedule, reading), (scheduled.ScheduledExecutor, "hint")
+    )
+    settings = read_settings(
+        database_url=engine.database.url_as("executor"),
+        cluster_lease_seconds=60,
+        schedule_refresh_seconds=50,
+    )
+
+    def provoked():
+        if not hidden:  # only a hint leads to the first refresh
+            engine.outbox.call("ingest", "notify_targets", ["sms"])
+        return hidden
+
+    async with Instance(settings):
+        await until(provoked)
+        await engine.until_status(hidden)
 
 
 @pytest.mark.program("pgbouncer")

@@ -256,10 +256,11 @@ class Attempts:
             began_at = self._claims.clock()
             if isinstance(step, Submit):
                 decided = await self._submit(held, served, trace)
-                self._metrics.call(claimed.target, self._claims.clock() - began_at)
             else:
                 decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at
+        if isinstance(step, Submit):
+            self._metrics.call(claimed.target, elapsed)
         if held.stage == "recording":
             self._metrics.late_result()  # it was given up meanwhile
             return

@@ -59,6 +59,7 @@ class CompetingExecutor:
         self._trouble = trouble
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
+        self._hinted: set[str] = set()  # of which we heard since we last asked for them
         self._claimed_at = claims.clock()
         self._look_at = claims.clock()
         claims.on_free(self._slot_is_free)
@@ -67,6 +68,7 @@ class CompetingExecutor:
         """Take the hint that there is something to claim."""
         if target in self._targets.current:
             self._hungry.add(target)
+            self._hinted.add(target)
             self.wake.set()
 
     def lease_is_free(self, lease_name: str) -> None:
@@ -105,6 +107,7 @@ class CompetingExecutor:
         if batch_size == 0:
             return 0
         asked_at = self._claims.clock()
+        self._hinted -= room.keys()
         try:
             claimed = await self._store.claim_outbox_batch(
                 batch_size, self._claims.worker_id, lease_seconds, list(room), list(room.values())
@@ -122,7 +125,9 @@ class CompetingExecutor:
         delays = queue_delays(claimed)
         is_full = len(claimed) >= batch_size
         for target in room:
-            if not is_full and len(delays.get(target, ())) < room[target]:
+            is_done = not is_full and len(delays.get(target, ())) < room[target]
+            # What a hint was about that came meanwhile, this claim may not have seen.
+            if is_done and target not in self._hinted:
                 self._hungry.discard(target)
             self._metrics.in_flight(target, self._claims.in_flight(target))
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)

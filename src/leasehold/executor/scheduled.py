@@ -96,6 +96,7 @@ class ScheduledExecutor:
         self._cursor: Cursor | None = None
         self._pass: tuple[Cursor, datetime] | None = None  # where a reading of changes has come to
         self._refresh_at = 0.0
+        self._is_hinted = False  # that something has changed since we last asked
         self._reconcile_at = 0.0
         self._handed_out_at = 0.0
         self._abort_at = 0.0
@@ -114,7 +115,7 @@ class ScheduledExecutor:
 
     def hint(self) -> None:
         """Take the hint that something has changed."""
-        self._refresh_at = 0.0
+        self._is_hinted = True
         self.wake.set()
 
     def put_off(self, intent_id: IntentId, delay_seconds: float) -> None:
@@ -151,7 +152,7 @@ class ScheduledExecutor:
         self._schedule.serve(self._targets.of_group(self._term.lease.name))
         if not self._is_built:
             await self._build()
-        elif now >= self._refresh_at:
+        elif now >= self._refresh_at or self._is_hinted or self._pass is not None:
             await self._refresh()
         self._forget_finished()
         await self._look_anew_if_needed()
@@ -210,6 +211,7 @@ class ScheduledExecutor:
     async def _refresh(self) -> None:
         """Read the changes after the cursor, some pages at a time."""
         lease = self._term.lease
+        self._is_hinted = False
         for _ in range(PAGES_PER_STEP):
             after = self._pass[0] if self._pass else self._cursor
             rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
@@ -343,7 +345,7 @@ class ScheduledExecutor:
 
     def _seconds_until_next(self) -> float:
         now = self._claims.clock()
-        waits = [self._refresh_at - now, self._reconcile_at - now]
+        waits = [0.0 if self._is_hinted else self._refresh_at - now, self._reconcile_at - now]
         due = self._schedule.seconds_until_due(now)
         if not self._term.may_start(now):
             waits.append(HELD_BACK_SECONDS)
