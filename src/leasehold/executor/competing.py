@@ -76,8 +76,8 @@ class CompetingExecutor:
 
     def look_everywhere(self) -> None:
         """Take the hint that nobody knows what there is to claim."""
-        self._look_at = self._claims.clock()
-        self.wake.set()
+        for target in self._targets.current:
+            self.work_is_due(target)
 
     async def step(self) -> Pause:
         """Claim once for every length of lease, and start what was given."""
