@@ -78,8 +78,6 @@ class Hold:
 
 Step: TypeAlias = Submit | Ask | Confirm | Finish | Hold
 
-_SUBMIT = Submit()
-
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
@@ -93,9 +91,9 @@ class AskAgain:
 
 def next_step(claimed: Claimed, contract: Contract) -> Step:
     """Say what to do with a claimed intent. All times are the database's."""
-    if claimed.last_state is None and claimed.deadline_at is None:
-        return _SUBMIT  # the first try of most
     match claimed.last_state:
+        case None:  # as most are; each look at a state by its name costs
+            return _not_in_doubt(claimed, contract)
         case AttemptState.SUBMITTED if contract.can_look_up:
             return Confirm(claimed.reference)
         case AttemptState.IN_DOUBT | AttemptState.SUBMITTED:
@@ -170,13 +168,13 @@ def _not_in_doubt(claimed: Claimed, contract: Contract) -> Step:
         return Finish(Rejected(reason="deadline_exceeded"))
     if _may_have_been_sent(claimed, contract) and not _knows_the_key(claimed, contract):
         return _put_off(claimed, contract)
-    return _SUBMIT
+    return Submit()
 
 
 def _in_doubt(claimed: Claimed, contract: Contract) -> Step:
     match contract.guarantee:
         case "fenced":
-            return _SUBMIT
+            return Submit()
         case "keyed":
             return (
                 Submit() if _knows_the_key(claimed, contract) else _key_forgotten(claimed, contract)
@@ -226,6 +224,8 @@ def _may_have_been_sent(claimed: Claimed, contract: Contract) -> bool:
     """Whether an earlier call may have had its effect. Without the mark "about to call", a holder
     that fell silent may have sent just as well as not.
     """
+    if claimed.last_state is None:
+        return False
     if claimed.last_state is AttemptState.ZOMBIE_REQUEUE:
         return contract.guarantee == "keyed" and not contract.must_begin
     return claimed.last_state in _SENT_MAYBE
