@@ -108,9 +108,7 @@ class ScheduledExecutor:
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
         self._marks = Marks()
-        # Put off without a call; once they are out of our hands, their marks are wrong.
-        self._uncalled: set[int] = set()
-        self._is_falsely_marked = False
+        self._is_falsely_marked = False  # something that was put off, and so is not in flight
         claims.on_free(self.wake.set)
 
     def hint(self) -> None:
@@ -125,7 +123,6 @@ class ScheduledExecutor:
             until = self._claims.clock() + delay_seconds
             self._not_before[intent_id.int] = (row.last_modified_at, until)
             self._schedule.put_off(row, until)
-            self._uncalled.add(intent_id.int)
             self.wake.set()
 
     async def leave(self) -> None:
@@ -277,12 +274,11 @@ class ScheduledExecutor:
 
     def _forget_finished(self) -> None:
         now = self._claims.clock()
-        for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
-            del self._not_before[number]
         ended = self._claims.without(self._taken.keys())
         self._marks.end(ended)
-        self._is_falsely_marked |= not self._uncalled.isdisjoint(ended)
-        self._uncalled -= ended
+        self._is_falsely_marked |= not ended.isdisjoint(self._not_before)
+        for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
+            del self._not_before[number]
         for number in ended:
             del self._taken[number]
             changed = self._changed_in_flight.pop(number, None)
