@@ -46,7 +46,9 @@ class Life:
         return claimed
 
     async def record(self, claimed, outcome):
-        result = Result(intent_id=claimed.intent_id, claim=claimed.claim, outcome=outcome)
+        result = Result(
+            intent_id=claimed.intent_id, lease_token=claimed.lease_token, outcome=outcome
+        )
         [recorded] = await self.stores.executor.complete_outbox_attempts("w", [result])
         return recorded
 

@@ -36,7 +36,7 @@ async def test_item_cycle_of_many_tasks_over_two_sessions(pooler, outbox):
             renewed = await store.renew_outbox_leases(worker, claims, 60)
             begun = await store.begin_outbox_attempts(worker, claims)
             done = [
-                Result(intent_id=one.intent_id, claim=one.claim, outcome=Accepted())
+                Result(intent_id=one.intent_id, lease_token=one.lease_token, outcome=Accepted())
                 for one in claimed
             ]
             recorded = await store.complete_outbox_attempts(worker, done)

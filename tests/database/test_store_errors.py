@@ -49,7 +49,9 @@ async def test_call_that_was_never_begun_cannot_be_reported(stores, outbox):
     outbox.publish("payments", guarantee="lookup")
     outbox.enqueue(target="payments")
     [claimed] = await stores.executor.claim_outbox_batch(1, "w", 30, ["payments"])
-    result = Result(intent_id=claimed.intent_id, claim=claimed.claim, outcome=Accepted())
+    result = Result(
+        intent_id=claimed.intent_id, lease_token=claimed.lease_token, outcome=Accepted()
+    )
     with pytest.raises(InvalidCompletionState, match="never begun: For lookup, blind and every"):
         await stores.executor.complete_outbox_attempts("w", [result])
 

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import IntentId, JsonDocument, NewIntent
-from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.lease import LeaseToken
 from leasehold.domain.outcome import Accepted, Result, Submitted
 from leasehold.store.postgres.arguments import (
     intent_entry,
@@ -76,18 +76,12 @@ def test_circular_payload_is_refused():
 
 
 def test_result_carries_the_fence_of_its_claim():
-    claim = Claim(
-        worker_id="w",
-        intent_id=INTENT,
-        lease_token=LeaseToken(UUID(int=2)),
-        expires_at=datetime(2030, 1, 1, tzinfo=UTC),
-    )
     [with_claim, without] = json.loads(
         results_argument(
             [
                 Result(
                     intent_id=INTENT,
-                    claim=claim,
+                    lease_token=LeaseToken(UUID(int=2)),
                     outcome=Accepted(reference="r", code="200", detail="fine"),
                     elapsed_seconds=0.5,
                 ),

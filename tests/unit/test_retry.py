@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leasehold.domain.contract import Contract, PythonTerms, RetryTerms
 from leasehold.domain.intent import AttemptState, Claimed, IntentId, JsonDocument
-from leasehold.domain.lease import Claim, LeaseToken
+from leasehold.domain.lease import LeaseToken
 from leasehold.domain.outcome import (
     Accepted,
     NotFound,
@@ -58,12 +58,9 @@ def contract(guarantee="keyed", **fields):
 def claimed(last_state=None, age=0.0, deadline=None, **fields):
     """A claim, taken `age` seconds after the first; `deadline` counts from the first too."""
     claimed_at = FIRST_TRIED + timedelta(seconds=age)
-    token = LeaseToken(UUID(int=7))
     return Claimed(
         intent_id=IntentId(ID),
-        claim=Claim(
-            worker_id="w", intent_id=IntentId(ID), lease_token=token, expires_at=claimed_at
-        ),
+        lease_token=LeaseToken(UUID(int=7)),
         target="sms",
         contract_version=1,
         attempt_no=fields.get("attempt_no", 1),

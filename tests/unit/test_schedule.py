@@ -28,7 +28,7 @@ def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes)
             "begun_at": None,
             "last_modified_at": NOW + timedelta(microseconds=version),
             "horizon": NOW,
-            "read_at": NOW,
+            "wait_seconds": due_seconds,
         }
         | changes
     )
@@ -74,7 +74,7 @@ def test_newest_version_counts_in_whatever_order_they_come():
     assert numbers(schedule.take(60, ROOM, 10)) == [1]
 
 
-@pytest.mark.parametrize("changes", [{"due_at": None}, {"begun_at": NOW}])
+@pytest.mark.parametrize("changes", [{"due_at": None, "wait_seconds": None}, {"begun_at": NOW}])
 def test_what_is_held_or_begun_is_not_to_be_done(changes):
     schedule = schedule_of(10)
     schedule.put(row(1), 0)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, KeysView
 
     from leasehold.domain.intent import Claimed
-    from leasehold.domain.lease import Claim
 
     Clock = Callable[[], float]
 
@@ -73,13 +72,6 @@ class Held:
         self.stage: Stage = "claimed"
         self.is_lost = False
         self.call: asyncio.Task[None] | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """The claim of an item; what stands under a lease has none."""
-        if self.claimed.claim is None:
-            raise TypeError(f"intent {self.claimed.intent_id} stands under a lease, not a claim")
-        return self.claimed.claim
 
     def is_trusted(self, now: float) -> bool:
         """Whether we may act under it."""

@@ -76,7 +76,7 @@ class Renewal:
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
         renewed = {one.lease_token for one in answers if one.verdict is RenewVerdict.RENEWED}
         for held in group:
-            if held.claim.lease_token in renewed:
+            if held.claimed.lease_token in renewed:
                 held.trust = trust
             elif held.stage != "recording":
                 # A claim whose result is on its way may be gone because the result has arrived.
@@ -88,7 +88,7 @@ class Renewal:
         """Wait for the answer no longer than we trust our leases."""
         trust_left = min(held.trust.seconds_left(asked_at) for held in group)
         call = self._store.renew_outbox_leases(
-            self._claims.worker_id, [held.claim for held in group], lease_seconds
+            self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
         )
         return await answered_within(trust_left, call, "the heartbeat")
 

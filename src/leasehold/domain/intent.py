@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.lease import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
     from typing import Unpack
 
-    from leasehold.domain.lease import Claim
+    from leasehold.domain.lease import LeaseToken
 
 IntentId = NewType("IntentId", UUID)
 
@@ -141,7 +142,7 @@ class Claimed(NamedTuple):
     """
 
     intent_id: IntentId
-    claim: Claim | None
+    lease_token: LeaseToken | None  # that of its own claim
     last_state: AttemptState | None
     target: str
     contract_version: int
@@ -160,6 +161,13 @@ class Claimed(NamedTuple):
     deadline_at: datetime | None
     first_tried_at: datetime
     claimed_at: datetime
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of an item; what stands under a lease has none."""
+        if self.lease_token is None:
+            raise TypeError(f"intent {self.intent_id} stands under a lease, not a claim")
+        return Claim(self.intent_id, self.lease_token)
 
 
 def queue_delays(claimed: Iterable[Claimed]) -> dict[str, list[float]]:

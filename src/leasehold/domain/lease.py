@@ -50,10 +50,8 @@ class StreamLease:
 class Claim(NamedTuple):
     """The lease of one item, inside its pending row. (worker_id, lease_token) is its fence."""
 
-    worker_id: str
     intent_id: IntentId
     lease_token: LeaseToken
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

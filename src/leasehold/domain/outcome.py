@@ -9,7 +9,7 @@ from leasehold.domain.intent import AttemptState
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
-    from leasehold.domain.lease import Claim
+    from leasehold.domain.lease import LeaseToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,10 @@ def next_look_seconds(outcome: Outcome) -> float | None:
 
 
 class Result(NamedTuple):
-    """An outcome on its way to the ledger. Items have a claim; under a lease there is none."""
+    """An outcome on its way to the ledger. Items have the token of their claim; under a
+    lease there is none."""
 
     intent_id: IntentId
     outcome: Outcome
-    claim: Claim | None = None
+    lease_token: LeaseToken | None = None
     elapsed_seconds: float | None = None

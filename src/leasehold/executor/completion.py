@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
+from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.coordination.claims import Claims, Held
-    from leasehold.domain.intent import AttemptState
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
     from leasehold.executor.fence import Fence
@@ -128,7 +128,7 @@ class Completion:
             Result(
                 one.held.claimed.intent_id,
                 one.outcome,
-                one.held.claimed.claim,
+                one.held.claimed.lease_token,
                 one.elapsed_seconds,
             )
             for one in batch
@@ -157,30 +157,39 @@ class Completion:
         self._tell(logging.ERROR, "result_refused", batch[0], error=str(refusal))
 
     def _report(self, batch: Sequence[Finished], recorded: Sequence[Recorded]) -> None:
+        """Count and log what was written; what the answer does not tell of was dispatched."""
         now = self._claims.clock()
-        by_number = {one.held.claimed.intent_id.int: one for one in batch}
+        told = {answer.intent_id.int: answer for answer in recorded}
         counts: Counter[tuple[str, AttemptState]] = Counter()
         lives: defaultdict[str, list[float]] = defaultdict(list)
         is_chatty = _is_chatty(logging.DEBUG)
-        for answer in recorded:
-            one = by_number[answer.intent_id.int]
-            if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
-                self._refused(one, answer.verdict)
-                continue
+        for one in batch:
             claimed = one.held.claimed
-            counts[claimed.target, answer.state] += 1
-            if answer.state.is_terminal:
+            answer = told.get(claimed.intent_id.int)
+            state = AttemptState.DISPATCHED if answer is None else self._state_told(one, answer)
+            if state is None:
+                continue
+            counts[claimed.target, state] += 1
+            if state.is_terminal:
                 # Both spans are on one clock each: the database's until the claim, then ours.
                 waited = (claimed.claimed_at - claimed.created_at).total_seconds()
                 lives[claimed.target].append(waited + now - one.held.taken_at)
-            elif answer.is_held:
-                self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
             if is_chatty:
-                self._tell(logging.DEBUG, "recorded", one, state=answer.state, why=answer.reason)
+                why = answer.reason if answer else None
+                self._tell(logging.DEBUG, "recorded", one, state=state, why=why)
         for target, seconds in lives.items():
             self._metrics.time_to_terminal(target, *seconds)
         for (target, state), count in counts.items():
             self._metrics.attempts(target, state, count)
+
+    def _state_told(self, one: Finished, answer: Recorded) -> AttemptState | None:
+        """Give what the ledger says of a result now; None, where it was not written."""
+        if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
+            self._refused(one, answer.verdict)
+            return None
+        if answer.is_held:
+            self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
+        return answer.state
 
     def _refused(self, one: Finished, verdict: RecordVerdict) -> None:
         """A fenced write that hit nothing is loud, and never tried again."""

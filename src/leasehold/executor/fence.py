@@ -49,7 +49,7 @@ class Fence(Protocol):
         ...
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
-        """Write what became of calls."""
+        """Write what became of calls; what was dispatched is left out of the answer."""
         ...
 
     def is_of_one_result(self, refusal: Exception) -> bool:
@@ -79,13 +79,15 @@ class ClaimFence:
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable."""
         answers = await self._store.begin_outbox_attempts(
-            self._worker_id, [held.claim for held in batch]
+            self._worker_id, [held.claimed.claim for held in batch]
         )
         return {one.intent_id: one.verdict for one in answers}
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Complete claims."""
-        return await self._store.complete_outbox_attempts(self._worker_id, results)
+        return await self._store.complete_outbox_attempts(
+            self._worker_id, results, tell_dispatched=False
+        )
 
     def is_of_one_result(self, refusal: Exception) -> bool:
         """Say so of all that the database decided: each claim stands for itself."""
@@ -96,7 +98,7 @@ class ClaimFence:
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
         """Release claims."""
         answers = await self._store.release_outbox_claims(
-            self._worker_id, [held.claim for held in batch], delay_seconds
+            self._worker_id, [held.claimed.claim for held in batch], delay_seconds
         )
         return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in answers)
 
@@ -135,7 +137,7 @@ class LeaseFence:
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Write under the lease; raises LeaseLost."""
-        return await self._store.record_attempts(self._lease, results)
+        return await self._store.record_attempts(self._lease, results, tell_dispatched=False)
 
     def is_of_one_result(self, refusal: Exception) -> bool:
         """Say so only of what names a result. Whoever may not write at all must not lead: it would

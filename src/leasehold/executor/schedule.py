@@ -5,8 +5,8 @@ the others. Where more is pending than fits, the rest stays in the database and 
 is room again: `lacking` names the targets to read. Rows may be put any number of times and in any
 order: the newest version of each counts, and the same version again changes nothing.
 
-Time is that of our monotonic clock. A row says when it is due by the database's clock and what that
-clock said when it was read, so our own wall clock does not matter, however wrong it is.
+Time is that of our monotonic clock. A row says in how long it is due by the database's clock, so
+our own wall clock does not matter, however wrong it is.
 """
 
 from __future__ import annotations
@@ -151,12 +151,10 @@ class Schedule:
             if known[-1].last_modified_at >= row.last_modified_at:
                 return
             self.drop(row.intent_id)
-        if row.due_at is None or row.begun_at is not None:
+        if row.wait_seconds is None or row.begun_at is not None:
             return
         # Counted from when the answer was here: late by the way it took, but never early.
-        is_due = row.due_at <= row.read_at
-        wait_seconds = 0.0 if is_due else (row.due_at - row.read_at).total_seconds()
-        self._add(row, received_at + wait_seconds, is_due=is_due)
+        self._add(row, received_at + max(0.0, row.wait_seconds), is_due=row.wait_seconds <= 0)
 
     def put_off(self, row: Scheduled, until: float) -> None:
         """Do it later than it says."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -59,6 +60,7 @@ HELD_BACK_SECONDS = 0.05
 _FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 _AT_ONCE = (None, 0.0)
+_LEVEL = attrgetter("target", "priority")  # of each, so many are read
 
 _LOG = get_logger(__name__)
 
@@ -200,7 +202,7 @@ class ScheduledExecutor:
             self._schedule.forget(target)
         for row in rows:
             self._learn(row, received_at)
-        for (target, _), count in Counter((row.target, row.priority) for row in rows).items():
+        for (target, _), count in Counter(map(_LEVEL, rows)).items():
             if count >= limit:
                 self._schedule.leave_out(target)
         return rows

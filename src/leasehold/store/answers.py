@@ -151,8 +151,8 @@ class Scheduled(NamedTuple):
     """A row of a scheduled executor's memory. No `due_at`: held for a person.
 
     `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
-    `read_at` is what the database's clock said: who wants to know in how long a row is due
-    compares with that, and not with a clock of its own.
+    `wait_seconds` says in how long it was due when it was read, by the database's clock: nobody has
+    to compare `due_at` with a clock of its own.
     """
 
     intent_id: IntentId
@@ -162,7 +162,7 @@ class Scheduled(NamedTuple):
     begun_at: datetime | None
     last_modified_at: datetime
     horizon: datetime
-    read_at: datetime
+    wait_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

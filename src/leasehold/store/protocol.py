@@ -87,12 +87,16 @@ class ExecutorStore(ContractStore, Protocol):
         ...
 
     async def complete_outbox_attempts(
-        self, worker_id: str, results: Sequence[Result]
+        self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[answers.Recorded]:
-        """Record what became of claimed items."""
+        """Record what became of claimed items. Without `tell_dispatched` the answer leaves out what
+        was applied as DISPATCHED, as most are: reading that costs more than the rest of the answer.
+        """
         ...
 
-    async def complete_outbox_attempt(self, claim: Claim, outcome: outcome.Outcome) -> int:
+    async def complete_outbox_attempt(
+        self, worker_id: str, claim: Claim, outcome: outcome.Outcome
+    ) -> int:
         """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
         ...
 
@@ -194,9 +198,9 @@ class ExecutorStore(ContractStore, Protocol):
         ...
 
     async def record_attempts(
-        self, lease: Lease, results: Sequence[Result]
+        self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[answers.Recorded]:
-        """Record outcomes under a lease."""
+        """Record outcomes under a lease; the answer is that of complete_outbox_attempts."""
         ...
 
     async def renew_instance(

@@ -84,10 +84,10 @@ def json_text(value: object) -> str:
 
 def _result_text(result: Result) -> str:
     """Write one result; the plainest one, which most are, by hand: that is four times as fast."""
-    intent_id, outcome, claim, elapsed_seconds = result
+    intent_id, outcome, lease_token, elapsed_seconds = result
     if outcome != _PLAINLY_ACCEPTED:
         return json_argument(_result_entry(result))
-    token = "" if claim is None else f'"lease_token":"{claim.lease_token.hex}",'
+    token = "" if lease_token is None else f'"lease_token":"{lease_token.hex}",'
     elapsed = "null" if elapsed_seconds is None else f"{elapsed_seconds:.6f}"
     return (
         f'{{"intent_id":"{intent_id.hex}",{token}'
@@ -98,7 +98,7 @@ def _result_text(result: Result) -> str:
 def _result_entry(result: Result) -> dict[str, Any]:
     return {
         "intent_id": str(result.intent_id),
-        "lease_token": str(result.claim.lease_token) if result.claim else None,
+        "lease_token": str(result.lease_token) if result.lease_token else None,
         "state": attempt_state(result.outcome),
         "retry_after_seconds": next_look_seconds(result.outcome),
         "elapsed_seconds": result.elapsed_seconds,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.domain.intent import AttemptState, Claimed
-from leasehold.domain.lease import Claim
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.answers import (
@@ -23,12 +22,18 @@ from leasehold.store.postgres.ids import Ids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg.rows import AsyncRowFactory
+    from psycopg.rows import RowMaker
 
+    from leasehold.domain.lease import Claim
     from leasehold.domain.outcome import Outcome, Result
 
-# Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
 RECORDED = rows_of(Recorded, verdict=RecordVerdict, state=AttemptState)
+# A held row's due_at, infinity, is read as NULL: Python does not have that moment.
+SELECT_RECORDED: Final = (
+    "SELECT intent_id, verdict, attempt_no, state, reason, nullif(due_at, 'infinity') AS due_at,"
+    "       coalesce(due_at = 'infinity', false) AS is_held FROM"
+)
+WHERE_TOLD: Final = "WHERE %s OR verdict <> 'applied' OR state <> 'DISPATCHED'"
 _RENEWED = rows_of(RenewedClaim, verdict=RenewVerdict)
 _BEGUN = rows_of(Begun, verdict=BeginVerdict)
 _RELEASED = rows_of(ReleasedClaim, verdict=ReleaseVerdict)
@@ -38,16 +43,17 @@ _MISSED = rows_of(MissedDeadline)
 _STATES = members_by_text(AttemptState)
 
 
-def _claimed_by(worker_id: str) -> AsyncRowFactory[Claimed]:
-    """Make the rows of a claim: the columns of the claim itself, then those of Claimed in order."""
+def claimed_rows(_cursor: object) -> RowMaker[Claimed]:
+    """Make rows that are the columns of Claimed in their order."""
     whole = tuple_maker(Claimed)
 
     def make(row: Sequence[Any]) -> Claimed:
-        intent_id, lease_token, expires_at, last_state = row[:4]
-        claim = Claim(worker_id, intent_id, lease_token, expires_at)
-        return whole((intent_id, claim, _STATES[last_state], *row[4:]))
+        made = whole(row)
+        if made.last_state is None:  # as on most first tries
+            return made
+        return made._replace(last_state=_STATES[made.last_state])
 
-    return lambda _cursor: make
+    return make
 
 
 class PostgresItems:
@@ -66,11 +72,11 @@ class PostgresItems:
     ) -> list[Claimed]:
         """Lease due items, each under a fresh token."""
         return await self._calls.rows(
-            _claimed_by(worker_id),
-            "SELECT intent_id, lease_token, lease_expires_at, last_state,"
-            "       target, contract_version, attempt_no, reference, priority, submission_key,"
-            "       payload, body, content_type, metadata, trace_context, stream, created_at,"
-            "       due_at, deadline_at, first_tried_at, claimed_at"
+            claimed_rows,
+            "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
+            "       reference, priority, submission_key, payload, body, content_type, metadata,"
+            "       trace_context, stream, created_at, due_at, deadline_at, first_tried_at,"
+            "       claimed_at"
             "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
             batch_size,
             worker_id,
@@ -102,26 +108,23 @@ class PostgresItems:
         )
 
     async def complete_outbox_attempts(
-        self, worker_id: str, results: Sequence[Result]
+        self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
         """Record what became of claimed items."""
         return await self._calls.rows(
             RECORDED,
-            "SELECT intent_id, verdict, attempt_no, state, reason,"
-            "       nullif(due_at, 'infinity') AS due_at,"
-            "       coalesce(due_at = 'infinity', false) AS is_held"
-            "  FROM leasehold.complete_outbox_attempts(%s, %s::jsonb)",
+            f"{SELECT_RECORDED} leasehold.complete_outbox_attempts(%s, %s::jsonb) {WHERE_TOLD}",
             worker_id,
             results_argument(results),
+            tell_dispatched,
         )
 
-    async def complete_outbox_attempt(self, claim: Claim, outcome: Outcome) -> int:
+    async def complete_outbox_attempt(self, worker_id: str, claim: Claim, outcome: Outcome) -> int:
         """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
         return await self._calls.value(
             "SELECT leasehold.complete_outbox_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            claim.worker_id,
-            claim.intent_id,
-            claim.lease_token,
+            worker_id,
+            *claim,
             attempt_state(outcome),
             next_look_seconds(outcome),
             *told_of(outcome).values(),

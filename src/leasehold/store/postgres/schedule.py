@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from leasehold.domain.intent import AttemptState, Claimed, IntentId
+from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Recorded, Scheduled
 from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.calls import Calls, members_by_text, rows_of, tuple_maker
+from leasehold.store.postgres.calls import Calls, rows_of
 from leasehold.store.postgres.ids import Ids
-from leasehold.store.postgres.items import RECORDED
+from leasehold.store.postgres.items import RECORDED, SELECT_RECORDED, WHERE_TOLD, claimed_rows
 from leasehold.store.postgres.leases import fence, fences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg.rows import RowMaker
-
+    from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
 
 # Before anything that was ever modified.
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
-# Its statements read a held row's due_at, infinity, as NULL: Python does not have that moment.
 _SCHEDULED = rows_of(Scheduled)
+# A held row's due_at, infinity, is read as NULL: Python does not have that moment.
+_SELECT_SCHEDULED: Final = (
+    "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
+    "       last_modified_at, horizon,"
+    "       date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
+)
 _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
-_STATES = members_by_text(AttemptState)
-
-
-def _under_lease(_cursor: object) -> RowMaker[Claimed]:
-    """Make rows of content: the columns of Claimed in their order, the claim being NULL."""
-    whole = tuple_maker(Claimed)
-
-    def make(row: Sequence[Any]) -> Claimed:
-        made = whole(row)
-        if made.last_state is None:  # as on most first tries
-            return made
-        return made._replace(last_state=_STATES[made.last_state])
-
-    return make
 
 
 class PostgresSchedule:
@@ -60,8 +50,7 @@ class PostgresSchedule:
         """Read what changed after a cursor; None is the beginning."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
-            "       last_modified_at, horizon, clock_timestamp() AS read_at"
+            f"{_SELECT_SCHEDULED}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
@@ -75,8 +64,7 @@ class PostgresSchedule:
         """Read what is to be done next: so many of each target and priority, or of each stream."""
         return await self._calls.rows(
             _SCHEDULED,
-            "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
-            "       last_modified_at, horizon, clock_timestamp() AS read_at"
+            f"{_SELECT_SCHEDULED}"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s)",
             *fences(holder_id, leases),
             list(targets),
@@ -88,10 +76,11 @@ class PostgresSchedule:
     ) -> list[Claimed]:
         """Get what calls need, and mark them as in flight."""
         return await self._calls.rows(
-            _under_lease,
-            "SELECT intent_id, NULL AS claim, last_state, target, contract_version, attempt_no,"
-            "       reference, priority, submission_key, payload, body, content_type, metadata,"
-            "       trace_context, stream, created_at, due_at, deadline_at, first_tried_at, read_at"
+            claimed_rows,
+            "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
+            "       attempt_no, reference, priority, submission_key, payload, body, content_type,"
+            "       metadata, trace_context, stream, created_at, due_at, deadline_at,"
+            "       first_tried_at, read_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s)",
             *fence(lease),
             Ids(intent_ids),
@@ -120,15 +109,15 @@ class PostgresSchedule:
             lease_name=lease.name,
         )
 
-    async def record_attempts(self, lease: Lease, results: Sequence[Result]) -> list[Recorded]:
+    async def record_attempts(
+        self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
+    ) -> list[Recorded]:
         """Record outcomes under a lease."""
         return await self._calls.rows(
             RECORDED,
-            "SELECT intent_id, verdict, attempt_no, state, reason,"
-            "       nullif(due_at, 'infinity') AS due_at,"
-            "       coalesce(due_at = 'infinity', false) AS is_held"
-            "  FROM leasehold.record_attempts(%s, %s, %s, %s::jsonb)",
+            f"{SELECT_RECORDED} leasehold.record_attempts(%s, %s, %s, %s::jsonb) {WHERE_TOLD}",
             *fence(lease),
             results_argument(results),
+            tell_dispatched,
             lease_name=lease.name,
         )

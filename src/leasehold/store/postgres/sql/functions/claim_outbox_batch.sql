@@ -22,8 +22,6 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_targets_count integer := cardinality(p_targets);
   v_first integer;
-  v_shares integer[];
-  v_caps integer[];
   v_left integer := p_batch_size;
   v_count integer;
 BEGIN
@@ -39,31 +37,31 @@ BEGIN
 
   -- The first target of the walk changes from call to call, so that a small batch reaches them all.
   v_first := floor(random() * v_targets_count);
-  SELECT array_agg(least(p_batch_size * (seat + 1) / v_targets_count - p_batch_size * seat / v_targets_count,
-                         coalesce(p_target_limits[place], p_batch_size)) ORDER BY place),
-         array_agg(coalesce(p_target_limits[place], p_batch_size) ORDER BY place)
-    INTO v_shares, v_caps
-    FROM (SELECT place, (place + v_first) % v_targets_count AS seat
-            FROM generate_series(1, v_targets_count) AS place) AS seats;
-
   PERFORM leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
   -- First each target's share, then whatever is left for those that have more.
   FOR v_pass IN 1..2 LOOP
     RETURN QUERY
-    WITH picked AS MATERIALIZED (
+    WITH asked AS (
+      SELECT target, coalesce(target_limit, p_batch_size) AS cap, (place + v_first) % v_targets_count AS seat
+        FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
+    ), shared AS (
+      SELECT target, cap,
+             p_batch_size * (seat + 1) / v_targets_count - p_batch_size * seat / v_targets_count AS share
+        FROM asked
+    ), picked AS MATERIALIZED (
       SELECT due.place
-        FROM unnest(p_targets, v_shares, v_caps) AS asked (target, share, cap)
+        FROM shared
        CROSS JOIN LATERAL (
          SELECT level_due.place
            FROM generate_series(0, 3) AS level
           CROSS JOIN LATERAL (
             SELECT p.ctid AS place FROM leasehold.outbox_pending p
              WHERE p.scope = 'item' AND p.claimed_by IS NULL
-               AND p.target = asked.target AND p.priority = level::smallint AND p.due_at <= v_now
+               AND p.target = shared.target AND p.priority = level::smallint AND p.due_at <= v_now
              ORDER BY p.due_at, p.intent_id
-             LIMIT CASE v_pass WHEN 1 THEN asked.share ELSE asked.cap - asked.share END
+             LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
                FOR UPDATE SKIP LOCKED) AS level_due
-          LIMIT CASE v_pass WHEN 1 THEN asked.share ELSE asked.cap - asked.share END) AS due
+          LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
        LIMIT v_left
     ), claimed AS (
       UPDATE leasehold.outbox_pending p
@@ -81,7 +79,8 @@ BEGIN
       FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     v_left := v_left - v_count;
-    EXIT WHEN v_left = 0 OR (v_count = 0 AND p_batch_size >= v_targets_count);
+    -- Who has more than its share has at least used that up.
+    EXIT WHEN v_left = 0 OR v_count < p_batch_size / greatest(v_targets_count, 1);
   END LOOP;
 END
 $$;
