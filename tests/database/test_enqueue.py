@@ -101,8 +101,10 @@ def test_what_comes_alone_is_judged_and_written_as_among_others(targets, given):
 
 @pytest.mark.parametrize("given", PLAIN)
 def test_only_what_is_plain_goes_its_own_way(targets, given):
+    target, payload = (PLAIN[given].get(name) for name in ("target", "payload"))
     [row] = targets.database.execute(
-        "SELECT leasehold.enqueue_plain_intent(%s) AS intent_id", [json.dumps(PLAIN[given])]
+        "SELECT leasehold.enqueue_plain_intent(%s, %s::jsonb) AS intent_id",
+        [target, json.dumps(payload) if "payload" in PLAIN[given] else None],
     )
     is_plain = given in {"a payload", "a large one", "with a priority", "with a deadline"}
     assert (row["intent_id"] is not None) == is_plain

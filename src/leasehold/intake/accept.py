@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import IngestStore
 
 
+# One value that cannot even be read, or sent, ends the call for all; nothing was written.
+_UNREADABLE = (InvalidArgument, TypeError, AttributeError, RecursionError)
+
+
 class Intake:
     """Hands intents in: `async with Intake.connected(database_url) as intake`, or on a store that
     is open already `async with Intake(store) as intake`.
@@ -70,6 +74,10 @@ class Intake:
         DatabaseUnavailable nothing is known, and with a key it is safe to try again.
         """
         new = as_intent(intent, payload, **options)
+        if isinstance(intent, str) and not options:
+            intent_id = await self._enqueue_plain(new)
+            if intent_id is not None:
+                return intent_id
         [answer] = await self.enqueue_many([new])
         return accepted_id(new, answer)
 
@@ -92,12 +100,22 @@ class Intake:
             )
         return answers
 
+    async def _enqueue_plain(self, new: NewIntent) -> IntentId | None:
+        """Take the short way of what is nothing special. None: refused, and why, the other one says
+        by a verdict.
+        """
+        try:
+            intent_id = await self._store.enqueue_intent(new)
+        except _UNREADABLE:
+            return None
+        if self._wakeups is not None:
+            self._wakeups.wake([new.target])
+        return intent_id
+
     async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:
         try:
             return await self._store.enqueue_intents(batch)
-        except (InvalidArgument, TypeError, AttributeError, RecursionError):
-            # One value that cannot even be read, or sent, ends the call for all; nothing was
-            # written.
+        except _UNREADABLE:
             asked = Asked(batch)
             if not asked.has_problems:
                 raise

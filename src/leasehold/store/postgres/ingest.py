@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.answers import Enqueued
-from leasehold.store.postgres.arguments import intent_entry, intents_argument, json_argument
+from leasehold.store.postgres.arguments import (
+    intent_entry,
+    intents_argument,
+    json_argument,
+    json_text,
+)
 from leasehold.store.postgres.calls import Calls, rows_of
 
 if TYPE_CHECKING:
@@ -35,14 +40,18 @@ class PostgresIngest:
     async def enqueue_intent(self, new: NewIntent) -> IntentId:
         """Accept one, or raise IdempotencyConflict or InvalidArgument."""
         options = intent_entry(new)
+        options.pop("target")
         payload, key = options.pop("payload", None), options.pop("idempotency_key", None)
-        found = await self._calls.value(
-            "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
-            new.target,
-            None if payload is None else json_argument(payload),
-            key,
-            json_argument(options),
-        )
+        content = None if payload is None else json_text(payload)
+        if key is None and not options:
+            found = await self._calls.value(
+                "SELECT leasehold.enqueue_intent(%s, %s::jsonb)", new.target, content
+            )
+        else:
+            found = await self._calls.value(
+                "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
+                *(new.target, content, key, json_argument(options)),
+            )
         return IntentId(found)
 
     async def notify_targets(self, targets: Sequence[str]) -> None:

@@ -7,8 +7,15 @@ CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
 ) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
+  v_plain_id uuid;
   v_result record;
 BEGIN
+  IF p_idempotency_key IS NULL AND p_options = '{}' THEN
+    v_plain_id := leasehold.enqueue_plain_intent(p_target, p_payload);
+    IF v_plain_id IS NOT NULL THEN
+      RETURN v_plain_id;
+    END IF;
+  END IF;
   IF p_options IS NULL OR jsonb_typeof(p_options) <> 'object' THEN
     RAISE EXCEPTION 'p_options is %, but must be a JSON object', coalesce(jsonb_typeof(p_options), 'NULL')
       USING ERRCODE = '22023';

@@ -27,8 +27,9 @@ BEGIN
   END IF;
   PERFORM leasehold.require_between('the number of intents', jsonb_array_length(p_intents), 1, 10000);
 
-  IF jsonb_array_length(p_intents) = 1 THEN
-    v_plain_id := leasehold.enqueue_plain_intent(p_intents -> 0);
+  IF jsonb_array_length(p_intents) = 1 AND jsonb_typeof(p_intents -> 0) = 'object'
+     AND (p_intents -> 0) - '{target,payload}'::text[] = '{}' THEN
+    v_plain_id := leasehold.enqueue_plain_intent(p_intents #>> '{0,target}', p_intents #> '{0,payload}');
     IF v_plain_id IS NOT NULL THEN
       RETURN QUERY VALUES (1, 'accepted', v_plain_id, NULL::text);
       RETURN;

@@ -1,25 +1,18 @@
 -- Accept the plainest intent there is, one of scope item with a payload and nothing else, as
 -- enqueue_intents would: the most common call, and judging it as a list would cost it half as much again.
--- Returns its id; NULL, with nothing written, where it is not that plain or cannot be accepted.
--- Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.enqueue_plain_intent(p_intent jsonb) RETURNS uuid
+-- Returns its id; NULL, with nothing written, where it is not that plain or cannot be accepted. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.enqueue_plain_intent(p_target text, p_payload jsonb) RETURNS uuid
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_contract leasehold.contracts;
-  v_payload jsonb;
   v_now timestamptz;
   v_deadline_at timestamptz;
   v_id uuid;
 BEGIN
-  IF jsonb_typeof(p_intent) <> 'object' OR p_intent - '{target,payload}'::text[] <> '{}' THEN
+  IF p_payload IS NULL OR jsonb_typeof(p_payload) = 'null' OR pg_column_size(p_payload) > 1048576 THEN
     RETURN NULL;
   END IF;
-  v_payload := p_intent -> 'payload';
-  IF v_payload IS NULL OR jsonb_typeof(v_payload) = 'null' OR pg_column_size(v_payload) > 1048576 THEN
-    RETURN NULL;
-  END IF;
-  SELECT * INTO v_contract FROM leasehold.contracts c
-   WHERE c.target = p_intent ->> 'target' ORDER BY c.version DESC LIMIT 1;
+  SELECT * INTO v_contract FROM leasehold.contracts c WHERE c.target = p_target ORDER BY c.version DESC LIMIT 1;
   v_now := clock_timestamp();
   v_deadline_at := v_now + make_interval(secs => v_contract.deadline_seconds);
   IF v_contract.scope IS DISTINCT FROM 'item' OR v_deadline_at <= v_now THEN
@@ -28,7 +21,7 @@ BEGIN
   v_id := leasehold.new_intent_id();
   INSERT INTO leasehold.intents (
     intent_id, target, contract_version, submission_key, payload, created_at, deadline_at)
-  VALUES (v_id, v_contract.target, v_contract.version, v_id, v_payload, v_now, v_deadline_at);
+  VALUES (v_id, v_contract.target, v_contract.version, v_id, p_payload, v_now, v_deadline_at);
   INSERT INTO leasehold.outbox_pending (
     intent_id, scope, target, contract_version, priority, due_at, deadline_at, last_modified_at)
   VALUES (v_id, 'item', v_contract.target, v_contract.version,
@@ -36,4 +29,4 @@ BEGIN
   RETURN v_id;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.enqueue_plain_intent(jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.enqueue_plain_intent(text, jsonb) FROM PUBLIC;

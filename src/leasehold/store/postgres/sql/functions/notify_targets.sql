@@ -4,11 +4,15 @@
 -- correct. Locks: PostgreSQL's notify lock at commit. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.notify_targets(p_targets text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_target text;
 BEGIN
   PERFORM leasehold.require_list('p_targets', p_targets, 1000);
-  IF EXISTS (SELECT FROM unnest(p_targets) AS target WHERE length(target) > 64) THEN
-    RAISE EXCEPTION 'p_targets has a name of over 64 characters' USING ERRCODE = '22023';
-  END IF;
+  FOREACH v_target IN ARRAY p_targets LOOP
+    IF length(v_target) > 64 THEN
+      RAISE EXCEPTION 'p_targets has a name of over 64 characters' USING ERRCODE = '22023';
+    END IF;
+  END LOOP;
   PERFORM pg_notify('leasehold_due', target) FROM unnest(p_targets) AS target;
 END
 $$;

@@ -11,8 +11,10 @@ BEGIN
       p_argument, cardinality(p_list), p_length_max USING ERRCODE = '22023';
   ELSIF array_position(p_list, NULL) IS NOT NULL THEN
     RAISE EXCEPTION '% contains NULL', p_argument USING ERRCODE = '22023';
-  ELSIF (SELECT count(*) > count(DISTINCT entry) FROM unnest(p_list) AS entry) THEN
-    RAISE EXCEPTION '% names an entry twice', p_argument USING ERRCODE = '22023';
+  ELSIF cardinality(p_list) > 1 THEN  -- of one, there is nothing to compare
+    IF (SELECT count(*) > count(DISTINCT entry) FROM unnest(p_list) AS entry) THEN
+      RAISE EXCEPTION '% names an entry twice', p_argument USING ERRCODE = '22023';
+    END IF;
   END IF;
 END
 $$;
