@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from benchmarks import scripts
-from benchmarks.peer_leasehold import publish
+from benchmarks.peer_leasehold import CONCURRENCY_NAME, publish
 from benchmarks.peer_process import EngineFailed, ask, filled_database
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
@@ -50,6 +50,7 @@ class Amounts:
     runs: int = 20
     drained: int = 50_000
     rounds: int = 5
+    slots: tuple[int, ...] = (100, 3_000)
     backlog: int = 1_000_000
     followers: int = 20
     idle_seconds: float = 15.0
@@ -61,6 +62,7 @@ SMOKE = Amounts(
     runs=1,
     drained=200,
     rounds=1,
+    slots=(100,),
     backlog=2_000,
     followers=2,
     idle_seconds=2.0,
@@ -178,22 +180,29 @@ class ClusterBenchmark:
         raise EngineFailed("nobody called")
 
     def throughput(self) -> None:
+        """What a leader saves are the claims, and those cost more, the fewer share one."""
+        for slots in self.amounts.slots:
+            drain = f"drain of {self.amounts.drained:,} with {slots:,} slots"
+            one, leader = (statistics.median(found) for found in self.drained(slots).values())
+            self.add(f"{drain}: one competing worker", one, "items/s")
+            self.add(
+                f"{drain}: one leader",
+                leader,
+                "items/s",
+                f"{drain}: one competing worker",
+                leader / one,
+            )
+
+    def drained(self, slots: int) -> dict[str, list[float]]:
         rates: dict[str, list[float]] = {"leasehold": [], "leasehold_cluster": []}
+        os.environ[CONCURRENCY_NAME] = str(slots)
         for _ in range(self.amounts.rounds):
             for name, found in rates.items():
                 with filled_database(self.server, name, self.amounts.drained, 120) as database:
                     told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)
                 found.append(told["items"] / told["seconds"])
-        worker = f"drain of {self.amounts.drained:,}: one competing worker"
-        one, leader = (statistics.median(found) for found in rates.values())
-        self.add(worker, one, "items/s")
-        self.add(
-            f"drain of {self.amounts.drained:,}: one leader",
-            leader,
-            "items/s",
-            worker,
-            leader / one,
-        )
+        del os.environ[CONCURRENCY_NAME]
+        return rates
 
     def rebuild(self) -> None:
         """How long a new leader needs until it acts, and what it then has in memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from benchmarks.peer_engine import Called
     from leasehold.gateway.protocol import Submission
 
-CONCURRENCY = 3_000
+# Slots, of the worker and of the target. Many make large batches, which share what a claim costs.
+CONCURRENCY_NAME = "LEASEHOLD_BENCHMARK_CONCURRENCY"
+CONCURRENCY = int(os.environ.get(CONCURRENCY_NAME, "3000"))
 
 _ACCEPTED = Accepted()
 _called: Called = lambda _: None  # noqa: E731 (replaced by `work`)
