@@ -7,6 +7,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
 
+# What is installed is compiled when it is first imported, which is a fraction of it, and then kept:
+# tests start hundreds of processes, and each would compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-thorough check format test-programs bench bench-sql reference openapi lock clean
 
@@ -20,19 +25,18 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	  { echo "Leasehold needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Installing the pinned environment into $(VENV) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python $(INSTALL) --require-hashes -r requirements/dev.txt
+	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
 run: setup ## Start the product on its embedded database
 	@$(BIN)/leasehold demo
 
-# They start hundreds of processes, and each would compile the sources anew.
 test: setup ## Run the tests on a real PostgreSQL
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-thorough: setup ## Run every variant of every test, and the long runs; takes about half an hour
-	@env -u PYTHONDONTWRITEBYTECODE LEASEHOLD_SOAK_SECONDS=60 LEASEHOLD_ELECTIONS=100 LEASEHOLD_HYPOTHESIS_EXAMPLES=500 \
+	@LEASEHOLD_SOAK_SECONDS=60 LEASEHOLD_ELECTIONS=100 LEASEHOLD_HYPOTHESIS_EXAMPLES=500 \
 	  $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m '' --timeout 900
 
 check: setup ## Format, lint, types, layers, migrations
@@ -57,7 +61,7 @@ bench: setup $(PEERS)/.installed ## Measure Leasehold beside other queues on Pos
 $(PEERS)/.installed: requirements/bench.txt
 	@echo "Installing the pinned peers into $(PEERS) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(PEERS)
-	@if $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt; \
+	@if $(PEERS)/bin/python $(INSTALL) --require-hashes -r requirements/bench.txt; \
 	  then touch $@; else echo "The peers could not be installed; the report names those that are missing."; fi
 
 bench-sql: setup ## Measure the database functions beside bare SQL
