@@ -190,6 +190,17 @@ def test_share_that_a_target_does_not_use_goes_to_the_others(outbox, three_targe
     assert claims == {"flood": 11, "mail": 1}
 
 
+@pytest.mark.parametrize("limits", [None, [100, 1, 1]])
+def test_whole_batch_goes_to_the_one_target_that_has_work(outbox, three_targets, limits):
+    """Whichever seat it has, and so whether its own share is three or four."""
+    outbox.enqueue(11 * 20, target="flood")
+    for _ in range(20):
+        claims = outbox.call(
+            "executor", "claim_outbox_batch", 11, "worker-1", 30, three_targets, limits
+        )
+        assert claimed_by_target(claims) == {"flood": 11}
+
+
 def test_batch_smaller_than_the_targets_reaches_all_of_them_in_time(outbox, three_targets):
     outbox.enqueue(100, target="flood")
     outbox.enqueue(1, target="mail")

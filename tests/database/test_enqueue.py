@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122
 
 import pytest
+from psycopg import errors
 
 from tests.support.racing import race, refused, sqlstate_of
 
@@ -97,6 +98,24 @@ def test_what_comes_alone_is_judged_and_written_as_among_others(targets, given):
     _, among = targets.enqueue_entries([entry(), PLAIN[given]])
     assert (alone["verdict"], alone["problem"]) == (among["verdict"], among["problem"])
     assert written(targets, alone["intent_id"]) == written(targets, among["intent_id"])
+
+
+@pytest.mark.parametrize("given", sorted(PLAIN.keys() - {"of a stream"}))
+def test_function_for_one_writes_and_refuses_as_that_for_many(targets, given):
+    target, payload = (PLAIN[given].get(name) for name in ("target", "payload"))
+    content = json.dumps(payload) if "payload" in PLAIN[given] else None
+    _, among = targets.enqueue_entries([entry(), PLAIN[given]])
+    ingest = targets.as_role("ingest")
+    if among["intent_id"] is None:
+        with pytest.raises(errors.InvalidParameterValue) as raised:
+            ingest.execute("SELECT leasehold.enqueue_intent(%s, %s::jsonb)", [target, content])
+        assert among["problem"] in str(raised.value)
+        assert counts(targets) == (1, 1, 0)
+    else:
+        row = ingest.execute(
+            "SELECT leasehold.enqueue_intent(%s, %s::jsonb) AS intent_id", [target, content]
+        ).fetchone()
+        assert written(targets, row["intent_id"]) == written(targets, among["intent_id"])
 
 
 @pytest.mark.parametrize("given", PLAIN)

@@ -156,6 +156,25 @@ async def test_outcome_stands_on_the_ledger_under_its_state(stores, sms, outcome
     assert (seen.status, seen.status.is_final) == (status, state.is_terminal)
 
 
+async def test_what_was_dispatched_can_be_left_out_of_the_answer(stores, outbox, sms):
+    await enqueue(stores, sms, 4)
+    sent, failed, doubtful, stale = claimed = await claim(stores, sms)
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() WHERE intent_id = %s",
+        [stale.intent_id],
+    )
+    outcomes = [Accepted(), Rejected(reason="no"), Unknown(retry_after_seconds=0), Accepted()]
+    given = [results([one], what)[0] for one, what in zip(claimed, outcomes, strict=True)]
+    answers = await stores.executor.complete_outbox_attempts("w", given, tell_dispatched=False)
+    assert {one.intent_id: (one.verdict, one.state) for one in answers} == {
+        failed.intent_id: (RecordVerdict.APPLIED, AttemptState.FAILED),
+        doubtful.intent_id: (RecordVerdict.APPLIED, AttemptState.IN_DOUBT),
+        stale.intent_id: (RecordVerdict.LEASE_LOST, None),
+    }
+    [attempt] = await stores.readonly.read_ledger([sent.intent_id])
+    assert attempt.state is AttemptState.DISPATCHED
+
+
 async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stores):
     await stores.operator.publish_contract("fax", {"scope": "item", "guarantee": "blind"}, "ann")
     [intent_id] = await enqueue(stores, "fax")

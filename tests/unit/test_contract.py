@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
@@ -17,6 +18,8 @@ from leasehold.domain.contract import (
     contract_problems,
 )
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import JsonDocument
+from leasehold.store.answers import PublishedContract
 
 HTTP = HttpTerms(url="https://a.example/send")
 ASKABLE = HttpTerms(url="https://a.example/send", lookup_url="https://a.example/send/{key}")
@@ -307,3 +310,22 @@ def test_exact_status_goes_before_its_hundred_whichever_lists_they_stand_in():
 def test_contract_does_not_change_after_it_was_made():
     with pytest.raises(ValidationError):
         contract().concurrency = 11
+
+
+def test_same_terms_are_read_once_and_others_never_taken_for_them():
+    def read(terms):
+        published = PublishedContract(
+            target="sms",
+            version=1,
+            terms=JsonDocument(terms),
+            published_at=datetime(2030, 1, 1, tzinfo=UTC),
+            published_by="ann",
+        )
+        return published.contract()
+
+    keyed = b'{"scope": "item", "guarantee": "keyed"}'
+    assert read(keyed) is read(bytes(keyed))
+    assert read(keyed.replace(b"keyed", b"blind")).guarantee == "blind"
+    for _ in range(2):
+        with pytest.raises(InvalidArgument):
+            read(b'{"scope": "item"}')

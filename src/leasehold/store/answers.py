@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -229,7 +230,13 @@ class PublishedContract:
 
     def contract(self) -> Contract:
         """Read the terms, or raise InvalidArgument where this release cannot."""
-        return Contract.from_terms(self.target, self.version, self.terms.value())
+        return _contract(self.target, self.version, self.terms)
+
+
+# Executors read the terms of all targets every few seconds, and hardly ever is one new.
+@lru_cache(maxsize=10_000)
+def _contract(target: str, version: int, terms: JsonDocument) -> Contract:
+    return Contract.from_terms(target, version, terms.value())
 
 
 @dataclass(frozen=True, slots=True)
