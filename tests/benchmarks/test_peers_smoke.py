@@ -23,7 +23,7 @@ MEASURED = (
 )
 
 
-@pytest.mark.timeout(300)  # some forty processes, one after the other
+@pytest.mark.timeout(600)  # some forty processes, one after the other, and more with peers
 def test_smoke_run_reports_every_measurement_and_names_every_peer():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.peers", "--smoke"],
