@@ -93,7 +93,7 @@ async def test_one_intent_alone_raises_instead(stores, sms):
         await stores.ingest.enqueue_intent(NewIntent(target=sms))
 
 
-async def test_claim_hands_out_all_that_a_call_needs(stores, sms):
+async def test_claim_hands_out_all_that_a_call_needs(stores, outbox, sms):
     due = datetime(2020, 1, 1, tzinfo=UTC)
     deadline = datetime.now(UTC) + timedelta(days=1)
     intent_id = await stores.ingest.enqueue_intent(
@@ -115,6 +115,11 @@ async def test_claim_hands_out_all_that_a_call_needs(stores, sms):
     assert (claimed.due_at, claimed.deadline_at) == (due, deadline)
     assert (claimed.attempt_no, claimed.last_state, claimed.priority) == (1, None, 0)
     assert claimed.trace_context == "00-trace"
+    [row] = outbox.database.execute(
+        "SELECT claimed_by, lease_token, lease_expires_at FROM leasehold.outbox_pending"
+    )
+    assert (row["claimed_by"], row["lease_token"]) == ("w", claimed.lease_token)
+    assert timedelta(seconds=29) < row["lease_expires_at"] - claimed.claimed_at
 
 
 async def test_payload_comes_unparsed_and_equal(stores, sms):

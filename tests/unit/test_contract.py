@@ -324,7 +324,7 @@ def test_same_terms_are_read_once_and_others_never_taken_for_them():
         return published.contract()
 
     keyed = b'{"scope": "item", "guarantee": "keyed"}'
-    assert read(keyed) is read(bytes(keyed))
+    assert read(keyed) is read(bytes(bytearray(keyed)))
     assert read(keyed.replace(b"keyed", b"blind")).guarantee == "blind"
     for _ in range(2):
         with pytest.raises(InvalidArgument):

@@ -114,8 +114,9 @@ def next_look_seconds(outcome: Outcome) -> float | None:
 
 
 class Result(NamedTuple):
-    """An outcome on its way to the ledger. Items have the token of their claim; under a
-    lease there is none."""
+    """An outcome on its way to the ledger. Items have the token of their claim; under a lease there
+    is none.
+    """
 
     intent_id: IntentId
     outcome: Outcome

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import BATCH_MAX, Asked, accepted_id
+from leasehold.intake.entry import BATCH_MAX, UNREADABLE, Asked, accepted_id
 from leasehold.intake.wake import Wakeups
 from leasehold.store.postgres.store import PostgresStore
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from leasehold.store.answers import Enqueued
     from leasehold.store.postgres.pool import PoolSettings
     from leasehold.store.protocol import IngestStore
-
-
-# One value that cannot even be read, or sent, ends the call for all; nothing was written.
-_UNREADABLE = (InvalidArgument, TypeError, AttributeError, RecursionError)
 
 
 class Intake:
@@ -106,7 +102,7 @@ class Intake:
         """
         try:
             intent_id = await self._store.enqueue_intent(new)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
         if self._wakeups is not None:
             self._wakeups.wake([new.target])
@@ -115,7 +111,7 @@ class Intake:
     async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:
         try:
             return await self._store.enqueue_intents(batch)
-        except _UNREADABLE:
+        except UNREADABLE:
             asked = Asked(batch)
             if not asked.has_problems:
                 raise

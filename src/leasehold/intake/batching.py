@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from leasehold.domain.errors import DatabaseUnavailable, IntakeFull, InvalidArgument
+from leasehold.domain.errors import DatabaseUnavailable, IntakeFull
 from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.intake.entry import UNREADABLE
 from leasehold.intake.wake import Wakeups
 from leasehold.observe.logs import get_logger
 from leasehold.store.answers import Enqueued
@@ -53,8 +54,6 @@ _CLOSE_SECONDS = 15.0
 
 # The server has rolled back because of a lock: lock_timeout, deadlock.
 _ENTANGLED = frozenset({"55P03", "40P01"})
-# Some value cannot be read, or not even be sent.
-_UNREADABLE = (InvalidArgument, TypeError, AttributeError, RecursionError)
 
 _LOG = get_logger(__name__)
 
@@ -246,7 +245,7 @@ class Batching:
     async def _settle_parts(self, batch: Sequence[_Waiting], error: Exception) -> None:
         parts = _parts(batch, error)
         if not parts:
-            told = _refusal(error) if isinstance(error, _UNREADABLE) else error
+            told = _refusal(error) if isinstance(error, UNREADABLE) else error
             for one in batch:
                 _tell(one, told)
             return
@@ -271,7 +270,7 @@ class Batching:
 def _parts(batch: Sequence[_Waiting], error: Exception) -> list[Sequence[_Waiting]]:
     """Divide a batch of which nothing was written; nothing, where that would change nothing."""
     is_entangled = isinstance(error, DatabaseUnavailable) and error.sqlstate in _ENTANGLED
-    if len(batch) == 1 or not (is_entangled or isinstance(error, _UNREADABLE)):
+    if len(batch) == 1 or not (is_entangled or isinstance(error, UNREADABLE)):
         return []
     if is_entangled:
         # Streams are what is locked for long, each by somebody's open transaction.

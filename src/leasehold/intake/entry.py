@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId, NewIntent
 
 BATCH_MAX = 10_000  # in one call of enqueue_intents
+# What a value raises that cannot even be read, or sent: nothing was written.
+UNREADABLE = (InvalidArgument, TypeError, AttributeError, RecursionError)
 # What PostgreSQL's smallint holds; which of these are priorities, the database says.
 _PRIORITY_MAX = 32767
 # A payload of 1 MiB can be written with at most six characters per byte.

@@ -43,15 +43,13 @@ class PostgresIngest:
         options.pop("target")
         payload, key = options.pop("payload", None), options.pop("idempotency_key", None)
         content = None if payload is None else json_text(payload)
-        if key is None and not options:
-            found = await self._calls.value(
-                "SELECT leasehold.enqueue_intent(%s, %s::jsonb)", new.target, content
-            )
-        else:
-            found = await self._calls.value(
-                "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
-                *(new.target, content, key, json_argument(options)),
-            )
+        found = await self._calls.value(
+            "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
+            new.target,
+            content,
+            key,
+            json_argument(options),
+        )
         return IntentId(found)
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
