@@ -49,6 +49,36 @@ def new(**more):
     return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
 
 
+# An intent with options, or one that is given as a whole, goes with a list; a plain one by itself.
+SPELLED = pytest.mark.parametrize("given", [(new(),), ("sms", {"to": "+41"})], ids=["list", "one"])
+
+
+async def test_plain_intent_goes_by_the_function_for_one(database, intake, outbox):
+    database.owner_execute(
+        "REVOKE EXECUTE ON FUNCTION leasehold.enqueue_intents FROM leasehold_ingest"
+    )
+    assert outbox.status(await intake.enqueue("sms", {"to": "+41"})) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("target", "payload", "error"),
+    [
+        ("nowhere", 1, UnknownTarget),
+        ("sms\0", 1, InvalidArgument),
+        ("sms", None, InvalidArgument),
+        ("sms", object(), InvalidArgument),
+        ("sms", float("nan"), InvalidArgument),
+        ("sms", NESTED, InvalidArgument),
+    ],
+)
+async def test_plain_intent_is_refused_in_the_words_of_a_list(intake, target, payload, error):
+    with pytest.raises(error) as by_itself:
+        await intake.enqueue(target, payload)
+    with pytest.raises(error) as in_a_list:
+        await intake.enqueue(NewIntent(target=target, payload=payload))
+    assert str(by_itself.value) == str(in_a_list.value)
+
+
 async def test_intent_is_committed_when_the_call_returns(intake, outbox):
     intent_id = await intake.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     assert outbox.status(intent_id) == "pending"
@@ -131,9 +161,10 @@ async def test_whoever_waits_for_the_target_is_woken_after_the_commit(intake, li
     assert len(database.execute("SELECT intent_id FROM leasehold.outbox_pending")) == 1
 
 
-async def test_many_enqueues_wake_few_times(database, listener):
+@SPELLED
+async def test_many_enqueues_wake_few_times(database, listener, given):
     async with Intake.connected(database.url_as("ingest")) as intake:
-        await asyncio.gather(*[intake.enqueue(new()) for _ in range(200)])
+        await asyncio.gather(*[intake.enqueue(*given) for _ in range(200)])
     woken = await asyncio.to_thread(listener)
     assert 1 <= len(woken) < 100
     assert set(woken) == {"sms"}
@@ -146,9 +177,10 @@ async def test_nobody_is_woken_for_nothing(intake, listener):
     assert await asyncio.to_thread(listener) == []
 
 
-async def test_intake_that_is_asked_not_to_wakes_nobody(database, listener):
+@SPELLED
+async def test_intake_that_is_asked_not_to_wakes_nobody(database, listener, given):
     async with Intake.connected(database.url_as("ingest"), notify=False) as intake:
-        await intake.enqueue(new())
+        await intake.enqueue(*given)
     assert await asyncio.to_thread(listener) == []
 
 
