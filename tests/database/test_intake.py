@@ -17,8 +17,10 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import NewIntent
+from leasehold.intake import wake
 from leasehold.intake.accept import Intake
 from leasehold.intake.wake import Wakeups
+from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.store import PostgresStore
 
 KEY = "order-4711"
@@ -49,11 +51,12 @@ def new(**more):
     return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
 
 
-# An intent with options, or one that is given as a whole, goes with a list; a plain one by itself.
+# One that is given as a whole goes with a list, unless it takes its wake-up along.
 SPELLED = pytest.mark.parametrize("given", [(new(),), ("sms", {"to": "+41"})], ids=["list", "one"])
 
 
-async def test_plain_intent_goes_by_the_function_for_one(database, intake, outbox):
+async def test_plain_intent_goes_by_the_function_for_one(database, intake, outbox, monkeypatch):
+    monkeypatch.setattr(Wakeups, "may_travel", lambda _: False)
     database.owner_execute(
         "REVOKE EXECUTE ON FUNCTION leasehold.enqueue_intents FROM leasehold_ingest"
     )
@@ -159,6 +162,64 @@ async def test_whoever_waits_for_the_target_is_woken_after_the_commit(intake, li
     await intake.enqueue(new())
     assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
     assert len(database.execute("SELECT intent_id FROM leasehold.outbox_pending")) == 1
+
+
+@SPELLED
+async def test_lonely_enqueue_takes_its_wakeup_along(intake, listener, monkeypatch, given):
+    async def lost(*_):
+        raise DatabaseUnavailable("no wake-up of its own was needed")
+
+    monkeypatch.setattr(PostgresIngest, "notify_targets", lost)
+    await intake.enqueue(*given)
+    assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
+
+
+async def test_enqueues_that_follow_each_other_do_not_wait_for_the_lock_of_notify(
+    intake, listener, monkeypatch
+):
+    travels = []
+    enqueue_intent = PostgresIngest.enqueue_intent
+
+    async def enqueue(self, one, *, wakes):
+        travels.append(wakes)
+        return await enqueue_intent(self, one, wakes=wakes)
+
+    monkeypatch.setattr(PostgresIngest, "enqueue_intent", enqueue)
+    monkeypatch.setattr(wake, "TRAVEL_SECONDS", 3600)
+    for _ in range(5):
+        await intake.enqueue("sms", {"to": "+41"})
+    assert travels == [True, False, False, False, False]
+    woken = await asyncio.to_thread(listener)
+    assert 2 <= len(woken) <= 5
+
+
+async def test_wakeup_that_the_server_refuses_is_left_behind(database, intake, outbox, listener):
+    database.owner_execute(
+        "REVOKE EXECUTE ON FUNCTION leasehold.notify_targets FROM leasehold_ingest"
+    )
+    with pytest.raises(UnknownTarget):
+        await intake.enqueue(new(target="fax"))
+    assert outbox.status(await intake.enqueue("sms", {"to": "+41"})) == "pending"
+    assert await asyncio.to_thread(listener) == []
+
+
+async def test_the_more_a_wakeup_stands_for_the_longer_until_the_next(database):
+    class Counted(PostgresStore):
+        calls = 0
+
+        async def notify_targets(self, _):
+            self.calls += 1
+
+    async def woken(intents):
+        store = Counted(database.url_as("ingest"))
+        wakeups = Wakeups(store)
+        for _ in range(20):
+            wakeups.wake(["sms"], intents)
+            await asyncio.sleep(wake.PAUSE_SECONDS)
+        await wakeups.close()
+        return store.calls
+
+    assert await woken(100) < await woken(1)
 
 
 @SPELLED

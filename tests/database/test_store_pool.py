@@ -14,10 +14,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.store.postgres import lending
 from leasehold.store.postgres.calls import Calls, first_column
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.pool import Pool, PoolSettings
 from leasehold.store.postgres.store import PostgresStore
+from tests.support.engine import until
 from tests.support.servers import available_binaries
 
 BOTH_WAYS = pytest.mark.parametrize("through_pooler", [False, True], ids=["direct", "pooled"])
@@ -101,6 +103,47 @@ async def test_pool_never_has_more_connections_than_its_bound(database):
         await asyncio.gather(*[calls.value("SELECT pg_sleep(0.02)") for _ in range(20)])
         count = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'bounded'"
         assert database.execute(count) == [{"n": 2}]
+
+
+PID = "SELECT pg_backend_pid()"
+
+
+async def test_connection_that_came_back_last_is_lent_first(database):
+    async with calls_on(database.url, size_min=4, size_max=4) as calls:
+        await asyncio.gather(*[calls.value("SELECT pg_sleep(0.02)") for _ in range(8)])
+        assert len({await calls.value(PID) for _ in range(10)}) == 1
+
+
+@pytest.mark.parametrize("kept_seconds", [0, 3600])
+async def test_who_waits_gets_the_connection_before_it_is_kept(database, monkeypatch, kept_seconds):
+    monkeypatch.setattr(lending, "KEPT_SECONDS", kept_seconds)
+    async with calls_on(database.url, size_max=1, wait_seconds=5) as calls:
+        pids = await asyncio.gather(*[calls.value(PID) for _ in range(50)])
+    assert len(set(pids)) == 1
+
+
+async def test_connection_that_is_kept_for_long_goes_back_to_the_pool(database, monkeypatch):
+    async with calls_on(database.url, size_min=2, size_max=2) as calls:
+        monkeypatch.setattr(lending, "KEPT_SECONDS", 0)
+        await asyncio.gather(*[calls.value("SELECT pg_sleep(0.05)") for _ in range(2)])
+        assert len({await calls.value(PID) for _ in range(10)}) == 2
+
+
+async def test_connection_that_broke_is_not_kept(database):
+    async with calls_on(database.url) as calls:
+        for _ in range(3):
+            pid = await calls.value(PID)
+            database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            with pytest.raises(DatabaseUnavailable):
+                await calls.value("SELECT 1")
+            assert await calls.value(PID) != pid
+
+
+async def test_closed_pool_leaves_no_connection_behind(database):
+    async with calls_on(database.url, application_name="left behind") as calls:
+        await calls.value("SELECT 1")
+    count = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'left behind'"
+    await until(lambda: database.execute(count) == [{"n": 0}])
 
 
 async def test_wait_for_a_connection_is_bounded_in_time_and_in_number(database):

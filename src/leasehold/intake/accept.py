@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.errors import AccessDenied, IdempotencyConflict, InvalidArgument
 from leasehold.domain.intent import as_intent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.entry import BATCH_MAX, UNREADABLE, Asked, accepted_id
@@ -70,8 +70,9 @@ class Intake:
         DatabaseUnavailable nothing is known, and with a key it is safe to try again.
         """
         new = as_intent(intent, payload, **options)
-        if isinstance(intent, str) and not options:
-            intent_id = await self._enqueue_plain(new)
+        wakes = self._wakeups is not None and not new.delay_seconds and self._wakeups.may_travel()
+        if wakes or (isinstance(intent, str) and not options):
+            intent_id = await self._enqueue_alone(new, wakes=wakes)
             if intent_id is not None:
                 return intent_id
         [answer] = await self.enqueue_many([new])
@@ -89,22 +90,22 @@ class Intake:
         for batch in _batches(intents, batch_size):
             found = await self._enqueue(batch)
             if self._wakeups is not None:
-                self._wakeups.wake(_due_targets(batch, found))
+                self._wakeups.wake(_due_targets(batch, found), len(batch))
             before = len(answers)
             answers += (
                 [one._replace(ordinal=before + one.ordinal) for one in found] if before else found
             )
         return answers
 
-    async def _enqueue_plain(self, new: NewIntent) -> IntentId | None:
-        """Take the short way of what is nothing special. None: refused, and why, the other one says
-        by a verdict.
+    async def _enqueue_alone(self, new: NewIntent, *, wakes: bool) -> IntentId | None:
+        """Take the short way. None: it was refused, with or for its wake-up; the other way says
+        why, if it is refused there too.
         """
         try:
-            intent_id = await self._store.enqueue_intent(new)
-        except UNREADABLE:
+            intent_id = await self._store.enqueue_intent(new, wakes=wakes)
+        except (*UNREADABLE, IdempotencyConflict, AccessDenied):
             return None
-        if self._wakeups is not None:
+        if self._wakeups is not None and not wakes and not new.delay_seconds:
             self._wakeups.wake([new.target])
         return intent_id
 

@@ -45,9 +45,6 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 CALLS_MAX = 4
 # A call is over within milliseconds; one that is not waits for something.
 PATIENCE_SECONDS = 0.05
-# The first wake-up leaves at once. When intents come without a pause, workers are awake, and every
-# wake-up is a call of the database that enqueues none.
-WAKE_SECONDS = 0.025
 # Nobody waits longer than this for another try of a call that failed.
 RETRY_SECONDS_MAX = 10.0
 _CLOSE_SECONDS = 15.0
@@ -87,7 +84,7 @@ class Batching:
         self._bytes_max = bytes_max
         self._batch_max = batch_max
         self._patience_seconds = patience_seconds
-        self._wakeups = Wakeups(store, WAKE_SECONDS) if notify else None
+        self._wakeups = Wakeups(store) if notify else None
         self._observe = observe
         self._waiting: deque[_Waiting] = deque()
         # The streams of the calls under way, each with what waits for its call to end.
@@ -264,7 +261,7 @@ class Batching:
             if answer.verdict is EnqueueVerdict.ACCEPTED and not one.new.delay_seconds:
                 woken.add(one.new.target)
         if self._wakeups is not None and woken:
-            self._wakeups.wake(woken)
+            self._wakeups.wake(woken, len(batch))
 
 
 def _parts(batch: Sequence[_Waiting], error: Exception) -> list[Sequence[_Waiting]]:

@@ -16,7 +16,7 @@ from leasehold.coordination.service import AGAIN
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.observe.logs import get_logger
 from leasehold.store.postgres.address import connection_parameters, without_password
-from leasehold.store.postgres.pool import cut
+from leasehold.store.postgres.lending import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

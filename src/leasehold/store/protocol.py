@@ -31,8 +31,10 @@ class IngestStore(Protocol):
         """Accept intents; the verdicts come in the order of `intents`."""
         ...
 
-    async def enqueue_intent(self, new: NewIntent) -> IntentId:
-        """Accept one, or raise IdempotencyConflict or InvalidArgument."""
+    async def enqueue_intent(self, new: NewIntent, *, wakes: bool = False) -> IntentId:
+        """Accept one, or raise IdempotencyConflict or InvalidArgument; `wakes` whoever waits for
+        its target in the same transaction, which then fails with it.
+        """
         ...
 
     async def notify_targets(self, targets: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncCursor
     from psycopg.rows import AsyncRowFactory, RowMaker
 
-    from leasehold.store.postgres.pool import Connection, Pool
+    from leasehold.store.postgres.lending import Connection
+    from leasehold.store.postgres.pool import Pool
 
 Row = TypeVar("Row")
 
@@ -55,8 +56,15 @@ class Calls:
         self, statement: LiteralString, *arguments: object, lease_name: str | None = None
     ) -> Any:  # noqa: ANN401 (the caller knows what its function returns)
         """Return the one value of a statement."""
-        [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
-        return only
+        if self._pool.settings.through_pooler:
+            [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
+            return only
+        with translated(lease_name):
+            async with self._pool.connection() as connection:
+                cursor = connection.cursor_of_value(statement, first_column)
+                await cursor.execute(statement, arguments)
+                [only] = await cursor.fetchall()
+                return only
 
     async def _rows_with_limits(
         self,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from leasehold.domain.intent import NewIntent
 
+_ENQUEUE_PLAIN = "SELECT leasehold.enqueue_intent(%s, %s::jsonb)"
+_ENQUEUE = "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)"
+_AND_WAKE = ", leasehold.notify_targets(%s::text[])"
 _ENQUEUED = rows_of(Enqueued, verdict=EnqueueVerdict)
 
 
@@ -37,20 +40,22 @@ class PostgresIngest:
             intents_argument(intents),
         )
 
-    async def enqueue_intent(self, new: NewIntent) -> IntentId:
-        """Accept one, or raise IdempotencyConflict or InvalidArgument."""
+    async def enqueue_intent(self, new: NewIntent, *, wakes: bool = False) -> IntentId:
+        """Accept one, or raise IdempotencyConflict or InvalidArgument; `wakes` whoever waits for
+        its target in the same transaction, which then fails with it.
+        """
         options = intent_entry(new)
         options.pop("target")
         payload, key = options.pop("payload", None), options.pop("idempotency_key", None)
-        content = None if payload is None else json_text(payload)
-        found = await self._calls.value(
-            "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)",
-            new.target,
-            content,
-            key,
-            json_argument(options),
-        )
-        return IntentId(found)
+        statement = _ENQUEUE_PLAIN
+        arguments: list[object] = [new.target, None if payload is None else json_text(payload)]
+        if options or key is not None:
+            statement = _ENQUEUE
+            arguments += [key, json_argument(options)]
+        if wakes:
+            statement += _AND_WAKE
+            arguments.append([new.target])
+        return IntentId(await self._calls.value(statement, *arguments))
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
         """Wake whoever waits for work of these targets: a hint, after the commits, for many."""

@@ -24,7 +24,8 @@ from leasehold.store.postgres.address import without_password
 from leasehold.store.postgres.calls import first_column, rows_of
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.leases import fence
-from leasehold.store.postgres.pool import connect_parameters, cut
+from leasehold.store.postgres.lending import cut
+from leasehold.store.postgres.pool import connect_parameters
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from psycopg.rows import AsyncRowFactory
 
     from leasehold.store.lock_session import LockSession
-    from leasehold.store.postgres.pool import Connection, PoolSettings
+    from leasehold.store.postgres.pool import PoolSettings
+
+    Connection = psycopg.AsyncConnection[Any]
 
 Row = TypeVar("Row")
 

@@ -15,12 +15,8 @@ whatever else the login is a member of.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 import re
-import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +30,12 @@ from leasehold.domain.intent import JsonDocument
 from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.ids import register_ids
+from leasehold.store.postgres.lending import Connection, Lending
 
 if TYPE_CHECKING:
-    from psycopg.abc import Buffer
+    from contextlib import AbstractAsyncContextManager
 
-    Connection = psycopg.AsyncConnection[Any]
+    from psycopg.abc import Buffer
 
 _LOG = logging.getLogger(__name__)
 # Beyond the server's own limit, for its answer to arrive.
@@ -106,6 +103,7 @@ class Pool:
         self.settings = settings
         self._parameters = connect_parameters(database_url, settings)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            connection_class=Connection,
             kwargs=self._parameters,
             min_size=settings.size_min,
             max_size=settings.size_max,
@@ -117,6 +115,11 @@ class Pool:
             name=settings.application_name,
             open=False,
         )
+        self._lending = Lending(
+            self._pool,
+            seconds=settings.statement_seconds + _ANSWER_SECONDS,
+            keeps=not settings.check_on_checkout,
+        )
 
     async def open(self) -> None:
         """Connect, or raise DatabaseUnavailable with the server's reason."""
@@ -126,11 +129,12 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections; those in use when they are given back."""
+        await self._lending.close()
         await self._pool.close()
 
-    def connection(self) -> _Lent:
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection for one call: `async with`. Its errors are still psycopg's."""
-        return _Lent(self._pool, self.settings.statement_seconds + _ANSWER_SECONDS)
+        return self._lending.lend()
 
     async def _refuse_unreachable(self) -> None:
         """Try once by hand: the pool would only say that it waited in vain."""
@@ -147,29 +151,6 @@ class Pool:
                 ) from None
             raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
         await connection.close()
-
-
-class _Lent:
-    """A connection in the hands of one call. In autocommit nothing is left to commit or to roll
-    back when it comes back, so it does without the pool's own way, which takes twice as long.
-    """
-
-    __slots__ = ("_connection", "_pool", "_seconds", "_watch")
-
-    def __init__(self, pool: AsyncConnectionPool[Connection], seconds: float) -> None:
-        self._pool = pool
-        self._seconds = seconds
-
-    async def __aenter__(self) -> Connection:
-        self._connection = await self._pool.getconn()
-        # On a network that swallows packets neither the server's limit nor a cancellation ends the
-        # wait for an answer; an end of the stream does.
-        self._watch = asyncio.get_running_loop().call_later(self._seconds, cut, self._connection)
-        return self._connection
-
-    async def __aexit__(self, *_: object) -> None:
-        self._watch.cancel()
-        await self._pool.putconn(self._connection)
 
 
 def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, Any]:
@@ -222,12 +203,3 @@ def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
     """Repair warns of rows that it had to set aside; everything else is chatter."""
     if diagnostic.severity_nonlocalized == "WARNING":
         _LOG.warning("the database warns: %s", diagnostic.message_primary)
-
-
-def cut(connection: Connection) -> None:
-    """End the stream under a connection, so that whoever reads from it gets an error now."""
-    with (
-        suppress(OSError, psycopg.Error),
-        socket.socket(fileno=os.dup(connection.fileno())) as wire,
-    ):
-        wire.shutdown(socket.SHUT_RDWR)

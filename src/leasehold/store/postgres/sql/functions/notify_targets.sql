@@ -1,7 +1,7 @@
 -- Wake whoever waits for work of these targets: one NOTIFY on channel leasehold_due per target, with the
 -- target as its payload. A hint with a price (every NOTIFY commits under one global lock), so no function
--- sends it by itself: an intake calls this after its commits, for many of them at once. Polling alone is
--- correct. Locks: PostgreSQL's notify lock at commit. Raises: 22023.
+-- sends it by itself: an intake calls this with an enqueue now and then, or after its commits, for many of
+-- them at once. Polling alone is correct. Locks: PostgreSQL's notify lock at commit. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.notify_targets(p_targets text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE

@@ -1,0 +1,130 @@
+"""Lending connections, one call each: the one that came back last goes out first.
+
+Its session has everything warm, where a pool hands out the one that was idle for longest and takes
+longer for it. So one connection is kept at hand; whatever else is needed comes from the pool. The
+pool still decides how many there are and when one is too old, for a connection goes back to it when
+somebody waits for one, when it is not fit for another call, and every minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+    from psycopg import AsyncCursor
+    from psycopg.pq.abc import PGconn
+    from psycopg.rows import AsyncRowFactory
+    from psycopg_pool import AsyncConnectionPool
+
+KEPT_SECONDS = 60.0
+
+
+class Connection(psycopg.AsyncConnection[Any]):
+    """One that keeps the cursors of statements that return one value: a cursor has learned how to
+    write the arguments and to read the answer.
+    """
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.kept_until = 0.0
+        self._cursors: dict[str, AsyncCursor[Any]] = {}
+
+    def cursor_of_value(
+        self, statement: LiteralString, row: AsyncRowFactory[Any]
+    ) -> AsyncCursor[Any]:
+        """Give the cursor for a statement; there are as many as our code has statements."""
+        found = self._cursors.get(statement)
+        if found is None:
+            found = self._cursors[statement] = self.cursor(row_factory=row, binary=True)
+        return found
+
+
+class Lending:
+    """Lends the connections of a pool; `keeps` one at hand, unless the pool has to check each."""
+
+    def __init__(
+        self, pool: AsyncConnectionPool[Connection], *, seconds: float, keeps: bool
+    ) -> None:
+        self._pool = pool
+        self._seconds = seconds
+        self._keeps = keeps
+        self._kept: Connection | None = None
+        self._asking = 0
+
+    def lend(self) -> _Lent:
+        """Lend a connection for one call, and cut it when the call takes too long."""
+        return _Lent(self, self._seconds)
+
+    async def close(self) -> None:
+        """Keep none any more."""
+        self._keeps = False
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await self._pool.putconn(kept)
+
+    async def take(self) -> Connection:
+        """Take the one at hand, or ask the pool."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            return kept
+        self._asking += 1
+        try:
+            connection = await self._pool.getconn()
+        finally:
+            self._asking -= 1
+        connection.kept_until = asyncio.get_running_loop().time() + KEPT_SECONDS
+        return connection
+
+    async def give_back(self, connection: Connection) -> None:
+        """Keep it at hand, or return it to the pool."""
+        if (
+            self._keeps
+            and self._kept is None
+            and not self._asking
+            and connection.pgconn.transaction_status == TransactionStatus.IDLE
+            and asyncio.get_running_loop().time() < connection.kept_until
+        ):
+            self._kept = connection
+        else:
+            await self._pool.putconn(connection)
+
+
+class _Lent:
+    """A connection in the hands of one call. In autocommit nothing is left to commit or to roll
+    back when it comes back.
+    """
+
+    __slots__ = ("_connection", "_lending", "_seconds", "_watch")
+
+    def __init__(self, lending: Lending, seconds: float) -> None:
+        self._lending = lending
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._lending.take()
+        # On a network that swallows packets neither the server's limit nor a cancellation ends the
+        # wait for an answer; an end of the stream does.
+        self._watch = asyncio.get_running_loop().call_later(self._seconds, cut, self._connection)
+        return self._connection
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watch.cancel()
+        await self._lending.give_back(self._connection)
+
+
+def cut(connection: psycopg.AsyncConnection[Any]) -> None:
+    """End the stream under a connection, so that whoever reads from it gets an error now."""
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as wire,
+    ):
+        wire.shutdown(socket.SHUT_RDWR)
