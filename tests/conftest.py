@@ -12,10 +12,10 @@ from tests.support.database import Database
 from tests.support.order import among_workers
 from tests.support.outbox import Outbox
 from tests.support.pooler import Pooler, run_pooler
-from tests.support.servers import Server, Servers, available_binaries
+from tests.support.servers import Server, Servers, available_binaries, on_first_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -24,8 +24,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)) + 1, 4)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    for item in items:
+        if item.get_closest_marker("one_server") and not on_first_server(item):
+            item.add_marker(pytest.mark.thorough)
+    yield
     if hasattr(config, "workerinput"):
         among_workers(items)
 

@@ -25,6 +25,8 @@ from leasehold.intake.inside import aenqueue_in, aenqueue_many_in, enqueue_in, e
 from tests.support import transactions
 from tests.support.transactions import ASYNC, SYNC
 
+pytestmark = pytest.mark.one_server
+
 KEY = "order-4711"
 PAYLOAD = {"text": "Grüezi :name %s $1 '' \\ \\u0000", "amount": 1.5}
 

@@ -23,6 +23,8 @@ from leasehold.intake.wake import Wakeups
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.store import PostgresStore
 
+pytestmark = pytest.mark.one_server
+
 KEY = "order-4711"
 NESTED = reduce(lambda inner, _: [inner], range(5000), [])
 

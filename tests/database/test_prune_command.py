@@ -11,6 +11,8 @@ from leasehold.cli.main import app
 from leasehold.store.postgres import retention
 from tests.database.test_partitions_and_prune import add_old_intents, month_name
 
+pytestmark = pytest.mark.one_server
+
 VARIABLE = "LEASEHOLD_DATABASE_URL"
 
 

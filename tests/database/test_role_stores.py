@@ -16,6 +16,8 @@ from leasehold.store.postgres.roles import RoleStores
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.servers import PASSWORD
 
+pytestmark = pytest.mark.one_server
+
 ROLES = {
     "ingest": "leasehold_ingest",
     "reader": "leasehold_readonly",

@@ -100,6 +100,7 @@ def expect_a_disagreement(outbox: Outbox) -> None:
         run(outbox, settings(SETTINGS, max_examples=300, derandomize=True, phases=[Phase.generate]))
 
 
+@pytest.mark.one_server
 @pytest.mark.timeout(600 + 2 * int(EXAMPLES or 0))  # a failure is made small first
 def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox: Outbox) -> None:
     run(outbox, SETTINGS)

@@ -28,6 +28,8 @@ from leasehold.domain.verdict import (
     ResolveVerdict,
 )
 
+pytestmark = pytest.mark.one_server
+
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 

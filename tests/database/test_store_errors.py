@@ -27,6 +27,8 @@ from leasehold.store.postgres.errors import ERRORS, translated
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 
+pytestmark = pytest.mark.one_server
+
 RAISE = "DO $$ BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '{}'; END $$"
 INSERT_ATTEMPT = """
 INSERT INTO leasehold.outbox_attempts (

@@ -22,6 +22,8 @@ from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until
 from tests.support.servers import available_binaries
 
+pytestmark = pytest.mark.one_server
+
 BOTH_WAYS = pytest.mark.parametrize("through_pooler", [False, True], ids=["direct", "pooled"])
 
 

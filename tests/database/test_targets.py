@@ -9,6 +9,8 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 from tests.support.racing import refused
 
+pytestmark = pytest.mark.one_server
+
 CONTRACTS = [
     Contract(
         target="sms",

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -24,6 +25,9 @@ from leasehold.store.embedded import (
 )
 from leasehold.store.postgres.migrate import migrate
 from tests.support.memory import roomy_memory
+
+if TYPE_CHECKING:
+    import pytest
 
 ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor", "api")
 PASSWORD = "of a throwaway server"
@@ -46,6 +50,13 @@ def available_binaries() -> dict[str, PostgresBinaries]:
         if binaries is not None:
             found.setdefault(f"pg{binaries.version}", binaries)
     return found
+
+
+def on_first_server(item: pytest.Item) -> bool:
+    """Say whether a test runs on the first of all servers, or on none of them."""
+    callspec = getattr(item, "callspec", None)
+    first = next(iter(available_binaries()), None)
+    return callspec is None or callspec.params.get("postgres", first) == first
 
 
 class Server:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.contract import HttpTerms, PythonTerms
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.http import HttpGateway
 from leasehold.gateway.python import PythonGateway
 
 if TYPE_CHECKING:
@@ -24,6 +23,9 @@ def open_gateway(contract: Contract, *, environment: Mapping[str, str]) -> Gatew
     terms = contract.gateway
     match terms:
         case HttpTerms():
+            # A sixth of what an instance waits for when it starts, and not every one calls HTTP.
+            from leasehold.gateway.http import HttpGateway
+
             return HttpGateway(contract, terms, environment=environment)
         case PythonTerms():
             return PythonGateway(contract, terms)
