@@ -35,6 +35,7 @@ BATCH_MAX = 1000
 # Calls end one by one; those that end together are written together.
 LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)
+_DISPATCHED = AttemptState.DISPATCHED  # looked up once: on an enum that is a call
 
 _LOG = get_logger(__name__)
 _is_chatty = logging.getLogger(__name__).isEnabledFor
@@ -166,11 +167,11 @@ class Completion:
         for one in batch:
             claimed = one.held.claimed
             answer = told.get(claimed.intent_id.int)
-            state = AttemptState.DISPATCHED if answer is None else self._state_told(one, answer)
+            state = _DISPATCHED if answer is None else self._state_told(one, answer)
             if state is None:
                 continue
             counts[claimed.target, state] += 1
-            if state.is_terminal:
+            if answer is None or state.is_terminal:
                 # Both spans are on one clock each: the database's until the claim, then ours.
                 waited = (claimed.claimed_at - claimed.created_at).total_seconds()
                 lives[claimed.target].append(waited + now - one.held.taken_at)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
-_PLAINLY_ACCEPTED = Accepted()
-_DISPATCHED = str(AttemptState.DISPATCHED)
+_DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
+_DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
+_DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
 _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
 
 
@@ -85,13 +86,20 @@ def json_text(value: object) -> str:
 def _result_text(result: Result) -> str:
     """Write one result; the plainest one, which most are, by hand: that is four times as fast."""
     intent_id, outcome, lease_token, elapsed_seconds = result
-    if outcome != _PLAINLY_ACCEPTED:
+    if not _is_plainly_accepted(outcome) or elapsed_seconds is None:
         return json_argument(_result_entry(result))
-    token = "" if lease_token is None else f'"lease_token":"{lease_token.hex}",'
-    elapsed = "null" if elapsed_seconds is None else f"{elapsed_seconds:.6f}"
+    # As UUID.hex writes them, without a call in between.
+    if lease_token is None:
+        return _DISPATCHED_UNDER_LEASE % (intent_id.int, elapsed_seconds)
+    return _DISPATCHED_ITEM % (intent_id.int, lease_token.int, elapsed_seconds)
+
+
+def _is_plainly_accepted(outcome: Outcome) -> bool:
     return (
-        f'{{"intent_id":"{intent_id.hex}",{token}'
-        f'"state":"{_DISPATCHED}","elapsed_seconds":{elapsed}}}'
+        isinstance(outcome, Accepted)
+        and outcome.reference is None
+        and outcome.code is None
+        and outcome.detail is None
     )
 
 
