@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
+# A cursor keeps its last answer until the next one comes.
+_ROWS_KEPT_MAX = 1000
+
 _SET_LIMITS = (
     "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS l (name, value)"
 )
@@ -47,24 +50,19 @@ class Calls:
             async with self._pool.connection() as connection:
                 if self._pool.settings.through_pooler:
                     return await self._rows_with_limits(connection, row, statement, arguments)
-                # In binary, ids and times cost either side half of what their texts do.
-                cursor = connection.cursor(row_factory=row, binary=True)
+                cursor = connection.cursor_of(statement, row)
                 await cursor.execute(statement, arguments)
-                return await cursor.fetchall()
+                found = await cursor.fetchall()
+                if len(found) > _ROWS_KEPT_MAX:
+                    connection.forget_cursor_of(statement)
+                return found
 
     async def value(
         self, statement: LiteralString, *arguments: object, lease_name: str | None = None
     ) -> Any:  # noqa: ANN401 (the caller knows what its function returns)
         """Return the one value of a statement."""
-        if self._pool.settings.through_pooler:
-            [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
-            return only
-        with translated(lease_name):
-            async with self._pool.connection() as connection:
-                cursor = connection.cursor_of_value(statement, first_column)
-                await cursor.execute(statement, arguments)
-                [only] = await cursor.fetchall()
-                return only
+        [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
+        return only
 
     async def _rows_with_limits(
         self,

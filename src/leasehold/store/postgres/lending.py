@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
 KEPT_SECONDS = 60.0
+CURSORS_MAX = 100
+
+Row = TypeVar("Row")
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """One that keeps the cursors of statements that return one value: a cursor has learned how to
-    write the arguments and to read the answer.
+    """One that keeps a cursor for each statement: it has learned how to write the arguments and to
+    read the answer.
     """
 
     def __init__(self, pgconn: PGconn) -> None:
@@ -38,14 +41,19 @@ class Connection(psycopg.AsyncConnection[Any]):
         self.kept_until = 0.0
         self._cursors: dict[str, AsyncCursor[Any]] = {}
 
-    def cursor_of_value(
-        self, statement: LiteralString, row: AsyncRowFactory[Any]
-    ) -> AsyncCursor[Any]:
-        """Give the cursor for a statement; there are as many as our code has statements."""
+    def cursor_of(self, statement: LiteralString, row: AsyncRowFactory[Row]) -> AsyncCursor[Row]:
+        """Give the cursor of a statement that makes such rows."""
         found = self._cursors.get(statement)
-        if found is None:
-            found = self._cursors[statement] = self.cursor(row_factory=row, binary=True)
+        if found is None or found.row_factory is not row:
+            # In binary, ids and times cost either side half of what their texts do.
+            found = self.cursor(row_factory=row, binary=True)
+            if len(self._cursors) < CURSORS_MAX:
+                self._cursors[statement] = found
         return found
+
+    def forget_cursor_of(self, statement: LiteralString) -> None:
+        """Let go of an answer that is too large to be kept."""
+        self._cursors.pop(statement, None)
 
 
 class Lending:
