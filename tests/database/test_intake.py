@@ -16,7 +16,7 @@ from leasehold.domain.errors import (
     InvalidArgument,
     UnknownTarget,
 )
-from leasehold.domain.intent import NewIntent
+from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.intake import wake
 from leasehold.intake.accept import Intake
 from leasehold.intake.wake import Wakeups
@@ -174,6 +174,43 @@ async def test_lonely_enqueue_takes_its_wakeup_along(intake, listener, monkeypat
     monkeypatch.setattr(PostgresIngest, "notify_targets", lost)
     await intake.enqueue(*given)
     assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"idempotency_key": KEY},
+        {"idempotency_key": KEY, "key_scope": "all", "priority": 0},
+        {"metadata": {"by": "shop"}, "deadline_seconds": 3600},
+        {"metadata": JsonDocument(b'{"by": 1.00}'), "payload": JsonDocument(b'{"to": 1.00}')},
+        {"payload": None, "body": b"\x00raw", "content_type": "application/octet-stream"},
+        {"trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    ],
+)
+async def test_same_is_written_with_a_wakeup_and_without(database, monkeypatch, given):
+    written = (
+        "SELECT i.idempotency_key, i.is_key_of_all_targets, i.payload::text, i.body,"
+        " i.content_type, i.payload_hash, i.metadata::text, i.trace_context,"
+        " i.deadline_at - i.created_at AS time, p.priority, p.due_at = i.created_at AS is_due"
+        " FROM leasehold.intents i JOIN leasehold.outbox_pending p USING (intent_id)"
+        " WHERE i.intent_id = %s"
+    )
+    rows, enqueue_intents = [], PostgresIngest.enqueue_intents
+    lists = []
+
+    async def as_list(self, intents):
+        lists.append(intents)
+        return await enqueue_intents(self, intents)
+
+    monkeypatch.setattr(PostgresIngest, "enqueue_intents", as_list)
+    for travels in (True, False):
+        monkeypatch.setattr(Wakeups, "may_travel", lambda _, travels=travels: travels)
+        async with Intake.connected(database.url_as("ingest")) as intake:
+            intent_id = await intake.enqueue(new(**given))
+        rows += database.owner_execute(written, [intent_id])
+        database.owner_execute("TRUNCATE leasehold.intents, leasehold.outbox_pending")
+    assert rows[0] == rows[1]
+    assert len(lists) == 1
 
 
 async def test_enqueues_that_follow_each_other_do_not_wait_for_the_lock_of_notify(

@@ -14,7 +14,7 @@ from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
 from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from leasehold.domain.outcome import Outcome, Result
@@ -50,8 +50,13 @@ def intent_entry(new: NewIntent) -> dict[str, Any]:
 
 
 def intent_argument(new: NewIntent) -> str:
-    """Write one intent, member by member."""
-    members = [f'"{name}":{json_text(value)}' for name, value in intent_entry(new).items()]
+    """Write one intent."""
+    return entry_argument(intent_entry(new))
+
+
+def entry_argument(entry: Mapping[str, Any]) -> str:
+    """Write what intent_entry gives, or a part of it, member by member."""
+    members = [f'"{name}":{json_text(value)}' for name, value in entry.items()]
     return f"{{{','.join(members)}}}"
 
 

@@ -8,9 +8,9 @@ from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.answers import Enqueued
 from leasehold.store.postgres.arguments import (
+    entry_argument,
     intent_entry,
     intents_argument,
-    json_argument,
     json_text,
 )
 from leasehold.store.postgres.calls import Calls, rows_of
@@ -51,7 +51,7 @@ class PostgresIngest:
         arguments: list[object] = [new.target, None if payload is None else json_text(payload)]
         if options or key is not None:
             statement = _ENQUEUE
-            arguments += [key, json_argument(options)]
+            arguments += [key, entry_argument(options)]
         if wakes:
             statement += _AND_WAKE
             arguments.append([new.target])
