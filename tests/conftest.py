@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait, for a process to start or a lease to end."""
-    return min(len(os.sched_getaffinity(0)) + 1, 4)
+    """Two more than there are cores: many tests wait, for a process to start or a lease to end."""
+    return min(len(os.sched_getaffinity(0)) + 2, 4)
 
 
 @pytest.hookimpl(wrapper=True)
