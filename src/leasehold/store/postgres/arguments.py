@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
+_NOTHING_MORE = (None,) * (len(_FIELDS) - 2)  # than a target and a payload, the first of them
 _DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
 _DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
 _DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
@@ -38,7 +39,10 @@ def json_argument(value: object) -> str:
 
 def intent_entry(new: NewIntent) -> dict[str, Any]:
     """Describe an intent as enqueue_intents reads it; what is not given is left out."""
-    named = zip(_FIELDS, _values(new), strict=True)
+    values = _values(new)
+    if values[2:] == _NOTHING_MORE and values[1] is not None:  # as most are
+        return {"target": values[0], "payload": values[1]}
+    named = zip(_FIELDS, values, strict=True)
     given = {name: value for name, value in named if value is not None}
     if new.body is not None:
         given["body"] = b64encode(new.body).decode()
