@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from leasehold.domain.contract import Contract, HttpTerms
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from leasehold.gateway.protocol import Gateway
+
+
+class WrittenTrace(NamedTuple):
+    """A trace whose header is whatever a test wants to be sent."""
+
+    traceparent: str
 
 
 def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: Any) -> Submission:

@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.headers import Headers
-from tests.support.gateway_calls import make_submission
+from tests.support.gateway_calls import WrittenTrace, make_submission
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
 RAW_SECRET = b"0123456789abcdef0123456789abcdef"
@@ -54,9 +54,9 @@ def test_claim_token_stays_at_home():
 
 
 def test_trace_is_passed_on_only_where_it_is_one():
-    assert headers_of(make_submission(trace_context=TRACE))["traceparent"] == TRACE
+    assert headers_of(make_submission(trace=WrittenTrace(TRACE)))["traceparent"] == TRACE
     for odd in ("", "no trace", TRACE + "\r\nX: y", TRACE.upper(), TRACE + "-"):
-        assert "traceparent" not in headers_of(make_submission(trace_context=odd))
+        assert "traceparent" not in headers_of(make_submission(trace=WrittenTrace(odd)))
 
 
 def test_content_type_of_a_body_cannot_smuggle_a_header():
@@ -133,7 +133,7 @@ def test_signing_secret_that_is_none_is_refused_without_showing_it(secret):
 
 def test_question_carries_the_secrets_but_no_key_that_could_be_taken_for_a_call():
     made = Headers(terms(secret_headers={"Authorization": "T"}), {"T": "Bearer abc"})
-    headers = made.for_lookup(make_submission(trace_context=TRACE))
+    headers = made.for_lookup(make_submission(trace=WrittenTrace(TRACE)))
     assert headers["Authorization"] == "Bearer abc"
     assert headers["traceparent"] == TRACE
     assert "Idempotency-Key" not in headers

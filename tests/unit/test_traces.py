@@ -52,8 +52,17 @@ def test_span_is_of_the_same_trace_under_a_new_id(monkeypatch):
     parent = TraceContext(TRACE, SPAN, is_sampled=False)
     with span("submit", parent, {"target": "sms"}) as made:
         assert made.trace_id == TRACE
-        assert made.span_id != SPAN
-        assert made.is_sampled is False
+        sent = parse_traceparent(made.traceparent)
+        assert (sent.trace_id, sent.is_sampled) == (TRACE, False)
+        assert sent.span_id != SPAN
+    assert made.traceparent == sent.traceparent
+
+
+def test_span_without_a_parent_has_the_same_ids_for_all_who_look(monkeypatch):
+    monkeypatch.setattr(traces, "_OPENTELEMETRY", None)
+    with span("submit", None) as made, span("submit", None) as other:
+        assert parse_traceparent(made.traceparent).trace_id == made.trace_id
+        assert made.trace_id == made.trace_id != other.trace_id
 
 
 def test_error_inside_a_span_is_not_swallowed():

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from leasehold.executor.fence import Fence
     from leasehold.executor.targets import Served, Targets
     from leasehold.observe.metrics import Metrics
-    from leasehold.observe.traces import TraceContext
+    from leasehold.observe.traces import Span
 
     Planned: TypeAlias = tuple[Held, Served, Step]
 
@@ -271,10 +271,10 @@ class Attempts:
         if not isinstance(decided, Accepted):  # as most are, and then nothing follows
             jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
             decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
-        self._completion.complete(Finished(held, decided, elapsed, trace.trace_id))
+        self._completion.complete(Finished(held, decided, elapsed, trace))
 
     async def _decided(
-        self, held: Held, served: Served, step: Ask | Confirm | Finish | Hold, trace: TraceContext
+        self, held: Held, served: Served, step: Ask | Confirm | Finish | Hold, trace: Span
     ) -> Outcome | AskAgain:
         match step:
             case Ask() | Confirm():
@@ -285,7 +285,7 @@ class Attempts:
             case _:
                 assert_never(step)
 
-    async def _submit(self, held: Held, served: Served, trace: TraceContext) -> Outcome:
+    async def _submit(self, held: Held, served: Served, trace: Span) -> Outcome:
         call = served.gateway.submit(self._submission(held, trace))
         if self._faults is NO_FAULTS:
             outcome = await call
@@ -305,7 +305,7 @@ class Attempts:
             self._metrics.breaker(target, breaker.state)
             _LOG.warning("breaker", target=target, was=before, now=breaker.state)
 
-    def _submission(self, held: Held, trace: TraceContext) -> Submission:
+    def _submission(self, held: Held, trace: Span) -> Submission:
         claimed = held.claimed
         fencing_token, fence = self._fence.token(claimed)
         # In the order of its fields: by their names, making it would cost half as much again.
@@ -320,7 +320,7 @@ class Attempts:
             claimed.body,
             claimed.content_type,
             claimed.metadata,
-            trace.traceparent,
+            trace,
             claimed.reference,
         )
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leasehold.executor.faults import Faults
     from leasehold.executor.fence import Fence
     from leasehold.observe.metrics import Metrics
+    from leasehold.observe.traces import Span
     from leasehold.store.answers import Recorded
 
 BATCH_MAX = 1000
@@ -48,7 +49,7 @@ class Finished:
     held: Held
     outcome: Outcome
     elapsed_seconds: float | None = None
-    trace_id: str | None = None
+    trace: Span | None = None
 
 
 class Completion:
@@ -223,7 +224,7 @@ class Completion:
             intent_id=str(one.held.claimed.intent_id),
             attempt_no=one.held.claimed.attempt_no,
             target=one.held.claimed.target,
-            trace_id=one.trace_id,
+            trace_id=one.trace.trace_id if one.trace else None,
             outcome=type(one.outcome).__name__,
             **fields,
         )

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import LookupAnswer, Outcome
 
 
+class Trace(Protocol):
+    """The span that a call is."""
+
+    @property
+    def traceparent(self) -> str:
+        """Write it as the header `traceparent`."""
+        ...
+
+
 class Submission(NamedTuple):
     """All that a call needs.
 
@@ -30,8 +39,13 @@ class Submission(NamedTuple):
     body: bytes | None = None
     content_type: str | None = None
     metadata: JsonDocument | None = None
-    trace_context: str | None = None
+    trace: Trace | None = None
     reference: str | None = None
+
+    @property
+    def trace_context(self) -> str | None:
+        """The call's own `traceparent`, to be sent along."""
+        return self.trace.traceparent if self.trace else None
 
 
 class Gateway(Protocol):

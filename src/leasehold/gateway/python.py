@@ -62,62 +62,41 @@ class _OutOfTime(Exception):
     """The function did not end within the contract's time."""
 
 
-class _Call:
-    """A call under way, for as long as the block goes on that it stands over; raises _OutOfTime
-    there, where the call was late.
-    """
-
-    __slots__ = ("calls", "ends_at", "is_late", "task")
-
-    def __init__(self, calls: _Calls, task: asyncio.Task[object], ends_at: float) -> None:
-        self.calls = calls
-        self.task = task
-        self.ends_at = ends_at
-        self.is_late = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.calls.end(self)
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        if is_cancelled and self.is_late and self.task.uncancel() == 0:
-            raise _OutOfTime(f"after {self.calls.seconds:g} s") from error
-
-
 class _Calls:
-    """Cancels calls whose time is over. As asyncio.timeout does it, but all calls of a gateway have
-    the same time, so that one timer is enough for them, and a call pays next to nothing.
+    """Stands over each call of a gateway, and cancels it when its time is over: as asyncio.timeout
+    does it, but all calls have the same time, so that one timer is enough for them, and a call pays
+    next to nothing. Raises _OutOfTime where a call was late.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._under_way: dict[_Call, None] = {}  # in the order of their ends
+        self._ends: dict[asyncio.Task[Any] | None, float] = {}  # in their order
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> _Call:
+    def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
-        task = cast("asyncio.Task[object]", asyncio.current_task(loop))
-        call = _Call(self, task, loop.time() + self.seconds)
-        self._under_way[call] = None
+        ends_at = self._ends[asyncio.current_task(loop)] = loop.time() + self.seconds
         if self._timer is None:
-            self._timer = loop.call_at(call.ends_at, self._cancel_late)
-        return call
+            self._timer = loop.call_at(ends_at, self._cancel_late)
 
-    def end(self, call: _Call) -> None:
-        self._under_way.pop(call, None)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        task = asyncio.current_task()
+        was_late = self._ends.pop(task, None) is None
+        is_cancelled = was_late and isinstance(error, asyncio.CancelledError)
+        if is_cancelled and task is not None and task.uncancel() == 0:
+            raise _OutOfTime(f"after {self.seconds:g} s") from error
 
     def _cancel_late(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
-        while self._under_way:
-            first = next(iter(self._under_way))
-            if first.ends_at > loop.time():
-                self._timer = loop.call_at(first.ends_at, self._cancel_late)
+        while self._ends:
+            task, ends_at = next(iter(self._ends.items()))
+            if ends_at > loop.time():
+                self._timer = loop.call_at(ends_at, self._cancel_late)
                 return
-            self.end(first)
-            first.is_late = True
-            first.task.cancel()
+            del self._ends[task]
+            if task is not None:
+                task.cancel()
 
 
 class PythonGateway:
@@ -133,7 +112,7 @@ class PythonGateway:
     async def submit(self, submission: Submission) -> Outcome:
         """Call the function. A caller that cancels must take the outcome for Unknown."""
         try:
-            with self._calls.begin():
+            with self._calls:
                 outcome = await self._submit(submission)
         except NotSent as error:
             return Retryable(
@@ -154,7 +133,7 @@ class PythonGateway:
         if self._lookup is None:
             return Unknown(reason="no_lookup", detail="the contract names no lookup function")
         try:
-            with self._calls.begin():
+            with self._calls:
                 answer = await self._lookup(submission)
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
             return _unknown(submission, error)

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from contextlib import AbstractContextManager
+    from typing import TypeAlias
+
+    Span: TypeAlias = "TraceContext | UnrecordedSpan"
 
 _TRACEPARENT = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace_id>[0-9a-f]{32})-(?P<span_id>[0-9a-f]{16})"
@@ -41,16 +44,42 @@ class TraceContext(NamedTuple):
         """Write it as the header `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
 
+    def child(self) -> TraceContext:
+        """Begin a span of the same trace."""
+        return TraceContext(self.trace_id, f"{random.getrandbits(64) | 1:016x}", self.is_sampled)
+
+
+class UnrecordedSpan:
+    """A span that is recorded nowhere: its ids are made for those who look at them, which is nobody
+    when a Python function is called and all goes well.
+    """
+
+    __slots__ = ("_made", "_parent")
+
+    def __init__(self, parent: TraceContext | None) -> None:
+        self._parent = parent
+        self._made: TraceContext | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace."""
+        return self._context().trace_id
+
+    @property
+    def traceparent(self) -> str:
+        """Write it as the header `traceparent`."""
+        return self._context().traceparent
+
     def __enter__(self) -> Self:
-        """Be a span that is recorded nowhere."""
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def child(self) -> TraceContext:
-        """Begin a span of the same trace."""
-        return TraceContext(self.trace_id, f"{random.getrandbits(64) | 1:016x}", self.is_sampled)
+    def _context(self) -> TraceContext:
+        if self._made is None:
+            self._made = self._parent.child() if self._parent else new_trace()
+        return self._made
 
 
 def new_trace() -> TraceContext:
@@ -82,13 +111,13 @@ def span(
     name: str,
     parent: TraceContext | None,
     attributes: Mapping[str, str | int | float | bool] | None = None,
-) -> AbstractContextManager[TraceContext]:
-    """Do something as a span of the parent's trace, or as the first of a new one; gives the
-    context to send along.
+) -> AbstractContextManager[Span]:
+    """Do something as a span of the parent's trace, or as the first of a new one; gives what to
+    send along.
     """
     if _is_set_up():
         return _recorded_span(_OPENTELEMETRY, name, parent or new_trace(), attributes)
-    return parent.child() if parent else new_trace()
+    return UnrecordedSpan(parent)
 
 
 @contextmanager

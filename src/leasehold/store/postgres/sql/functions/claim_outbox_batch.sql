@@ -20,6 +20,8 @@ SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
+  -- Randomness is drawn once: where the server has no OpenSSL, each draw opens a device.
+  v_secret bytea := uuid_send(gen_random_uuid());
   v_targets_count integer := cardinality(p_targets);
   v_first integer;
   v_left integer := p_batch_size;
@@ -65,7 +67,8 @@ BEGIN
        LIMIT v_left
     ), claimed AS (
       UPDATE leasehold.outbox_pending p
-         SET claimed_by = p_worker_id, lease_token = gen_random_uuid(),
+         SET claimed_by = p_worker_id,
+             lease_token = encode(substr(sha256(v_secret || uuid_send(p.intent_id)), 1, 16), 'hex')::uuid,
              lease_expires_at = v_now + make_interval(secs => p_lease_seconds),
              first_tried_at = coalesce(p.first_tried_at, v_now),
              last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
