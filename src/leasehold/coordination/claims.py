@@ -134,8 +134,10 @@ class Claims:
         """Hold what was granted."""
         taken = [Held(one, trust, lease_seconds, taken_at) for one in claimed]
         for held in taken:
-            self._held[held.claimed.intent_id.int] = held
-            self._by_target[held.claimed.target] += 1
+            number = held.claimed.intent_id.int
+            # What we gave back may be ours again before we hear that it was taken back.
+            self._by_target[held.claimed.target] += number not in self._held
+            self._held[number] = held
         return taken
 
     def let_go(self, gone: Iterable[Held]) -> None:

@@ -136,10 +136,7 @@ class Completion:
             for one in batch
         ]
         try:
-            recorded, _ = await asyncio.gather(
-                self._fence.record(results),
-                self._faults.reach(FaultPoint.DURING_COMPLETE),
-            )
+            recorded = await self._sent(results)
         except Exception as error:
             if not self._fence.is_of_one_result(error):
                 raise
@@ -147,6 +144,16 @@ class Completion:
             return
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
         self._report(batch, recorded)
+
+    async def _sent(self, results: Sequence[Result]) -> list[Recorded]:
+        if self._faults is NO_FAULTS:
+            # At once: a task would come after all calls that are about to begin, and the database
+            # would have nothing to do meanwhile.
+            return await self._fence.record(results)
+        recorded, _ = await asyncio.gather(
+            self._fence.record(results), self._faults.reach(FaultPoint.DURING_COMPLETE)
+        )
+        return recorded
 
     async def _record_apart(self, batch: Sequence[Finished], refusal: Exception) -> None:
         """Nothing was written: let no result suffer for its neighbour."""
