@@ -77,6 +77,38 @@ COMMENT ON TABLE leasehold.contracts IS
 GRANT SELECT ON leasehold.contracts
   TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
+-- Refuse a row that breaks a rule of its table (23514), under the name of the rule. Volatile, so that nobody works
+-- it out ahead of time. Locks nothing.
+CREATE FUNCTION leasehold.refuse_row(p_table text, p_rule text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RAISE EXCEPTION 'a row of % breaks the rule %', p_table, p_rule
+    USING ERRCODE = '23514', SCHEMA = 'leasehold', TABLE = p_table, CONSTRAINT = p_rule;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.refuse_row(text, text) FROM PUBLIC;
+
+-- The rules for a row of intents, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK. PostgreSQL reads a CHECK anew for each statement, and a function once for each session:
+-- see docs/decisions/0011. As in a CHECK, a rule about what is NULL holds. Locks nothing.
+CREATE FUNCTION leasehold.is_sound_intent(
+  p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_stream text, p_payload_hash bytea
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN num_nonnulls(p_payload, p_body) <> 1 THEN leasehold.refuse_row('intents', 'intents_payload_or_body')
+    WHEN (p_body IS NULL) <> (p_content_type IS NULL)
+      THEN leasehold.refuse_row('intents', 'intents_body_names_its_type')
+    WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_key_bounded')
+    WHEN length(p_stream) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_stream_bounded')
+    WHEN octet_length(p_body) > 1048576 THEN leasehold.refuse_row('intents', 'intents_body_bounded')
+    WHEN octet_length(p_payload_hash) <> 32 THEN leasehold.refuse_row('intents', 'intents_hash_is_sha256')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_intent(jsonb, bytea, text, text, text, bytea) FROM PUBLIC;
+
 -- What was accepted, as it was accepted. Insert-only; only retention removes rows.
 -- Deliberately without foreign keys: every enqueue would lock the one contract row of its target,
 -- and the functions, the only writers, keep the references.
@@ -100,12 +132,8 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT intents_payload_or_body CHECK (num_nonnulls(payload, body) = 1),
-  CONSTRAINT intents_body_names_its_type CHECK ((body IS NULL) = (content_type IS NULL)),
-  CONSTRAINT intents_key_bounded CHECK (length(idempotency_key) BETWEEN 1 AND 255),
-  CONSTRAINT intents_stream_bounded CHECK (length(stream) BETWEEN 1 AND 255),
-  CONSTRAINT intents_body_bounded CHECK (octet_length(body) <= 1048576),
-  CONSTRAINT intents_hash_is_sha256 CHECK (octet_length(payload_hash) = 32)
+  CONSTRAINT intents_are_sound CHECK (
+    leasehold.is_sound_intent(payload, body, content_type, idempotency_key, stream, payload_hash))
 );
 
 CREATE UNIQUE INDEX intents_one_per_key ON leasehold.intents (target, idempotency_key)
@@ -135,6 +163,37 @@ GRANT SELECT (
 ) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
 GRANT SELECT ON leasehold.intents TO leasehold_auditor;
 
+-- The rules for a row of outbox_pending, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK; see is_sound_intent. Locks nothing.
+CREATE FUNCTION leasehold.is_sound_pending(
+  p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
+  p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
+  p_lease_expires_at timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_lease_all_or_none')
+    WHEN p_scope NOT IN ('item', 'stream', 'cluster')
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scope_known')
+    WHEN (p_scope = 'item') <> (p_lease_name IS NULL)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scheduled_has_lease')
+    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_claims_are_items')
+    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_stream_is_ordered')
+    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_begun_under_epoch')
+    WHEN p_priority NOT BETWEEN 0 AND 3
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_priority_level')
+    WHEN p_attempt_count < 0 THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_attempt_count_natural')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_pending(
+  text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz) FROM PUBLIC;
+
 -- The only hot table: one row per unfinished intent. A row is here if and only if its intent has no
 -- terminal row on the ledger. No predicate of an index contains a clock.
 CREATE TABLE leasehold.outbox_pending (
@@ -160,16 +219,9 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT outbox_pending_lease_all_or_none
-    CHECK (num_nonnulls(claimed_by, lease_token, lease_expires_at) IN (0, 3)),
-  CONSTRAINT outbox_pending_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
-  CONSTRAINT outbox_pending_scheduled_has_lease CHECK ((scope = 'item') = (lease_name IS NULL)),
-  CONSTRAINT outbox_pending_claims_are_items CHECK (scope = 'item' OR claimed_by IS NULL),
-  CONSTRAINT outbox_pending_stream_is_ordered
-    CHECK (scope <> 'stream' OR (stream IS NOT NULL AND stream_seq IS NOT NULL)),
-  CONSTRAINT outbox_pending_begun_under_epoch CHECK (begun_epoch IS NULL OR begun_at IS NOT NULL),
-  CONSTRAINT outbox_pending_priority_level CHECK (priority BETWEEN 0 AND 3),
-  CONSTRAINT outbox_pending_attempt_count_natural CHECK (attempt_count >= 0)
+  CONSTRAINT outbox_pending_is_sound CHECK (leasehold.is_sound_pending(
+    scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
+    lease_expires_at))
 ) WITH (
   -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
   fillfactor = 70,
@@ -238,6 +290,35 @@ GRANT SELECT (
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
+-- The rules for a row of the ledger, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK; see is_sound_intent. Locks nothing.
+CREATE FUNCTION leasehold.is_sound_attempt(
+  p_attempt_no integer, p_state text, p_reason text, p_lease_token uuid, p_lease_epoch bigint,
+  p_started_at timestamptz, p_finished_at timestamptz, p_reference text, p_code text, p_detail text
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN p_attempt_no < 1 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_number_positive')
+    WHEN p_state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_state_known')
+    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_retry_ceiling')
+    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_token_or_epoch')
+    WHEN p_finished_at < p_started_at
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_time_runs_forward')
+    WHEN length(p_reason) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reason_bounded')
+    WHEN length(p_code) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_code_bounded')
+    WHEN length(p_reference) > 255
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reference_bounded')
+    WHEN length(p_detail) > 2000 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_detail_bounded')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_attempt(
+  integer, text, text, uuid, bigint, timestamptz, timestamptz, text, text, text) FROM PUBLIC;
+
 -- The ledger: one row per try or intervention, never changed, never deleted row by row. Partitioned
 -- by the id's range: a UUIDv7 begins with its time, so a partition is a month of accepted intents
 -- and retention drops whole partitions.
@@ -258,19 +339,8 @@ CREATE TABLE leasehold.outbox_attempts (
   transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
 
   CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
-  CONSTRAINT outbox_attempts_number_positive CHECK (attempt_no >= 1),
-  CONSTRAINT outbox_attempts_state_known CHECK (
-    state IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
-  ),
-  CONSTRAINT outbox_attempts_retry_ceiling CHECK (
-    attempt_no <= 20 OR state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
-  ),
-  CONSTRAINT outbox_attempts_token_or_epoch CHECK (lease_token IS NULL OR lease_epoch IS NULL),
-  CONSTRAINT outbox_attempts_time_runs_forward CHECK (finished_at >= started_at),
-  CONSTRAINT outbox_attempts_reason_bounded CHECK (length(reason) <= 64),
-  CONSTRAINT outbox_attempts_code_bounded CHECK (length(code) <= 64),
-  CONSTRAINT outbox_attempts_reference_bounded CHECK (length(reference) <= 255),
-  CONSTRAINT outbox_attempts_detail_bounded CHECK (length(detail) <= 2000)
+  CONSTRAINT outbox_attempts_are_sound CHECK (leasehold.is_sound_attempt(
+    attempt_no, state, reason, lease_token, lease_epoch, started_at, finished_at, reference, code, detail))
 ) PARTITION BY RANGE (intent_id);
 
 -- Takes what falls outside the months made ahead of time: a late clock must not lose a ledger row.

@@ -21,12 +21,8 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT intents_payload_or_body CHECK (num_nonnulls(payload, body) = 1),
-  CONSTRAINT intents_body_names_its_type CHECK ((body IS NULL) = (content_type IS NULL)),
-  CONSTRAINT intents_key_bounded CHECK (length(idempotency_key) BETWEEN 1 AND 255),
-  CONSTRAINT intents_stream_bounded CHECK (length(stream) BETWEEN 1 AND 255),
-  CONSTRAINT intents_body_bounded CHECK (octet_length(body) <= 1048576),
-  CONSTRAINT intents_hash_is_sha256 CHECK (octet_length(payload_hash) = 32)
+  CONSTRAINT intents_are_sound CHECK (
+    leasehold.is_sound_intent(payload, body, content_type, idempotency_key, stream, payload_hash))
 );
 
 CREATE UNIQUE INDEX intents_one_per_key ON leasehold.intents (target, idempotency_key)

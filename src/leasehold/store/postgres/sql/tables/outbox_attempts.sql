@@ -18,19 +18,8 @@ CREATE TABLE leasehold.outbox_attempts (
   transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
 
   CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
-  CONSTRAINT outbox_attempts_number_positive CHECK (attempt_no >= 1),
-  CONSTRAINT outbox_attempts_state_known CHECK (
-    state IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
-  ),
-  CONSTRAINT outbox_attempts_retry_ceiling CHECK (
-    attempt_no <= 20 OR state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
-  ),
-  CONSTRAINT outbox_attempts_token_or_epoch CHECK (lease_token IS NULL OR lease_epoch IS NULL),
-  CONSTRAINT outbox_attempts_time_runs_forward CHECK (finished_at >= started_at),
-  CONSTRAINT outbox_attempts_reason_bounded CHECK (length(reason) <= 64),
-  CONSTRAINT outbox_attempts_code_bounded CHECK (length(code) <= 64),
-  CONSTRAINT outbox_attempts_reference_bounded CHECK (length(reference) <= 255),
-  CONSTRAINT outbox_attempts_detail_bounded CHECK (length(detail) <= 2000)
+  CONSTRAINT outbox_attempts_are_sound CHECK (leasehold.is_sound_attempt(
+    attempt_no, state, reason, lease_token, lease_epoch, started_at, finished_at, reference, code, detail))
 ) PARTITION BY RANGE (intent_id);
 
 -- Takes what falls outside the months made ahead of time: a late clock must not lose a ledger row.

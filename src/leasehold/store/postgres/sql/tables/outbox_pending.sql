@@ -23,16 +23,9 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT outbox_pending_lease_all_or_none
-    CHECK (num_nonnulls(claimed_by, lease_token, lease_expires_at) IN (0, 3)),
-  CONSTRAINT outbox_pending_scope_known CHECK (scope IN ('item', 'stream', 'cluster')),
-  CONSTRAINT outbox_pending_scheduled_has_lease CHECK ((scope = 'item') = (lease_name IS NULL)),
-  CONSTRAINT outbox_pending_claims_are_items CHECK (scope = 'item' OR claimed_by IS NULL),
-  CONSTRAINT outbox_pending_stream_is_ordered
-    CHECK (scope <> 'stream' OR (stream IS NOT NULL AND stream_seq IS NOT NULL)),
-  CONSTRAINT outbox_pending_begun_under_epoch CHECK (begun_epoch IS NULL OR begun_at IS NOT NULL),
-  CONSTRAINT outbox_pending_priority_level CHECK (priority BETWEEN 0 AND 3),
-  CONSTRAINT outbox_pending_attempt_count_natural CHECK (attempt_count >= 0)
+  CONSTRAINT outbox_pending_is_sound CHECK (leasehold.is_sound_pending(
+    scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
+    lease_expires_at))
 ) WITH (
   -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
   fillfactor = 70,

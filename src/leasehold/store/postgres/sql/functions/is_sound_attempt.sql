@@ -1,0 +1,28 @@
+-- The rules for a row of the ledger, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK; see is_sound_intent. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.is_sound_attempt(
+  p_attempt_no integer, p_state text, p_reason text, p_lease_token uuid, p_lease_epoch bigint,
+  p_started_at timestamptz, p_finished_at timestamptz, p_reference text, p_code text, p_detail text
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN p_attempt_no < 1 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_number_positive')
+    WHEN p_state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_state_known')
+    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_retry_ceiling')
+    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_token_or_epoch')
+    WHEN p_finished_at < p_started_at
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_time_runs_forward')
+    WHEN length(p_reason) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reason_bounded')
+    WHEN length(p_code) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_code_bounded')
+    WHEN length(p_reference) > 255
+      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reference_bounded')
+    WHEN length(p_detail) > 2000 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_detail_bounded')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_attempt(
+  integer, text, text, uuid, bigint, timestamptz, timestamptz, text, text, text) FROM PUBLIC;

@@ -1,0 +1,20 @@
+-- The rules for a row of intents, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK. PostgreSQL reads a CHECK anew for each statement, and a function once for each session:
+-- see docs/decisions/0011. As in a CHECK, a rule about what is NULL holds. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.is_sound_intent(
+  p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_stream text, p_payload_hash bytea
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN num_nonnulls(p_payload, p_body) <> 1 THEN leasehold.refuse_row('intents', 'intents_payload_or_body')
+    WHEN (p_body IS NULL) <> (p_content_type IS NULL)
+      THEN leasehold.refuse_row('intents', 'intents_body_names_its_type')
+    WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_key_bounded')
+    WHEN length(p_stream) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_stream_bounded')
+    WHEN octet_length(p_body) > 1048576 THEN leasehold.refuse_row('intents', 'intents_body_bounded')
+    WHEN octet_length(p_payload_hash) <> 32 THEN leasehold.refuse_row('intents', 'intents_hash_is_sha256')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_intent(jsonb, bytea, text, text, text, bytea) FROM PUBLIC;

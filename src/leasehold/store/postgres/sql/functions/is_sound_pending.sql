@@ -1,0 +1,30 @@
+-- The rules for a row of outbox_pending, each under its name: true, or the row is refused (23514).
+-- The table's one CHECK; see is_sound_intent. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.is_sound_pending(
+  p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
+  p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
+  p_lease_expires_at timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_lease_all_or_none')
+    WHEN p_scope NOT IN ('item', 'stream', 'cluster')
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scope_known')
+    WHEN (p_scope = 'item') <> (p_lease_name IS NULL)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scheduled_has_lease')
+    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_claims_are_items')
+    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL)
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_stream_is_ordered')
+    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_begun_under_epoch')
+    WHEN p_priority NOT BETWEEN 0 AND 3
+      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_priority_level')
+    WHEN p_attempt_count < 0 THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_attempt_count_natural')
+    ELSE true END;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.is_sound_pending(
+  text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz) FROM PUBLIC;
