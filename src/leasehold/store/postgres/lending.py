@@ -75,35 +75,41 @@ class Lending:
     async def close(self) -> None:
         """Keep none any more."""
         self._keeps = False
-        kept, self._kept = self._kept, None
+        kept = self.take_kept()
         if kept is not None:
             await self._pool.putconn(kept)
 
-    async def take(self) -> Connection:
-        """Take the one at hand, or ask the pool."""
+    def take_kept(self) -> Connection | None:
+        """Take the one at hand, if there is one."""
         kept, self._kept = self._kept, None
-        if kept is not None:
-            return kept
+        return kept
+
+    async def take(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        """Ask the pool."""
         self._asking += 1
         try:
             connection = await self._pool.getconn()
         finally:
             self._asking -= 1
-        connection.kept_until = asyncio.get_running_loop().time() + KEPT_SECONDS
+        connection.kept_until = loop.time() + KEPT_SECONDS
         return connection
 
-    async def give_back(self, connection: Connection) -> None:
-        """Keep it at hand, or return it to the pool."""
+    def keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> bool:
+        """Keep it at hand; if not, it is to be given back."""
         if (
             self._keeps
             and self._kept is None
             and not self._asking
             and connection.pgconn.transaction_status == TransactionStatus.IDLE
-            and asyncio.get_running_loop().time() < connection.kept_until
+            and loop.time() < connection.kept_until
         ):
             self._kept = connection
-        else:
-            await self._pool.putconn(connection)
+            return True
+        return False
+
+    async def give_back(self, connection: Connection) -> None:
+        """Return it to the pool."""
+        await self._pool.putconn(connection)
 
 
 class _Lent:
@@ -111,22 +117,25 @@ class _Lent:
     back when it comes back.
     """
 
-    __slots__ = ("_connection", "_lending", "_seconds", "_watch")
+    __slots__ = ("_connection", "_lending", "_loop", "_seconds", "_watch")
 
     def __init__(self, lending: Lending, seconds: float) -> None:
         self._lending = lending
         self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Connection:
-        self._connection = await self._lending.take()
+        connection = self._lending.take_kept() or await self._lending.take(self._loop)
         # On a network that swallows packets neither the server's limit nor a cancellation ends the
         # wait for an answer; an end of the stream does.
-        self._watch = asyncio.get_running_loop().call_later(self._seconds, cut, self._connection)
-        return self._connection
+        self._watch = self._loop.call_later(self._seconds, cut, connection)
+        self._connection = connection
+        return connection
 
     async def __aexit__(self, *_: object) -> None:
         self._watch.cancel()
-        await self._lending.give_back(self._connection)
+        if not self._lending.keep(self._connection, self._loop):
+            await self._lending.give_back(self._connection)
 
 
 def cut(connection: psycopg.AsyncConnection[Any]) -> None:

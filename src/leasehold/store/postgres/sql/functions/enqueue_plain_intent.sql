@@ -4,7 +4,10 @@
 CREATE OR REPLACE FUNCTION leasehold.enqueue_plain_intent(p_target text, p_payload jsonb) RETURNS uuid
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
-  v_contract leasehold.contracts;
+  v_version integer;
+  v_scope text;
+  v_priority smallint;
+  v_deadline_seconds double precision;
   v_now timestamptz;
   v_deadline_at timestamptz;
   v_id uuid;
@@ -12,20 +15,21 @@ BEGIN
   IF p_payload IS NULL OR jsonb_typeof(p_payload) = 'null' OR pg_column_size(p_payload) > 1048576 THEN
     RETURN NULL;
   END IF;
-  SELECT * INTO v_contract FROM leasehold.contracts c WHERE c.target = p_target ORDER BY c.version DESC LIMIT 1;
+  SELECT version, scope, coalesce((terms ->> 'priority')::numeric::smallint, 1::smallint), deadline_seconds
+    INTO v_version, v_scope, v_priority, v_deadline_seconds
+    FROM leasehold.contracts WHERE target = p_target ORDER BY version DESC LIMIT 1;
   v_now := clock_timestamp();
-  v_deadline_at := v_now + make_interval(secs => v_contract.deadline_seconds);
-  IF v_contract.scope IS DISTINCT FROM 'item' OR v_deadline_at <= v_now THEN
+  v_deadline_at := v_now + make_interval(secs => v_deadline_seconds);
+  IF v_scope IS DISTINCT FROM 'item' OR v_deadline_at <= v_now THEN
     RETURN NULL;
   END IF;
   v_id := leasehold.new_intent_id();
   INSERT INTO leasehold.intents (
     intent_id, target, contract_version, submission_key, payload, created_at, deadline_at)
-  VALUES (v_id, v_contract.target, v_contract.version, v_id, p_payload, v_now, v_deadline_at);
+  VALUES (v_id, p_target, v_version, v_id, p_payload, v_now, v_deadline_at);
   INSERT INTO leasehold.outbox_pending (
     intent_id, scope, target, contract_version, priority, due_at, deadline_at, last_modified_at)
-  VALUES (v_id, 'item', v_contract.target, v_contract.version,
-          coalesce((v_contract.terms ->> 'priority')::numeric::smallint, 1::smallint), v_now, v_deadline_at, v_now);
+  VALUES (v_id, 'item', p_target, v_version, v_priority, v_now, v_deadline_at, v_now);
   RETURN v_id;
 END
 $$;
