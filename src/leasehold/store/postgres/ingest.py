@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
@@ -13,17 +13,30 @@ from leasehold.store.postgres.arguments import (
     intents_argument,
     json_text,
 )
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.calls import Calls, members_by_text, tuple_maker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from psycopg.rows import RowMaker
 
     from leasehold.domain.intent import NewIntent
 
 _ENQUEUE_PLAIN = "SELECT leasehold.enqueue_intent(%s, %s::jsonb)"
 _ENQUEUE = "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb)"
 _AND_WAKE = ", leasehold.notify_targets(%s::text[])"
-_ENQUEUED = rows_of(Enqueued, verdict=EnqueueVerdict)
+_VERDICTS = members_by_text(EnqueueVerdict)
+
+
+def _enqueued(_cursor: object) -> RowMaker[Enqueued]:
+    """Make rows that are the columns of Enqueued in their order."""
+    whole = tuple_maker(Enqueued)
+
+    def make(row: Sequence[Any]) -> Enqueued:
+        ordinal, verdict, intent_id, problem = row
+        return whole((ordinal, _VERDICTS[verdict], intent_id, problem))
+
+    return make
 
 
 class PostgresIngest:
@@ -35,8 +48,9 @@ class PostgresIngest:
     async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[Enqueued]:
         """Accept intents; the verdicts come in the order of `intents`."""
         return await self._calls.rows(
-            _ENQUEUED,
-            "SELECT * FROM leasehold.enqueue_intents(%s::jsonb) ORDER BY ordinal",
+            _enqueued,
+            "SELECT ordinal, verdict, intent_id, problem"
+            "  FROM leasehold.enqueue_intents(%s::jsonb) ORDER BY ordinal",
             intents_argument(intents),
         )
 

@@ -54,17 +54,28 @@ BEGIN
   RETURN QUERY
   WITH entry AS MATERIALIZED (
     SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_batch_id, v_now)
-  ), inserted AS (
+  ), keyless AS (
+    -- They can repeat nobody, so there is no conflict to look for, which would cost as much as the row.
+    INSERT INTO leasehold.intents (
+      intent_id, target, contract_version, stream, stream_seq, submission_key, payload, body, content_type, metadata,
+      trace_context, created_at, deadline_at)
+    SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], intent_id, payload, body, content_type,
+           metadata, trace_context, v_now, deadline_at
+      FROM entry WHERE problem IS NULL AND idempotency_key IS NULL
+    RETURNING intent_id
+  ), keyed AS (
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets, submission_key,
       payload, body, content_type, payload_hash, metadata, trace_context, created_at, deadline_at)
     SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], idempotency_key, is_key_of_all_targets,
            intent_id, payload, body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
-      FROM entry WHERE problem IS NULL
+      FROM entry WHERE problem IS NULL AND idempotency_key IS NOT NULL
      -- By key first: a key of all targets must be waited for in the same order as one of its target.
      ORDER BY idempotency_key, target, ordinal
         ON CONFLICT DO NOTHING
     RETURNING intent_id
+  ), inserted AS (
+    SELECT intent_id FROM keyless UNION ALL SELECT intent_id FROM keyed
   ), pending AS (
     INSERT INTO leasehold.outbox_pending (
       intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
