@@ -21,6 +21,7 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
+  -- Its rules, each with a name, are in functions/is_sound_intent.sql.
   CONSTRAINT intents_are_sound CHECK (
     leasehold.is_sound_intent(payload, body, content_type, idempotency_key, stream, payload_hash))
 );

@@ -18,6 +18,7 @@ CREATE TABLE leasehold.outbox_attempts (
   transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
 
   CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
+  -- Its rules, each with a name, are in functions/is_sound_attempt.sql.
   CONSTRAINT outbox_attempts_are_sound CHECK (leasehold.is_sound_attempt(
     attempt_no, state, reason, lease_token, lease_epoch, started_at, finished_at, reference, code, detail))
 ) PARTITION BY RANGE (intent_id);

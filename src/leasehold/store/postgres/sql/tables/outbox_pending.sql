@@ -23,6 +23,7 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
+  -- Its rules, each with a name, are in functions/is_sound_pending.sql.
   CONSTRAINT outbox_pending_is_sound CHECK (leasehold.is_sound_pending(
     scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
     lease_expires_at))

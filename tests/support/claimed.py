@@ -1,0 +1,37 @@
+"""An item as a claim hands it out, without a database that did."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from leasehold.domain.intent import Claimed, IntentId
+from leasehold.domain.lease import LeaseToken
+
+NOW = datetime(2031, 5, 4, 12, tzinfo=UTC)
+
+
+def claim_of(number: int, token: int = 1) -> Claimed:
+    """Make a plain one on its first try."""
+    return Claimed(
+        intent_id=IntentId(UUID(int=number)),
+        lease_token=LeaseToken(UUID(int=token)),
+        last_state=None,
+        target="sms",
+        contract_version=1,
+        attempt_no=1,
+        reference=None,
+        priority=1,
+        submission_key=UUID(int=number),
+        payload=None,
+        body=None,
+        content_type=None,
+        metadata=None,
+        trace_context=None,
+        stream=None,
+        created_at=NOW,
+        due_at=NOW,
+        deadline_at=None,
+        first_tried_at=NOW,
+        claimed_at=NOW,
+    )
