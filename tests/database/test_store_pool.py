@@ -150,17 +150,6 @@ async def test_rows_are_made_as_each_call_asks(database):
     assert made == [[(1, 2)], [[1, 2]], [(1, 2)]]
 
 
-@pytest.mark.parametrize(("rows", "is_kept"), [(1000, True), (1001, False)])
-async def test_large_answer_does_not_stay_in_memory(database, rows, is_kept):
-    series = "SELECT * FROM generate_series(1, %s)"
-    async with calls_on(database.url) as calls:
-        for _ in range(2):
-            assert len(await calls.rows(first_column, series, rows)) == rows
-        async with calls._pool.connection() as connection:
-            kept = connection.cursor_of(series, first_column)
-            assert (kept.rownumber is not None) == is_kept
-
-
 async def test_closed_pool_leaves_no_connection_behind(database):
     async with calls_on(database.url, application_name="left behind") as calls:
         await calls.value("SELECT 1")

@@ -14,16 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import LiteralString
 
-    from psycopg import AsyncCursor
-    from psycopg.rows import AsyncRowFactory, RowMaker
+    from psycopg.rows import RowMaker
 
-    from leasehold.store.postgres.lending import Connection
     from leasehold.store.postgres.pool import Pool
+    from leasehold.store.postgres.wire import Answered, Connection, RowFactory
 
 Row = TypeVar("Row")
-
-# A cursor keeps its last answer until the next one comes.
-_ROWS_KEPT_MAX = 1000
 
 _SET_LIMITS = (
     "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS l (name, value)"
@@ -40,7 +36,7 @@ class Calls:
 
     async def rows(
         self,
-        row: AsyncRowFactory[Row],
+        row: RowFactory[Row],
         statement: LiteralString,
         *arguments: object,
         lease_name: str | None = None,
@@ -50,12 +46,7 @@ class Calls:
             async with self._pool.connection() as connection:
                 if self._pool.settings.through_pooler:
                     return await self._rows_with_limits(connection, row, statement, arguments)
-                cursor = connection.cursor_of(statement, row)
-                await cursor.execute(statement, arguments)
-                found = await cursor.fetchall()
-                if len(found) > _ROWS_KEPT_MAX:
-                    connection.forget_cursor_of(statement)
-                return found
+                return await connection.ask(statement, arguments, row)
 
     async def value(
         self, statement: LiteralString, *arguments: object, lease_name: str | None = None
@@ -67,7 +58,7 @@ class Calls:
     async def _rows_with_limits(
         self,
         connection: Connection,
-        row: AsyncRowFactory[Row],
+        row: RowFactory[Row],
         statement: LiteralString,
         arguments: Sequence[object],
     ) -> list[Row]:
@@ -82,7 +73,7 @@ class Calls:
         return await cursor.fetchall()
 
 
-def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncRowFactory[Row]:
+def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> RowFactory[Row]:
     """Make rows into values by column name; `convert` turns what a column holds into
     what it means, such as a text into a member of its enum.
 
@@ -90,8 +81,8 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncR
     """
     meanings = {name: _meaning(to) for name, to in convert.items()}
 
-    def factory(cursor: AsyncCursor[Any]) -> RowMaker[Row]:
-        names = _column_names(cursor)
+    def factory(answered: Answered) -> RowMaker[Row]:
+        names = _column_names(answered)
         converted = [(names.index(name), to) for name, to in meanings.items() if name in names]
         is_in_order = getattr(kind, "_fields", None) == tuple(names)
         whole = tuple_maker(kind) if is_in_order else None
@@ -109,9 +100,9 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> AsyncR
     return factory
 
 
-def _column_names(cursor: AsyncCursor[Any]) -> list[str]:
-    """As `cursor.description` says, which makes an object of each column first."""
-    result = cursor.pgresult
+def _column_names(answered: Answered) -> list[str]:
+    """As a cursor's description says, which makes an object of each column first."""
+    result = answered.pgresult
     if result is None:
         return []
     return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
@@ -137,6 +128,11 @@ def members_by_text(enum: type[StrEnum]) -> dict[str | None, Any]:
     return {None: None, **{member.value: member for member in enum}}
 
 
-def first_column(_cursor: AsyncCursor[Any]) -> RowMaker[Any]:
+def first_column(_answered: Answered) -> RowMaker[Any]:
     """Make rows of one column into their values."""
     return lambda values: values[0]
+
+
+def as_tuples(_answered: Answered) -> RowMaker[tuple[Any, ...]]:
+    """Leave rows as they come."""
+    return tuple

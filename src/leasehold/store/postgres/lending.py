@@ -12,48 +12,17 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 if TYPE_CHECKING:
-    from typing import LiteralString
-
-    from psycopg import AsyncCursor
-    from psycopg.pq.abc import PGconn
-    from psycopg.rows import AsyncRowFactory
     from psycopg_pool import AsyncConnectionPool
 
+    from leasehold.store.postgres.wire import Connection
+
 KEPT_SECONDS = 60.0
-CURSORS_MAX = 100
-
-Row = TypeVar("Row")
-
-
-class Connection(psycopg.AsyncConnection[Any]):
-    """One that keeps a cursor for each statement: it has learned how to write the arguments and to
-    read the answer.
-    """
-
-    def __init__(self, pgconn: PGconn) -> None:
-        super().__init__(pgconn)
-        self.kept_until = 0.0
-        self._cursors: dict[str, AsyncCursor[Any]] = {}
-
-    def cursor_of(self, statement: LiteralString, row: AsyncRowFactory[Row]) -> AsyncCursor[Row]:
-        """Give the cursor of a statement that makes such rows."""
-        found = self._cursors.get(statement)
-        if found is None or found.row_factory is not row:
-            # In binary, ids and times cost either side half of what their texts do.
-            found = self.cursor(row_factory=row, binary=True)
-            if len(self._cursors) < CURSORS_MAX:
-                self._cursors[statement] = found
-        return found
-
-    def forget_cursor_of(self, statement: LiteralString) -> None:
-        """Let go of an answer that is too large to be kept."""
-        self._cursors.pop(statement, None)
 
 
 class Lending:

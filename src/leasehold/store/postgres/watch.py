@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import dict_row
-
-from leasehold.store.postgres.calls import first_column
+from leasehold.store.postgres.calls import first_column, rows_of
 
 if TYPE_CHECKING:
     from leasehold.store.postgres.calls import Calls
+
+_BY_NAME = rows_of(dict[str, Any])
 
 
 class PostgresWatch:
@@ -21,7 +21,7 @@ class PostgresWatch:
     async def read_supervisor(self) -> dict[str, Any]:
         """Read the state of the whole queue, by the names of the view's columns."""
         [row] = await self._calls.rows(
-            dict_row,
+            _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
             "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age"
             "  FROM leasehold.supervisor",

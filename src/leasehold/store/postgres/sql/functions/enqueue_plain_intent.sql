@@ -1,8 +1,9 @@
 -- Accept the plainest intent there is, one of scope item with a payload and nothing else, as
 -- enqueue_intents would: the most common call, and judging it as a list would cost it half as much again.
 -- Returns its id; NULL, with nothing written, where it is not that plain or cannot be accepted. Locks nothing.
+-- Its callers have set the search_path; setting it again would cost more than the call.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_plain_intent(p_target text, p_payload jsonb) RETURNS uuid
-LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   v_version integer;
   v_scope text;

@@ -1,0 +1,188 @@
+"""One statement at a time on a connection that stays registered with the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+import uvloop
+
+from leasehold.store.postgres.calls import as_tuples, first_column
+from leasehold.store.postgres.wire import STATEMENTS_MAX, Connection
+from tests.support.engine import until
+
+pytestmark = pytest.mark.one_server
+
+PID = "SELECT pg_backend_pid()"
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """Run something on either event loop: they register sockets in their own ways."""
+    return asyncio.run if request.param == "asyncio" else uvloop.run
+
+
+async def connected(database):
+    return await Connection.connect(database.url, autocommit=True)
+
+
+async def ask(connection, statement, *arguments):
+    return await connection.ask(statement, arguments, first_column)
+
+
+async def count_prepared(connection):
+    cursor = await connection.execute("SELECT statement FROM pg_prepared_statements")
+    return sorted(statement for (statement,) in await cursor.fetchall())
+
+
+def test_statement_is_prepared_when_it_comes_again(database, run):
+    async def scenario():
+        async with await connected(database) as connection:
+            seen = []
+            for number in (1, 2, 3):
+                assert await ask(connection, "SELECT %s + %s", number, 1) == [number + 1]
+                seen.append(await count_prepared(connection))
+            return seen
+
+    assert run(scenario()) == [[], ["SELECT $1 + $2"], ["SELECT $1 + $2"]]
+
+
+def test_arguments_of_other_types_are_another_statement(database, run):
+    """What type a number has follows from its size."""
+    given = [1, 2, 100_000, 3, 5_000_000_000, 100_001, None, 4, None, 6_000_000_000]
+
+    async def scenario():
+        async with await connected(database) as connection:
+            return [await ask(connection, "SELECT %s::bigint", one) for one in given]
+
+    assert run(scenario()) == [[one] for one in given]
+
+
+def test_cursors_work_between_the_calls(database, run):
+    async def scenario():
+        async with await connected(database) as connection:
+            found = []
+            for number in range(5):
+                found += await ask(connection, "SELECT %s + 0", number)
+                cursor = await connection.execute("SELECT %s + 0", [number])
+                found += await cursor.fetchone()
+            return found
+
+    assert run(scenario()) == [number for number in range(5) for _ in range(2)]
+
+
+def test_error_leaves_the_connection_as_it_was(database, run):
+    async def scenario():
+        async with await connected(database) as connection:
+            for _ in range(3):
+                with pytest.raises(psycopg.errors.DivisionByZero):
+                    await ask(connection, "SELECT 1 / %s", 0)
+                assert await ask(connection, "SELECT 1 / %s", 1) == [1]
+
+    run(scenario())
+
+
+def test_arguments_and_answers_larger_than_the_network_takes_at_once(database, run):
+    """The server answers while it still reads: who only writes, or only reads, waits forever."""
+    text = "x" * 30_000_000
+
+    async def scenario():
+        async with await connected(database) as connection:
+            for _ in range(2):
+                [found] = await ask(connection, "SELECT %s::text", text)
+                assert found == text
+
+    run(asyncio.wait_for(scenario(), 60))
+
+
+def test_plan_of_before_a_migration_fails_once(database, run):
+    database.execute("CREATE TABLE public.changed (a integer)")
+    database.execute("INSERT INTO public.changed VALUES (1)")
+    statement = "SELECT * FROM public.changed"
+
+    async def scenario():
+        async with await connected(database) as connection:
+            for _ in range(2):
+                assert await connection.ask(statement, (), as_tuples) == [(1,)]
+            database.execute("ALTER TABLE public.changed ADD b text DEFAULT 'two'")
+            with pytest.raises(psycopg.errors.FeatureNotSupported):
+                await connection.ask(statement, (), as_tuples)
+            for _ in range(3):
+                assert await connection.ask(statement, (), as_tuples) == [(1, "two")]
+
+    run(scenario())
+
+
+def test_session_that_ends_while_nobody_asks_costs_no_cpu_and_is_told_to_who_asks_next(
+    database, run
+):
+    async def scenario():
+        connection = await Woken.connect(database.url, autocommit=True)
+        [pid] = await ask(connection, PID)
+        connection.count = 0
+        database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        await until(lambda: connection.count)
+        await asyncio.sleep(0.05)
+        assert connection.count == 1  # and not again and again
+        with pytest.raises(psycopg.OperationalError):
+            await ask(connection, "SELECT 1")
+        await connection.close()
+
+    run(asyncio.wait_for(scenario(), 20))
+
+
+class Woken(Connection):
+    """One that counts what the event loop tells it."""
+
+    count = 0
+
+    def _wake(self):
+        self.count += 1
+        super()._wake()
+
+
+def test_number_of_a_broken_connections_socket_may_go_to_the_next_one(database, run):
+    async def scenario():
+        numbers = []
+        for _ in range(5):
+            connection = await connected(database)
+            numbers.append(connection.fileno())
+            [pid] = await ask(connection, PID)
+            asking = asyncio.create_task(ask(connection, "SELECT pg_sleep(60)"))
+            await asyncio.sleep(0.02)
+            database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            with pytest.raises(psycopg.OperationalError):
+                await asking
+        assert len(set(numbers)) < len(numbers)
+
+    run(asyncio.wait_for(scenario(), 60))
+
+
+def test_cancelled_statement_ends_on_the_server_too(database, run):
+    sleeping = "SELECT count(*) AS n FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(%%'"
+
+    async def scenario():
+        async with await connected(database) as connection:
+            asking = asyncio.create_task(ask(connection, "SELECT pg_sleep(60)"))
+            await until(lambda: database.execute(sleeping, []) == [{"n": 1}])
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await ask(connection, "SELECT 1") == [1]
+
+    run(asyncio.wait_for(scenario(), 30))
+
+
+async def test_statements_that_are_kept_are_bounded(database):
+    async with await connected(database) as connection:
+        for number in range(STATEMENTS_MAX + 20):
+            assert await ask(connection, f"SELECT {number}") == [number]
+        assert len(connection._statements) == STATEMENTS_MAX
+
+
+async def test_large_answer_does_not_stay_in_memory(database):
+    series = "SELECT * FROM generate_series(1, 10000)"
+    async with await connected(database) as connection:
+        assert len(await ask(connection, series)) == 10_000
+        assert connection._statements[series]._values.pgresult is None
