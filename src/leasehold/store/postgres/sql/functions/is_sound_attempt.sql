@@ -5,23 +5,24 @@ CREATE OR REPLACE FUNCTION leasehold.is_sound_attempt(
   p_started_at timestamptz, p_finished_at timestamptz, p_reference text, p_code text, p_detail text
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  RETURN CASE
-    WHEN p_attempt_no < 1 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_number_positive')
+DECLARE
+  v_broken text := CASE
+    WHEN p_attempt_no < 1 THEN 'outbox_attempts_number_positive'
     WHEN p_state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_state_known')
-    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_retry_ceiling')
-    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_token_or_epoch')
-    WHEN p_finished_at < p_started_at
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_time_runs_forward')
-    WHEN length(p_reason) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reason_bounded')
-    WHEN length(p_code) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_code_bounded')
-    WHEN length(p_reference) > 255
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reference_bounded')
-    WHEN length(p_detail) > 2000 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_detail_bounded')
-    ELSE true END;
+      THEN 'outbox_attempts_state_known'
+    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN 'outbox_attempts_retry_ceiling'
+    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL THEN 'outbox_attempts_token_or_epoch'
+    WHEN p_finished_at < p_started_at THEN 'outbox_attempts_time_runs_forward'
+    WHEN length(p_reason) > 64 THEN 'outbox_attempts_reason_bounded'
+    WHEN length(p_code) > 64 THEN 'outbox_attempts_code_bounded'
+    WHEN length(p_reference) > 255 THEN 'outbox_attempts_reference_bounded'
+    WHEN length(p_detail) > 2000 THEN 'outbox_attempts_detail_bounded'
+    END;
+BEGIN
+  IF v_broken IS NOT NULL THEN
+    RETURN leasehold.refuse_row('outbox_attempts', v_broken);
+  END IF;
+  RETURN true;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.is_sound_attempt(

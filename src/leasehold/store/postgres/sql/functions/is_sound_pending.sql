@@ -6,24 +6,23 @@ CREATE OR REPLACE FUNCTION leasehold.is_sound_pending(
   p_lease_expires_at timestamptz
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  RETURN CASE
+DECLARE
+  v_broken text := CASE
     WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_lease_all_or_none')
-    WHEN p_scope NOT IN ('item', 'stream', 'cluster')
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scope_known')
-    WHEN (p_scope = 'item') <> (p_lease_name IS NULL)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scheduled_has_lease')
-    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_claims_are_items')
-    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_stream_is_ordered')
-    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_begun_under_epoch')
-    WHEN p_priority NOT BETWEEN 0 AND 3
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_priority_level')
-    WHEN p_attempt_count < 0 THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_attempt_count_natural')
-    ELSE true END;
+      THEN 'outbox_pending_lease_all_or_none'
+    WHEN p_scope NOT IN ('item', 'stream', 'cluster') THEN 'outbox_pending_scope_known'
+    WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_scheduled_has_lease'
+    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL THEN 'outbox_pending_claims_are_items'
+    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL) THEN 'outbox_pending_stream_is_ordered'
+    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL THEN 'outbox_pending_begun_under_epoch'
+    WHEN p_priority NOT BETWEEN 0 AND 3 THEN 'outbox_pending_priority_level'
+    WHEN p_attempt_count < 0 THEN 'outbox_pending_attempt_count_natural'
+    END;
+BEGIN
+  IF v_broken IS NOT NULL THEN
+    RETURN leasehold.refuse_row('outbox_pending', v_broken);
+  END IF;
+  RETURN true;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.is_sound_pending(
