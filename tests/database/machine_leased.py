@@ -161,12 +161,7 @@ class Machine(ItemMachine):
         """Called all together; beside what was called before, or in its place."""
         grant = self.picked_grant(which)
         ids = self.picked_items(intents, grant)
-        due = {
-            intent_id: len(item.states) + 1
-            for intent_id in ids
-            if (item := self.model.items.get(intent_id)) and item.is_pending
-            if item.lease_name == grant.name and not item.begun and item.due <= self.model.now
-        }
+        due = self.due_under(grant, ids)
         fence = (grant.name, grant.holder, grant.epoch)
         rows = self.call("executor", "hand_out_scheduled", *fence, ids, mark_no)
         if not self.is_kept(grant, in_grace=False):
@@ -175,6 +170,38 @@ class Machine(ItemMachine):
         expect({row["intent_id"]: row["attempt_no"] for row in rows}, due)
         marked = {one: no for one, no in due.items() if self.model.items[one].is_marked_when_called}
         self.model.marks.setdefault(grant.name, {})[mark_no] = marked
+
+    @rule(which=which_one, intents=picks, mark_no=st.integers(1, 2), tries=st.integers(0, 1))
+    def mark_calls(self, which: int, intents: list[int], mark_no: int, tries: int) -> None:
+        """The same of what was read ahead, some of it before its last try."""
+        grant = self.picked_grant(which)
+        ids = self.picked_items(intents, grant)
+        numbers = {
+            one: max(1, len(item.states) + 1 - tries) if (item := self.model.items.get(one)) else 1
+            for one in ids
+        }
+        marked = {
+            one: number
+            for one, number in self.due_under(grant, ids).items()
+            if number == numbers[one] and self.model.items[one].is_marked_when_called
+        }
+        fence = (grant.name, grant.holder, grant.epoch)
+        calls = (list(numbers), list(numbers.values()))
+        rows = self.call("executor", "mark_scheduled_calls", *fence, *calls, mark_no)
+        if not self.is_kept(grant, in_grace=False):
+            expect(rows, "P7002")
+            return
+        [row] = rows
+        expect(set(row["left_out"]), numbers.keys() - marked.keys())
+        self.model.marks.setdefault(grant.name, {})[mark_no] = marked
+
+    def due_under(self, grant: Grant, ids: list[UUID]) -> dict[UUID, int]:
+        return {
+            intent_id: len(item.states) + 1
+            for intent_id in ids
+            if (item := self.model.items.get(intent_id)) and item.is_pending
+            if item.lease_name == grant.name and not item.begun and item.due <= self.model.now
+        }
 
     @rule(which=which_one, intents=picks)
     def keep_calls(self, which: int, intents: list[int]) -> None:

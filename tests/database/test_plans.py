@@ -278,6 +278,20 @@ def test_due_window_reads_only_what_comes_next(
         plans.assert_bounded(rows_max=COUNT * len(leases), buffers_max=400)
 
 
+def test_due_window_with_content_is_read_on_from_where_it_ended(backlog: Backlog) -> None:
+    """Neither what was read before nor what else was ever accepted is looked at."""
+    window = "SELECT * FROM leasehold.refresh_due_window('holder', %s, '{1}', '{cluster}', %s, %s"
+    first = backlog.database.execute(f"{window})", [[CLUSTER_LEASE], COUNT, 0])
+    after = [[first[-1][name]] * 4 for name in ("due_at", "intent_id")]
+    for plans in explained(backlog, f"{window}, %s, %s)", [[CLUSTER_LEASE], COUNT, 1000, *after]):
+        assert len(plans.rows) == COUNT
+        assert {row["intent_id"] for row in plans.rows}.isdisjoint(r["intent_id"] for r in first)
+        assert "outbox_pending_cluster_due" in plans.indexes("outbox_pending")
+        assert plans.indexes("intents") == {"intents_pkey"}
+        # Each row is looked up in three tables.
+        plans.assert_bounded(rows_max=COUNT, buffers_max=400 + 10 * COUNT)
+
+
 def leases_of(backlog: Backlog, names: list[str] | str) -> tuple[list[str], list[int]]:
     if isinstance(names, list):
         return names, [1] * len(names)

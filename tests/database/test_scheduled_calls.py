@@ -27,6 +27,13 @@ def hand_out(holder, ids, mark_no=1):
     return {row["intent_id"]: row["attempt_no"] for row in rows}
 
 
+def mark(holder, numbers, mark_no=1):
+    """Mark calls whose content was read ahead, by the numbers of their attempts; what is left."""
+    calls = (list(numbers), list(numbers.values()))
+    [row] = holder.call("mark_scheduled_calls", *holder.fence, *calls, mark_no)
+    return {one: number for one, number in numbers.items() if one not in row["left_out"]}
+
+
 def keep(holder, in_flight):
     holder.call("keep_scheduled_calls", *holder.fence, list(in_flight))
 
@@ -51,6 +58,47 @@ def test_call_in_flight_at_a_takeover_leaves_a_row_and_is_made_again(outbox, lea
     assert states(outbox, waiting) == []
     outbox.make_due()
     assert hand_out(heir, [called, waiting]) == {called: 2, waiting: 1}
+
+
+def test_call_that_was_read_ahead_is_marked_and_doubted_as_if_handed_out(outbox, leader):
+    [called] = outbox.enqueue(1)
+    [waiting] = outbox.enqueue(1)
+    assert mark(leader, {called: 1}) == {called: 1}
+    [row] = outbox.call("operator", "cancel_intent", called, "ann", "a test")
+    assert row["cancel_intent"] == "in_flight"
+    heir = successor(outbox, leader)
+    assert states(outbox, called) == [(1, "IN_DOUBT", "holder-1")]
+    assert states(outbox, waiting) == []
+    with refused("P7002"):
+        mark(leader, {waiting: 1})
+    outbox.make_due()
+    assert mark(heir, {called: 1, waiting: 1}) == {waiting: 1}
+    assert mark(heir, {called: 2, waiting: 1}) == {called: 2, waiting: 1}
+
+
+def test_what_changed_since_it_was_read_ahead_is_left_out_and_not_marked(outbox, leader):
+    ended, cancelled, retried, later, begun, careful, called = (
+        *outbox.enqueue(3),
+        *outbox.enqueue(1),
+        *outbox.enqueue(1, "careful"),
+        *outbox.enqueue(1, "careful"),
+        *outbox.enqueue(1),
+    )
+    hand_out(leader, [ended, retried])
+    leader.record([ended], "DISPATCHED")
+    leader.record([retried], "RETRYABLE", retry_after_seconds=0)
+    outbox.call("operator", "cancel_intent", cancelled, "ann", "a test")
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = now() + interval '1 hour'"
+        " WHERE intent_id = %s",
+        [later],
+    )
+    assert leader.begin([begun]) == ["begun"]
+    asked = [ended, cancelled, retried, later, begun, careful, called]
+    assert mark(leader, dict.fromkeys(asked, 1)) == {called: 1}
+    successor(outbox, leader)
+    doubted = {one for one in asked if states(outbox, one)[-1:] == [(1, "IN_DOUBT", "holder-1")]}
+    assert doubted == {begun, called}
 
 
 def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
@@ -209,6 +257,12 @@ def test_intervention_waits_until_no_leader_can_be_calling(outbox, leader):
 
 
 HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, 1)"
+# The same of what was read ahead.
+MARK = (
+    "SELECT asked.intent_id FROM leasehold.mark_scheduled_calls(%s, %s, %s, %s, '{1}', 1) AS marked"
+    " CROSS JOIN unnest(%s::uuid[]) AS asked (intent_id)"
+    " WHERE asked.intent_id <> ALL (marked.left_out)"
+)
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
 
 
@@ -221,21 +275,28 @@ def meeting(request, outbox, leader, database):
     return intent_id, database.session("executor"), database.session("operator")
 
 
-def test_cancellation_waits_for_the_handing_out_of_the_call(leader, meeting):
+@pytest.fixture(params=["handed out", "marked"])
+def handing(request, leader, meeting):
+    """Either way to a call, with its arguments."""
+    fence = [*leader.fence, [meeting[0]]]
+    return (HAND_OUT, fence) if request.param == "handed out" else (MARK, [*fence, [meeting[0]]])
+
+
+def test_cancellation_waits_for_the_handing_out_of_the_call(meeting, handing):
     intent_id, executor, operator = meeting
     executor.run("BEGIN")
-    assert executor.run(HAND_OUT, [*leader.fence, [intent_id]]) == [{"intent_id": intent_id}]
+    assert executor.run(*handing) == [{"intent_id": intent_id}]
     cancelling = operator.start(CANCEL, [intent_id])
     cancelling.assert_blocked()
     executor.run("COMMIT")
     assert cancelling.result() == [{"verdict": "in_flight"}]
 
 
-def test_call_is_not_handed_out_once_its_cancellation_has_begun(leader, meeting):
+def test_call_is_not_handed_out_once_its_cancellation_has_begun(meeting, handing):
     intent_id, executor, operator = meeting
     operator.run("BEGIN")
     assert operator.run(CANCEL, [intent_id]) == [{"verdict": "cancelled"}]
-    handing_out = executor.start(HAND_OUT, [*leader.fence, [intent_id]])
+    handing_out = executor.start(*handing)
     handing_out.assert_blocked()
     operator.run("COMMIT")
     assert handing_out.result() == []

@@ -290,6 +290,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.begin_leased_attempts(old, [IntentId(uuid4())]),
         store.record_attempts(old, []),
         store.refresh_due_window("a", [old], ["bank"], 10),
+        store.mark_scheduled_calls(old, [], 1),
         store.refresh_schedule("a", [old], None, 10),
     ):
         with pytest.raises(LeaseLost) as raised:
@@ -342,6 +343,79 @@ async def test_calls_under_a_lease_stay_marked_for_as_long_as_they_are_in_flight
         assert verdict == "in_flight"
     await store.keep_scheduled_calls(lease, [second])
     assert await stores.operator.cancel_intent(first, "ann", "a test") == "cancelled"
+
+
+async def test_content_that_comes_with_the_window_is_what_is_handed_out(stores):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    for number in range(3):
+        await stores.ingest.enqueue_intent(
+            NewIntent(
+                target="bank",
+                payload={"number": number},
+                deadline_seconds=60,
+                trace_context="00-1-2-01",
+            )
+        )
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    [tried, _, _] = await store.refresh_due_window("a", [lease], ["bank"], 10)
+    await store.record_attempts(
+        lease, [Result(intent_id=tried.intent_id, outcome=Retryable(retry_after_seconds=0))]
+    )
+    window = await store.refresh_due_window("a", [lease], ["bank"], 10, 1000)
+    marked = await store.mark_scheduled_calls(lease, [one.content for one in window], 1)
+    assert marked.left_out == []
+    at_hand = {one.intent_id: one.content.handed_out(marked.marked_at) for one in window}
+    handed_out = await store.hand_out_scheduled(lease, list(at_hand), 2)
+    assert len(handed_out) == 3
+    for one in handed_out:
+        ours = at_hand[one.intent_id]
+        assert ours.payload.value() == one.payload.value()
+        same = {"claimed_at": one.claimed_at, "payload": one.payload}
+        same |= {"first_tried_at": one.first_tried_at} if one.attempt_no == 1 else {}
+        assert ours._replace(**same) == one
+        assert ours.due_at < ours.claimed_at <= one.claimed_at
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "payload", "content_bytes"),
+    [
+        ("lookup", "small", 1000),
+        ("keyed", "".join(map(str, range(500))), 1000),
+        ("keyed", "x" * 50_000, 1000),  # a few bytes, as it is stored
+        ("keyed", "small", 0),
+    ],
+)
+async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_along(
+    stores, guarantee, payload, content_bytes
+):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": guarantee, "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=payload))
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    [row] = await store.refresh_due_window("a", [lease], ["bank"], 10, content_bytes)
+    assert row.content is None
+
+
+async def test_window_is_read_on_from_where_it_ended(stores):
+    store = stores.executor
+    for target in ("bank", "post"):
+        terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+        await stores.operator.publish_contract(target, terms, "ann")
+        for priority in (0, 2, 2, 2):
+            await stores.ingest.enqueue_intent(
+                NewIntent(target=target, payload=1, priority=priority)
+            )
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    targets = ["bank", "post"]
+    whole = await store.refresh_due_window("a", [lease], targets, 10)
+    bank = [row for row in whole if (row.target, row.priority) == ("bank", 2)]
+    after = {"bank": {2: (bank[0].due_at, bank[0].intent_id)}}
+    found = await store.refresh_due_window("a", [lease], targets, 10, 0, after)
+    assert [row.intent_id for row in found] == [row.intent_id for row in bank[1:]]
+    assert len({row.horizon for row in whole}) == len({row.horizon for row in found}) == 1
 
 
 async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):

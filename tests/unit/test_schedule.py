@@ -168,6 +168,85 @@ def test_target_learnt_anew_keeps_nothing_of_what_it_had():
     assert numbers(schedule.take(0, ROOM, 10)) == [2, 3]
 
 
+def read(schedule, rows, limit):
+    """As an executor learns of a window."""
+    schedule.put_all(rows, 0)
+    schedule.was_read(rows, limit)
+
+
+def position(one):
+    return (one.due_at, one.intent_id)
+
+
+def test_target_is_read_on_from_its_last_row_when_half_a_page_is_left():
+    schedule = schedule_of(40)
+    rows = [row(number, due_seconds=number - 100) for number in range(schedule.page)]
+    read(schedule, rows, schedule.page)
+    assert (schedule.running_low(), schedule.partial()) == ({}, {"sms"})
+    schedule.take(0, ROOM, 5)
+    after = {"sms": {1: position(rows[-1])}}
+    assert (schedule.running_low(), schedule.lacking()) == (after, [])
+    schedule.reads_on("sms")
+    assert schedule.running_low() == {}
+    more = [row(number, due_seconds=number - 100) for number in range(10, 13)]
+    read(schedule, more, schedule.page)  # fewer than were asked for: that is all
+    assert (schedule.partial(), schedule.lacking(), len(schedule)) == (set(), [], 8)
+
+
+def test_only_the_priorities_of_which_there_is_more_are_read_on():
+    schedule = schedule_of(8)
+    rows = [*(row(number, priority=2) for number in range(2)), row(9, priority=3)]
+    read(schedule, rows, 2)
+    schedule.take(0, ROOM, 3)
+    assert schedule.running_low() == {"sms": {2: position(rows[1])}}
+
+
+def test_row_that_did_not_fit_while_the_rest_was_read_is_not_lost():
+    """It may come before where the reading ended, so that one from the beginning has to find it."""
+    schedule = schedule_of(4)
+    first = [row(0, due_seconds=-9)]
+    read(schedule, first, 1)
+    assert schedule.running_low() == {}  # a page of one is not half empty
+    schedule.take(0, ROOM, 1)
+    [after] = schedule.running_low().values()
+    assert after == {1: position(first[0])}
+    schedule.reads_on("sms")
+    for number in range(1, 6):
+        schedule.put(row(number, due_seconds=-1), 0)
+    read(schedule, [row(8, due_seconds=-8)], 1)
+    assert len(schedule) == 4
+    schedule.take(0, ROOM, 4)
+    assert (schedule.lacking(), schedule.running_low()) == (["sms"], {})
+
+
+def test_what_is_read_of_a_target_that_is_served_no_more_is_nothing_to_do():
+    schedule = schedule_of(40)
+    read(schedule, [row(number, target="gone") for number in range(10)], 10)
+    assert (len(schedule), schedule.partial()) == (0, set())
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(-3, 3), st.integers(0, 3)),
+    max_size=40,
+    unique_by=lambda one: one[0],
+)
+
+
+@given(st.lists(ROWS, max_size=4), st.integers(4, 60), st.integers(0, 20))
+def test_many_rows_are_learnt_as_they_are_one_by_one(readings, size_max, taken):
+    together, apart = schedule_of(size_max), schedule_of(size_max)
+    for reading in readings:
+        rows = [row(number, due, version, priority) for number, version, due, priority in reading]
+        rows.sort(key=lambda one: (one.priority, one.due_at, one.intent_id))
+        together.put_all(rows, 0)
+        # What is not due is learnt first where many are, which shows where not all of them fit.
+        for one in sorted(rows, key=lambda one: one.wait_seconds <= 0):
+            apart.put(one, 0)
+        assert numbers(together.take(0, ROOM, taken)) == numbers(apart.take(0, ROOM, taken))
+        assert numbers_in(together) == numbers_in(apart)
+    assert together.partial() == apart.partial()
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 8), st.integers(0, 20), st.integers(0, 5), st.integers(0, 3)),

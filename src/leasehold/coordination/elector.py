@@ -18,6 +18,7 @@ one to the other while it runs.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -85,8 +86,7 @@ class Term:
         self.lease = lease
         self.ended = asyncio.Event()
         self.why_closing: str | None = None
-        self._trust = trust
-        self._start = start or trust
+        self._believe(trust, start or trust)
 
     @property
     def is_closing(self) -> bool:
@@ -95,11 +95,11 @@ class Term:
 
     def is_over(self, now: float) -> bool:
         """Whether nothing may be done any more under the lease."""
-        return self.ended.is_set() or self._trust.is_over(now)
+        return now >= self._trusted_until
 
     def may_start(self, now: float) -> bool:
         """Whether something new may be begun."""
-        return not self.is_closing and not self.is_over(now) and self._start.may_start(now)
+        return now < self._may_start_until
 
     def may_start_later(self, now: float) -> bool:
         """Whether the next renewal may allow what now is not allowed."""
@@ -107,20 +107,26 @@ class Term:
 
     def seconds_left(self, now: float) -> float:
         """For how long we may still believe in it."""
-        return 0.0 if self.ended.is_set() else self._trust.seconds_left(now)
+        return max(0.0, self._trusted_until - now)
 
     def renewed(self, expires_at: datetime, trust: TrustWindow, start: TrustWindow) -> None:
         """Believe in it for longer. Its epoch stays the one that was received at first."""
         self.lease = replace(self.lease, expires_at=expires_at)
-        self._trust = trust
-        self._start = start
+        self._believe(trust, start)
 
     def close(self, why: str) -> None:
         """Start nothing more under it. The first reason is the one that is told."""
+        self._may_start_until = -math.inf
         if self.why_closing is None:
             self.why_closing = why
 
     def end(self, why: str) -> None:
         """Stop believing in it."""
         self.close(why)
+        self._trusted_until = -math.inf
         self.ended.set()
+
+    def _believe(self, trust: TrustWindow, start: TrustWindow) -> None:
+        """Say it in two readings of the clock, which are looked at before each call."""
+        self._trusted_until = -math.inf if self.ended.is_set() else trust.ends_at
+        self._may_start_until = -math.inf if self.is_closing else min(start.ends_at, trust.ends_at)

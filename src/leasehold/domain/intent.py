@@ -162,6 +162,11 @@ class Claimed(NamedTuple):
     first_tried_at: datetime
     claimed_at: datetime
 
+    def handed_out(self, at: datetime) -> Claimed:
+        """Give what was read ahead as of when it is handed out, which is its first try or not."""
+        first_tried_at = at if self.attempt_no == 1 else self.first_tried_at
+        return self._make((*self[:-2], first_tried_at, at))
+
     @property
     def claim(self) -> Claim:
         """The claim of an item; what stands under a lease has none."""

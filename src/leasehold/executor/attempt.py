@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from leasehold.domain.errors import (
@@ -91,6 +92,7 @@ class Attempts:
         self._trouble = trouble
         self._faults = faults
         self._is_closed = False
+        self._call_seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._batches: set[asyncio.Task[None]] = set()
         self._unbegun: set[asyncio.Task[None]] = set()
 
@@ -260,7 +262,7 @@ class Attempts:
                 decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at
         if isinstance(step, Submit):
-            self._metrics.call(claimed.target, elapsed)
+            self._count_call(claimed.target, elapsed)
         if held.stage == "recording":
             self._metrics.late_result()  # it was given up meanwhile
             return
@@ -272,6 +274,17 @@ class Attempts:
             jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
             decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
         self._completion.complete(Finished(held, decided, elapsed, trace))
+
+    def _count_call(self, target: str, seconds: float) -> None:
+        """Tell the metrics at once of all calls that end together."""
+        if not self._call_seconds:
+            asyncio.get_running_loop().call_soon(self._count_calls)
+        self._call_seconds[target].append(seconds)
+
+    def _count_calls(self) -> None:
+        for target, seconds in self._call_seconds.items():
+            self._metrics.call(target, *seconds)
+        self._call_seconds.clear()
 
     async def _decided(
         self, held: Held, served: Served, step: Ask | Confirm | Finish | Hold, trace: Span

@@ -1,9 +1,11 @@
 """A leader's memory of what is to be done next: a map for what is known, heaps for the order.
 
 It is bounded, and each target has the same share of it, so that a flood for one leaves room for
-the others. Where more is pending than fits, the rest stays in the database and is read when there
-is room again: `lacking` names the targets to read. Rows may be put any number of times and in any
-order: the newest version of each counts, and the same version again changes nothing.
+the others. Where more is pending than fits, the rest stays in the database. While all that is not
+here comes after what was read, `running_low` says from where to read on, early enough to do so
+beside the work; `lacking` names the targets that must be read from the beginning. Rows may be put
+any number of times and in any order: the newest version of each counts, and the same version again
+changes nothing.
 
 Time is that of our monotonic clock. A row says in how long it is due by the database's clock, so
 our own wall clock does not matter, however wrong it is.
@@ -13,38 +15,46 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, KeysView, Mapping
+    from collections.abc import Collection, KeysView, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
-    from leasehold.store.answers import Scheduled
+    from leasehold.store.answers import Position, Scheduled
 
-    # Places in a heap; what stands first is done first. The number of its coming makes each place
-    # different from all others.
+    # What stands first is done first. The number of its coming makes each place different from all
+    # others.
     _Waiting = tuple[float, int, Scheduled]  # until when
     _Ready = tuple[int, datetime | None, int, Scheduled]  # its priority, and since when
     _Place = _Waiting | _Ready
 
+PRIORITIES = 4
 # A target of which less than this part of its share is left is read again.
 _LOW_WATER = 100
+_level = attrgetter("target", "priority")
 
 
 class _Queue:
-    """What one target has to do: what waits, by when it is due; what is due, by priority and time.
+    """What one target has to do: what waits, by when it is due, as a heap; what is due, by priority
+    and time, as a list in that order, from which many are taken at once.
 
     `known` says for all targets at which place each row stands. A place that it does not name is
-    of a row that is gone, or stands elsewhere; the heaps notice when they come to it.
+    of a row that is gone, or stands elsewhere; we notice when we come to it.
     """
 
-    def __init__(self, known: dict[int, _Place], *, is_partial: bool = True) -> None:
+    def __init__(self, known: dict[int, _Place], *, has_gaps: bool = True) -> None:
         self.waiting: list[_Waiting] = []
         self.ready: list[_Ready] = []
         self.size = 0
-        # More is in the database than here; and some of that goes before what is here.
-        self.is_partial = is_partial
+        # The priorities of which the database has more than was read, and how far that was.
+        self.read_to: dict[int, Position] = {}
+        # Something that is not here comes before something that was read; before what is here.
+        self.has_gaps = has_gaps
         self.is_displaced = False
         self._known = known
 
@@ -57,7 +67,13 @@ class _Queue:
 
     def be_ready(self, number: int, row: Scheduled) -> None:
         place = self._known[row.intent_id.int] = (row.priority, row.due_at, number, row)
-        heapq.heappush(self.ready, place)
+        insort(self.ready, place)
+
+    def be_ready_all(self, places: list[_Ready]) -> None:
+        self._known.update((place[-1].intent_id.int, place) for place in places)
+        self.ready += places
+        self.ready.sort()  # two runs that are in order, as a rule: one comparison for each
+        self.size += len(places)
 
     def is_behind(self, row: Scheduled, due_at: float) -> bool:
         """Whether something that is here would be done after a row."""
@@ -72,15 +88,27 @@ class _Queue:
                 self.be_ready(*place[1:])
 
     def first_ready(self) -> _Ready | None:
-        while self.ready and self.is_gone(self.ready[0]):
-            heapq.heappop(self.ready)
+        gone = next(
+            (count for count, place in enumerate(self.ready) if not self.is_gone(place)),
+            len(self.ready),
+        )
+        if gone:
+            del self.ready[:gone]
         return self.ready[0] if self.ready else None
+
+    def take(self, most: int) -> list[Scheduled]:
+        """Take the first so many places, and give the rows that are still there."""
+        places, self.ready[:most] = self.ready[:most], []
+        rows = [place[-1] for place in places if not self.is_gone(place)]
+        for row in rows:
+            del self._known[row.intent_id.int]
+        self.size -= len(rows)
+        return rows
 
     def forget_gone(self) -> None:
         self.waiting = [place for place in self.waiting if not self.is_gone(place)]
         self.ready = [place for place in self.ready if not self.is_gone(place)]
         heapq.heapify(self.waiting)
-        heapq.heapify(self.ready)
 
     def next_at(self) -> float | None:
         while self.waiting and self.is_gone(self.waiting[0]):
@@ -120,17 +148,30 @@ class Schedule:
         self.share = max(1, self.size_max // max(1, len(self._queues)))
 
     def lacking(self) -> list[str]:
-        """Name the targets of which more should be read from the database."""
+        """Name the targets that should be read from the beginning."""
         low = self.share // _LOW_WATER
         return [
             target
             for target, queue in self._queues.items()
-            if queue.is_displaced or (queue.is_partial and queue.size <= low)
+            if queue.is_displaced or (queue.has_gaps and queue.size <= low)
         ]
+
+    @property
+    def page(self) -> int:
+        """How many rows to read of each target and priority."""
+        return max(1, self.share // PRIORITIES)
+
+    def running_low(self) -> dict[str, dict[int, Position]]:
+        """Say for the targets of which little is left which priorities to read on, from where."""
+        return {
+            target: dict(queue.read_to)
+            for target, queue in self._queues.items()
+            if queue.read_to and not queue.has_gaps and queue.size <= self.page // 2
+        }
 
     def partial(self) -> set[str]:
         """Name the targets of which the database has more than is here."""
-        return {target for target, queue in self._queues.items() if queue.is_partial}
+        return {target for target, queue in self._queues.items() if queue.has_gaps or queue.read_to}
 
     def forget(self, target: str) -> None:
         """Forget what a target has to do, to learn it anew: nothing of it is missing then."""
@@ -138,11 +179,23 @@ class Schedule:
         for place in itertools.chain(queue.waiting, queue.ready):
             if not queue.is_gone(place):
                 del self._known[place[-1].intent_id.int]
-        self._queues[target] = _Queue(self._known, is_partial=False)
+        self._queues[target] = _Queue(self._known, has_gaps=False)
 
-    def leave_out(self, target: str) -> None:
-        """Know that the database has more of a target than was read."""
-        self._queues[target].is_partial = True
+    def was_read(self, rows: Sequence[Scheduled], limit: int) -> None:
+        """Know from where to read on the targets and priorities that had as many as were asked for,
+        or more. Their last row is the furthest; were it not, some would be read twice.
+        """
+        if len(rows) < limit:
+            return
+        for level, count in Counter(map(_level, rows)).items():
+            last = next(row for row in reversed(rows) if _level(row) == level)
+            queue = self._queues.get(last.target)
+            if count >= limit and queue is not None and last.due_at is not None:
+                queue.read_to[last.priority] = (last.due_at, last.intent_id)
+
+    def reads_on(self, target: str) -> None:
+        """Know that the rest of a target is being read: `was_read` says what is left of it."""
+        self._queues[target].read_to.clear()
 
     def put(self, row: Scheduled, received_at: float) -> None:
         """Learn of a row. What is held, or begun already, is not to be done."""
@@ -155,6 +208,27 @@ class Schedule:
             return
         # Counted from when the answer was here: late by the way it took, but never early.
         self._add(row, received_at + max(0.0, row.wait_seconds), is_due=row.wait_seconds <= 0)
+
+    def put_all(self, rows: Sequence[Scheduled], received_at: float) -> None:
+        """Learn of many rows: of those that are new and due at one go."""
+        places: defaultdict[str, list[_Ready]] = defaultdict(list)
+        for row in rows:
+            if (
+                row.wait_seconds is not None
+                and row.wait_seconds <= 0
+                and row.begun_at is None
+                and row.intent_id.int not in self._known
+            ):
+                places[row.target].append((row.priority, row.due_at, next(self._coming), row))
+            else:
+                self.put(row, received_at)
+        for target, due in places.items():
+            queue = self._queues.get(target)
+            if queue is not None:
+                room = max(0, self.share - queue.size)
+                queue.be_ready_all(due[:room])
+                for place in due[room:]:
+                    self.put(place[-1], received_at)
 
     def put_off(self, row: Scheduled, until: float) -> None:
         """Do it later than it says."""
@@ -195,10 +269,10 @@ class Schedule:
         while len(taken) < most and (first := queue.first_ready()) is not None:
             if taken and until is not None and first > until:
                 break
-            row = heapq.heappop(queue.ready)[-1]
-            del self._known[row.intent_id.int]
-            taken.append(row)
-        queue.size -= len(taken)
+            at_once = most - len(taken)
+            if until is not None:
+                at_once = min(at_once, max(1, bisect_right(queue.ready, until)))
+            taken += queue.take(at_once)
         return taken
 
     def ready_targets(self) -> list[str]:
@@ -215,7 +289,7 @@ class Schedule:
         if queue is None:
             return  # nobody serves it here; should somebody, it is read from the database
         if queue.size >= self.share:
-            queue.is_partial = True
+            queue.has_gaps = True
             queue.is_displaced |= queue.is_behind(row, due_at)
             return
         queue.size += 1

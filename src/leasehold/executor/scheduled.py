@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
-from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,6 +24,7 @@ from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_ga
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.marks import Marks
 from leasehold.executor.schedule import Schedule
+from leasehold.executor.window import Window
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from leasehold.executor.attempt import Attempts
     from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Targets
+    from leasehold.executor.window import Read
     from leasehold.observe.metrics import Metrics
     from leasehold.store.answers import Scheduled
     from leasehold.store.protocol import ExecutorStore
@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     Cursor = tuple[datetime, IntentId]
 
 # Rows that are held in memory; each priority of a target has a quarter of the target's share.
-SIZE_MAX = 40_000
-_PRIORITIES = 4
-LIMIT_MAX = 10_000  # of one reading; the database refuses more
+SIZE_MAX = 20_000
 # Changes are read in pages; after so many, work goes on before the next.
 PAGE = 1_000
 PAGES_PER_STEP = 5
@@ -60,7 +58,6 @@ HELD_BACK_SECONDS = 0.05
 _FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 _AT_ONCE = (None, 0.0)
-_LEVEL = attrgetter("target", "priority")  # of each, so many are read
 
 _LOG = get_logger(__name__)
 
@@ -94,6 +91,7 @@ class ScheduledExecutor:
         self._trouble = trouble
         self._faults = faults
         self._schedule = Schedule(SIZE_MAX)
+        self._window = Window(store, term, self._schedule, claims.clock, self.wake.set)
         self._is_built = False
         self._cursor: Cursor | None = None
         self._pass: tuple[Cursor, datetime] | None = None  # where a reading of changes has come to
@@ -173,10 +171,14 @@ class ScheduledExecutor:
 
     async def _look_anew_if_needed(self) -> None:
         """Every now and then; when what we have runs out; when something urgent was left out."""
+        if self._window.is_read_ahead:
+            await self._learn_what_was_read_ahead()
         if self._claims.clock() >= self._reconcile_at:
             await self._reconcile()
         elif lacking := self._schedule.lacking():
             await self._read_window(lacking)
+        else:
+            self._window.read_ahead()
 
     async def _build(self) -> None:
         rows = await self._read_window(self._targets.of_group(self._term.lease.name))
@@ -189,23 +191,21 @@ class ScheduledExecutor:
         self._is_built = True
         _LOG.info("schedule_built", lease_name=self._term.lease.name, size=len(self._schedule))
 
-    async def _read_window(self, targets: Sequence[str]) -> list[Scheduled]:
-        """Read what is to be done next by the index of due times, in place of what we had."""
+    async def _read_window(self, targets: Sequence[str]) -> Sequence[Scheduled]:
+        """Read what is to be done next, in place of what we had."""
+        await self._learn_what_was_read_ahead()
         if not targets:
             return []
-        lease = self._term.lease
-        # What is in flight is found too, and must not hide what comes after it.
-        limit = min(LIMIT_MAX, max(1, self._schedule.share // _PRIORITIES) + len(self._taken))
-        rows = await self._store.refresh_due_window(lease.holder_id, [lease], targets, limit)
-        received_at = self._claims.clock()
+        read = await self._window.read(targets, len(self._taken))
         for target in targets:
             self._schedule.forget(target)
-        for row in rows:
-            self._learn(row, received_at)
-        for (target, _), count in Counter(map(_LEVEL, rows)).items():
-            if count >= limit:
-                self._schedule.leave_out(target)
-        return rows
+        self._learn_all(read)
+        return read.rows
+
+    async def _learn_what_was_read_ahead(self) -> None:
+        read = await self._window.ahead()
+        if read is not None:
+            self._learn_all(read)
 
     async def _refresh(self) -> None:
         """Read the changes after the cursor, some pages at a time."""
@@ -236,6 +236,7 @@ class ScheduledExecutor:
     async def _reconcile(self) -> None:
         """Look at everything anew, and count what a cursor that works would have shown us."""
         self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        await self._learn_what_was_read_ahead()  # or what it brings would count as missed
         before, partial = self._known(), self._schedule.partial()
         self._lost_sight_of.clear()
         cursor = self._cursor
@@ -260,6 +261,19 @@ class ScheduledExecutor:
 
     def _known(self) -> set[int]:
         return {*self._schedule.numbers(), *self._taken, *self._lost_sight_of}
+
+    def _learn_all(self, read: Read) -> None:
+        """Learn of a window, most of which is new to us."""
+        numbers = {row.intent_id.int for row in read.rows}
+        not_new = numbers & (self._taken.keys() | self._not_before.keys())
+        rows = read.rows
+        if not_new:
+            rows = [row for row in rows if row.intent_id.int not in not_new]
+            for row in read.rows:
+                if row.intent_id.int in not_new:
+                    self._learn(row, read.received_at)
+        self._schedule.put_all(rows, read.received_at)
+        self._schedule.was_read(read.rows, read.limit)
 
     def _learn(self, row: Scheduled, received_at: float) -> None:
         number = row.intent_id.int
@@ -300,11 +314,7 @@ class ScheduledExecutor:
         for row in rows:
             self._taken[row.intent_id.int] = row
         try:
-            found = await self._store.hand_out_scheduled(
-                self._term.lease,
-                [row.intent_id for row in rows],
-                self._marks.begin(row.intent_id.int for row in rows),
-            )
+            found = await self._handed_out(rows)
         except BaseException:
             for row in rows:
                 self._taken.pop(row.intent_id.int, None)
@@ -315,6 +325,24 @@ class ScheduledExecutor:
         self.attempts.start(self._claims.take(found, self._term, lease_seconds, now))
         self._count(found)
         return len(rows) == free
+
+    async def _handed_out(self, rows: Sequence[Scheduled]) -> list[Claimed]:
+        """Have their calls marked; get the content of those that did not bring it along."""
+        lease = self._term.lease
+        found: list[Claimed] = []
+        content = [row.content for row in rows if row.content is not None]
+        if content:
+            mark_no = self._marks.begin(one.intent_id.int for one in content)
+            marked = await self._store.mark_scheduled_calls(lease, content, mark_no)
+            found = [one.handed_out(marked.marked_at) for one in content]
+            if marked.left_out:
+                left_out = set(marked.left_out)
+                found = [one for one in found if one.intent_id not in left_out]
+        others = [row.intent_id for row in rows if row.content is None]
+        if others:
+            mark_no = self._marks.begin(one.int for one in others)
+            found += await self._store.hand_out_scheduled(lease, others, mark_no)
+        return found
 
     def _count(self, found: Sequence[Claimed]) -> None:
         for target, seconds in queue_delays(found).items():

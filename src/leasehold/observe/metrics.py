@@ -136,9 +136,9 @@ class Metrics:
         """Time from due to claimed; of each of a batch."""
         self._queue_delay.observe(seconds, self._worker_id, self._targets.bounded(target))
 
-    def call(self, target: str, seconds: float) -> None:
-        """Time one call to the gateway."""
-        self._call.observe((seconds,), self._worker_id, self._targets.bounded(target))
+    def call(self, target: str, *seconds: float) -> None:
+        """Time calls to the gateway; each of those that ended together."""
+        self._call.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def time_to_terminal(self, target: str, *seconds: float) -> None:
         """Time from accepted into the database to finished; of each of a batch."""

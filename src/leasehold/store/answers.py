@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from leasehold.domain.contract import Contract, Scope
@@ -15,7 +15,7 @@ from leasehold.domain.intent import IntentId
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from leasehold.domain.intent import AttemptState, JsonDocument, Status
+    from leasehold.domain.intent import AttemptState, Claimed, JsonDocument, Status
     from leasehold.domain.lease import Lease, LeaseToken
     from leasehold.domain.verdict import (
         BeginVerdict,
@@ -153,7 +153,8 @@ class Scheduled(NamedTuple):
 
     `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
     `wait_seconds` says in how long it was due when it was read, by the database's clock: nobody has
-    to compare `due_at` with a clock of its own.
+    to compare `due_at` with a clock of its own. `content` is what its call needs, as of when it was
+    due, where that came along.
     """
 
     intent_id: IntentId
@@ -164,6 +165,18 @@ class Scheduled(NamedTuple):
     last_modified_at: datetime
     horizon: datetime
     wait_seconds: float | None
+    content: Claimed | None = None
+
+
+# How far a target and priority were read in the order of their due times.
+Position: TypeAlias = "tuple[datetime, IntentId]"
+
+
+class Marked(NamedTuple):
+    """When calls were marked as in flight, and which of them were not, and are not to be made."""
+
+    marked_at: datetime
+    left_out: list[IntentId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,9 +176,26 @@ class ExecutorStore(ContractStore, Protocol):
         ...
 
     async def refresh_due_window(
-        self, holder_id: str, leases: Sequence[Lease], targets: Sequence[str], limit: int
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        targets: Sequence[str],
+        limit: int,
+        content_bytes: int = 0,
+        after: Mapping[str, Mapping[int, answers.Position]] | None = None,
     ) -> list[answers.Scheduled]:
-        """Read what is to be done next: so many of each target and priority, or of each stream."""
+        """Read what is to be done next: so many of each target and priority, or of each stream;
+        with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
+        `after` reads on, of the priorities that it names for each target.
+        """
+        ...
+
+    async def mark_scheduled_calls(
+        self, lease: Lease, content: Sequence[intent.Claimed], mark_no: int
+    ) -> answers.Marked:
+        """Mark calls as in flight whose content came with the window, in the place of those that
+        `mark_no` marked before.
+        """
         ...
 
     async def hand_out_scheduled(

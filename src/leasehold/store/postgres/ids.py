@@ -1,4 +1,4 @@
-"""Arrays of ids on their way to the server.
+"""Arrays of ids and of small numbers on their way to the server.
 
 A leader names what it takes with each batch, and reading an id from text costs the server as much
 as finding its row. So they travel in binary, in the format of arrays of PostgreSQL.
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 _UUID_OID = 2950
 _UUID_ARRAY_OID = 2951
+_INTEGER_OID = 23
+_INTEGER_ARRAY_OID = 1007
 # Dimensions, whether there are NULLs, the type; then the length of the dimension and its start.
 _HEADER = struct.Struct("!iiIii")
 _SIZE = struct.pack("!i", 16)
+_INTEGER_SIZE = struct.pack("!i", 4)
 
 
 class Ids:
@@ -32,6 +35,15 @@ class Ids:
 
     def __init__(self, ids: Sequence[UUID]) -> None:
         self.ids = ids
+
+
+class Integers:
+    """An array of numbers of 32 bits as an argument."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
 
 
 class _TextIds(Dumper):
@@ -53,7 +65,25 @@ class _BinaryIds(Dumper):
         return header + b"".join([_SIZE + one.int.to_bytes(16, "big") for one in obj.ids])
 
 
+class _TextIntegers(Dumper):
+    oid = _INTEGER_ARRAY_OID
+
+    def dump(self, obj: Integers) -> bytes:
+        return f"{{{','.join(map(str, obj.numbers))}}}".encode()
+
+
+class _BinaryIntegers(Dumper):
+    format = Format.BINARY
+    oid = _INTEGER_ARRAY_OID
+
+    def dump(self, obj: Integers) -> bytes:
+        header = _HEADER.pack(1, 0, _INTEGER_OID, len(obj.numbers), 1)
+        return header + b"".join([_INTEGER_SIZE + one.to_bytes(4, "big") for one in obj.numbers])
+
+
 def register_ids(connection: AsyncConnection[Any]) -> None:
-    """Let a connection take Ids; of two formats the one registered last is preferred."""
+    """Let a connection take both; of two formats the one registered last is preferred."""
     connection.adapters.register_dumper(Ids, _TextIds)
     connection.adapters.register_dumper(Ids, _BinaryIds)
+    connection.adapters.register_dumper(Integers, _TextIntegers)
+    connection.adapters.register_dumper(Integers, _BinaryIntegers)

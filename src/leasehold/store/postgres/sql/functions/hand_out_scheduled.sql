@@ -28,8 +28,7 @@ BEGIN
   WITH handed_out AS MATERIALIZED (
     SELECT p.intent_id, p.last_state, p.target, p.contract_version, p.attempt_count + 1 AS attempt_no, p.reference,
            p.priority, p.stream, p.due_at, p.deadline_at, p.first_tried_at,
-           c.guarantee IN ('keyed', 'fenced') AND c.key_window_seconds IS NULL
-             AND coalesce(p.last_state <> 'SUBMITTED', true) AS is_marked_here
+           leasehold.is_marked_call(c.guarantee, c.key_window_seconds, p.last_state) AS is_marked_here
       FROM leasehold.outbox_pending p
       JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
      WHERE p.intent_id = ANY (p_intent_ids) AND p.lease_name = p_lease_name
