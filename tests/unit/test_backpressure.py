@@ -103,3 +103,14 @@ def test_slow_rate_lets_one_go_at_a_time(clock):
 def test_claim_shrinks_when_its_calls_would_outlive_the_lease(room, slots, latency_seconds, size):
     made = claim_size(room, slots=slots, latency_seconds=latency_seconds, lease_seconds=30)
     assert made == size
+
+
+def test_what_begins_within_a_moment_is_got_ready_and_nothing_that_has_to_wait(gate, clock):
+    """As calls last now: as many again at most, and fewer the longer they last."""
+    lasting = (0.0, 0.0001, 0.05, 0.1, 0.3)
+    assert [gate.ahead(seconds) for seconds in lasting] == [0, 5, 5, 2, 0]
+    assert Gate(5, 100.0, clock).ahead(0.001) == 0  # the rate decides who begins when
+    gate.breaker.saw(FULL)
+    assert gate.ahead(0.001) == 0
+    clock.now = gate.seconds_until_room()
+    assert (gate.breaker.state, gate.ahead(0.001)) == ("half_open", 0)

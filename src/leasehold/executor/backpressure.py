@@ -24,6 +24,8 @@ PAUSE_SECONDS_MAX = 60.0
 RETRY_AFTER_SECONDS_MAX = 300.0
 # How long slots are waited for, one by one as they come free.
 GATHER_SECONDS = 0.003
+# What will begin within this time may be got ready together with what begins now.
+AHEAD_SECONDS = 0.05
 # A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
 BURST_SECONDS = 0.1
 
@@ -152,6 +154,15 @@ class Gate:
         room = (1 if state == "half_open" else self.concurrency) - in_flight
         tokens = self.bucket.available()
         return max(0, room if tokens is None else min(room, tokens))
+
+    def ahead(self, latency_seconds: float) -> int:
+        """How many more calls will begin within a moment, where calls last for so long; none where
+        that is not known yet, or a rate or a probe decides when the next one begins.
+        """
+        is_free = self.breaker.state == "closed" and self.bucket.available() is None
+        if not is_free or latency_seconds <= 0:
+            return 0
+        return int(self.concurrency * min(1.0, AHEAD_SECONDS / latency_seconds))
 
     def seconds_until_room(self) -> float:
         """How long until time alone could make room; 0: something else has to happen first."""

@@ -22,7 +22,7 @@ from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.intent import IntentId, queue_delays
 from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
-from leasehold.executor.marks import Marks
+from leasehold.executor.handing_out import HandingOut
 from leasehold.executor.schedule import Schedule
 from leasehold.executor.window import Window
 from leasehold.observe.logs import get_logger
@@ -53,6 +53,8 @@ PAGES_PER_STEP = 5
 RECONCILE_SECONDS = 60.0
 # How often it looks for calls that have lasted too long.
 ABORT_SECONDS = 0.25
+# How long a call that was marked may wait until it is made; longer than it should take by far.
+READY_SECONDS_MAX = 1.0
 # While a renewal is late and nothing may be begun.
 HELD_BACK_SECONDS = 0.05
 _FIRST_ID = IntentId(UUID(int=0))
@@ -107,7 +109,7 @@ class ScheduledExecutor:
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
-        self._marks = Marks()
+        self._handing_out = HandingOut(store, term)
         self._is_falsely_marked = False  # something that was put off, and so is not in flight
         claims.on_free(self.wake.set)
 
@@ -151,6 +153,7 @@ class ScheduledExecutor:
             await self._build()
         elif now >= self._refresh_at or self._is_hinted or self._pass is not None:
             await self._refresh()
+        self._give_back_what_waits(now)
         self._forget_finished()
         await self._look_anew_if_needed()
         if should_gather(self._claims, self._handed_out_at):
@@ -290,8 +293,8 @@ class ScheduledExecutor:
 
     def _forget_finished(self) -> None:
         now = self._claims.clock()
-        ended = self._claims.without(self._taken.keys())
-        self._marks.end(ended)
+        ended = self._claims.without(self._taken.keys()) - self._handing_out.numbers()
+        self._handing_out.end(ended)
         self._is_falsely_marked |= not ended.isdisjoint(self._not_before)
         for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
             del self._not_before[number]
@@ -307,42 +310,46 @@ class ScheduledExecutor:
         free = min(self._claims.free_slots, batch_max(self._claims.slots))
         if not free or self.attempts is None or not self._term.may_start(now):
             return False
-        rows = self._schedule.take(now, self._rooms(), free)
-        if not rows or self._term.is_over(now):
+        rooms = self._rooms()
+        found = self._handing_out.take(rooms, free)
+        if not found and not self._term.is_over(now):
+            await self._mark_due(now, rooms, free)
+            found = self._handing_out.take(rooms, free)
+        if not found:
             return False
+        lease_seconds = self._timings().cluster_lease_seconds
+        taken_at = self._handing_out.asked_at
+        self.attempts.start(self._claims.take(found, self._term, lease_seconds, taken_at))
+        self._count(found)
+        return len(found) == free or len(self._handing_out) > 0
+
+    async def _mark_due(self, now: float, rooms: dict[str, int], most: int) -> None:
+        """Get calls ready: as many as can begin now, and those that will within a moment."""
+        if not self._handing_out:  # else what is ready waits for a target of its own
+            latency_seconds = self.attempts.latency_seconds if self.attempts else 0.0
+            ahead = {one: self._targets.gate(one).ahead(latency_seconds) for one in rooms}
+            rooms = {target: room + ahead[target] for target, room in rooms.items()}
+            most += min(self._claims.slots, sum(ahead.values()))
+        rows = self._schedule.take(now, rooms, most)
+        if not rows:
+            return
         self._handed_out_at = now
         for row in rows:
             self._taken[row.intent_id.int] = row
         try:
-            found = await self._handed_out(rows)
+            found = await self._handing_out.mark(rows, now)
         except BaseException:
             for row in rows:
                 self._taken.pop(row.intent_id.int, None)
             raise
         if len(found) < len(rows):
-            self._look_for_the_others(rows, {one.intent_id.int for one in found})
-        lease_seconds = self._timings().cluster_lease_seconds
-        self.attempts.start(self._claims.take(found, self._term, lease_seconds, now))
-        self._count(found)
-        return len(rows) == free
+            self._look_for_the_others(rows, found)
 
-    async def _handed_out(self, rows: Sequence[Scheduled]) -> list[Claimed]:
-        """Have their calls marked; get the content of those that did not bring it along."""
-        lease = self._term.lease
-        found: list[Claimed] = []
-        content = [row.content for row in rows if row.content is not None]
-        if content:
-            mark_no = self._marks.begin(one.intent_id.int for one in content)
-            marked = await self._store.mark_scheduled_calls(lease, content, mark_no)
-            found = [one.handed_out(marked.marked_at) for one in content]
-            if marked.left_out:
-                left_out = set(marked.left_out)
-                found = [one for one in found if one.intent_id not in left_out]
-        others = [row.intent_id for row in rows if row.content is None]
-        if others:
-            mark_no = self._marks.begin(one.int for one in others)
-            found += await self._store.hand_out_scheduled(lease, others, mark_no)
-        return found
+    def _give_back_what_waits(self, now: float) -> None:
+        """Let go of the marks of what is ready and did not begin within a moment after all."""
+        if self._handing_out and now - self._handing_out.ready_since > READY_SECONDS_MAX:
+            for one in self._handing_out.take_all():
+                self.put_off(one.intent_id, 0.0)
 
     def _count(self, found: Sequence[Claimed]) -> None:
         for target, seconds in queue_delays(found).items():
@@ -353,7 +360,7 @@ class ScheduledExecutor:
     def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
         """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""
         others = {row.intent_id.int for row in rows} - found
-        self._marks.end(others)
+        self._handing_out.end(others)
         self._lost_sight_of |= others
         for number in others:
             self._taken.pop(number, None)
