@@ -42,6 +42,7 @@ CLIENT_GO_LEASE_SECONDS, CLIENT_GO_RETRY_SECONDS = 15.0, 2.0
 TARGET = "led"
 NOTES = "LEASEHOLD_BENCHMARK_NOTES"
 _PATIENCE_SECONDS = 60.0
+_ITEMS_PER_SLOT = 1_000  # that are drained at most: a few slots are not fast
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Amounts:
     runs: int = 20
     drained: int = 50_000
     rounds: int = 5
-    slots: tuple[int, ...] = (100, 3_000)
+    slots: tuple[int, ...] = (10, 100, 3_000)  # the default, and more
     backlog: int = 1_000_000
     followers: int = 20
     idle_seconds: float = 15.0
@@ -182,8 +183,10 @@ class ClusterBenchmark:
     def throughput(self) -> None:
         """What a leader saves are the claims, and those cost more, the fewer share one."""
         for slots in self.amounts.slots:
-            drain = f"drain of {self.amounts.drained:,} with {slots:,} slots"
-            one, leader = (statistics.median(found) for found in self.drained(slots).values())
+            items = min(self.amounts.drained, slots * _ITEMS_PER_SLOT)
+            drain = f"drain of {items:,} with {slots:,} slots"
+            found = self.drained(slots, items).values()
+            one, leader = map(statistics.median, found)
             self.add(f"{drain}: one competing worker", one, "items/s")
             self.add(
                 f"{drain}: one leader",
@@ -193,12 +196,12 @@ class ClusterBenchmark:
                 leader / one,
             )
 
-    def drained(self, slots: int) -> dict[str, list[float]]:
+    def drained(self, slots: int, items: int) -> dict[str, list[float]]:
         rates: dict[str, list[float]] = {"leasehold": [], "leasehold_cluster": []}
         os.environ[CONCURRENCY_NAME] = str(slots)
         for _ in range(self.amounts.rounds):
             for name, found in rates.items():
-                with filled_database(self.server, name, self.amounts.drained, 120) as database:
+                with filled_database(self.server, name, items, 120) as database:
                     told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)
                 found.append(told["items"] / told["seconds"])
         del os.environ[CONCURRENCY_NAME]

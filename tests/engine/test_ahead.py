@@ -38,7 +38,7 @@ async def test_call_that_is_ready_and_cannot_begin_is_given_back_and_holds_up_no
     waiting = next(iter(ledger - marked(engine)))
     [row] = engine.outbox.call("operator", "cancel_intent", waiting, "ann", "a test")
     assert row["cancel_intent"] == "cancelled"
-    assert set(engine.statuses(ledger - {waiting})) == {"pending"}
+    assert set(engine.statuses(list(ledger - {waiting}))) == {"pending"}
     engine.sandbox.dial(latency_ms=0)
     await engine.until_status([*ledger - {waiting}, book])
     assert all(engine.outbox.states(one) == ["DISPATCHED"] for one in ledger - {waiting})
