@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import LeaseToken
 
 IntentId = NewType("IntentId", UUID)
+PRIORITIES = 4  # 0 goes first
 
 
 class AttemptState(StrEnum):

@@ -20,6 +20,8 @@ from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from leasehold.domain.intent import PRIORITIES
+
 if TYPE_CHECKING:
     from collections.abc import Collection, KeysView, Mapping, Sequence
     from datetime import datetime
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     _Ready = tuple[int, datetime | None, int, Scheduled]  # its priority, and since when
     _Place = _Waiting | _Ready
 
-PRIORITIES = 4
 # A target of which less than this part of its share is left is read again.
 _LOW_WATER = 100
 _level = attrgetter("target", "priority")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from leasehold.domain.intent import Claimed, IntentId
+from leasehold.domain.intent import PRIORITIES, Claimed, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Marked, Recorded, Scheduled
 from leasehold.store.postgres.arguments import results_argument
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 # After anything that will ever be due.
 _END = (datetime.max.replace(tzinfo=UTC), IntentId(UUID(int=0)))
-PRIORITIES = 4
 _SCHEDULED = rows_of(Scheduled)
 # A held row's due_at, infinity, is read as NULL: Python does not have that moment.
 _SELECT_SCHEDULED: Final = (

@@ -221,3 +221,4 @@ class Connection(psycopg.AsyncConnection[Any]):
                 await self.cancel_safe(timeout=_CANCEL_SECONDS)
                 async with asyncio.timeout(_CANCEL_SECONDS):
                     await self._answer()
+        self._leave_loop()
