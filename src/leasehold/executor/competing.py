@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import ExecutorStore
 
 # After work was found, we look again soon; each time that there is none, after twice as long.
-POLL_SECONDS_MIN = 0.05
+POLL_SECONDS_MIN = 0.1
 _TARGETS_MAX = 1000
 
 

@@ -95,6 +95,7 @@ class Connection(psycopg.AsyncConnection[Any]):
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
         self.kept_until = 0.0
+        self.asked_count = 0
         self._statements: dict[str, _Statement] = {}
         self._prepared_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # where it is registered
@@ -105,6 +106,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         self, text: LiteralString, arguments: Sequence[object], row: RowFactory[Row]
     ) -> list[Row]:
         """Run a statement with `%s` for its arguments, and give its rows."""
+        self.asked_count += 1
         statement = self._statements.get(text)
         if statement is None:
             statement = _Statement(text, self)
