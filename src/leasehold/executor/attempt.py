@@ -94,7 +94,7 @@ class Attempts:
         self._is_closed = False
         self._call_seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._batches: set[asyncio.Task[None]] = set()
-        self._unbegun: set[asyncio.Task[None]] = set()
+        self._unbegun: dict[asyncio.Task[None], Sequence[Held]] = {}
 
     def start(self, batch: Sequence[Held]) -> None:
         """Begin work on fresh claims; returns at once."""
@@ -102,15 +102,18 @@ class Attempts:
             self._give_back(batch)
             return
         task = asyncio.create_task(self._start(batch))
-        for tasks in (self._batches, self._unbegun):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._batches.add(task)
+        self._unbegun[task] = batch
+        task.add_done_callback(self._is_over)
 
     def close(self) -> None:
         """Give back what nothing was called for yet, and start nothing any more."""
         self._is_closed = True
-        for task in self._unbegun:
+        unbegun, self._unbegun = self._unbegun, {}
+        for task, batch in unbegun.items():
+            # Here, for a task that is cancelled before it first ran never learns of it.
             task.cancel()
+            self._give_back([held for held in batch if held.stage == "claimed"])
 
     def abort(self, held: Held, reason: str = "aborted") -> None:
         """Give up on a call: say that nobody knows, while the lease still stands."""
@@ -125,21 +128,21 @@ class Attempts:
         if call is not None:
             self._claims.outlived(call)
 
+    def _is_over(self, task: asyncio.Task[None]) -> None:
+        self._batches.discard(task)
+        self._unbegun.pop(task, None)
+
     async def _start(self, batch: Sequence[Held]) -> None:
-        try:
-            await self._faults.reach(FaultPoint.AFTER_CLAIM)
-            planned = await self._plan(batch)
-            must_begin = [
-                one
-                for one in planned
-                if isinstance(one[2], Submit) and self._fence.must_begin(one[1].contract)
-            ]
-            if must_begin:
-                await self._faults.reach(FaultPoint.BEFORE_BEGIN)
-        except asyncio.CancelledError:
-            self._give_back([held for held in batch if held.stage == "claimed"])
-            raise
-        self._unbegun -= {asyncio.current_task()}
+        await self._faults.reach(FaultPoint.AFTER_CLAIM)
+        planned = await self._plan(batch)
+        must_begin = [
+            one
+            for one in planned
+            if isinstance(one[2], Submit) and self._fence.must_begin(one[1].contract)
+        ]
+        if must_begin:
+            await self._faults.reach(FaultPoint.BEFORE_BEGIN)
+        self._unbegun = {task: one for task, one in self._unbegun.items() if one is not batch}
         begun = await self._begin([held for held, _, _ in must_begin])
         not_begun = {id(held) for held, _, _ in must_begin} - begun
         create_task = asyncio.get_running_loop().create_task
