@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import psycopg
 import pytest
@@ -94,6 +95,25 @@ def test_arguments_and_answers_larger_than_the_network_takes_at_once(database, r
                 assert found == text
 
     run(asyncio.wait_for(scenario(), 60))
+
+
+def test_answer_that_has_come_is_read_at_once_though_it_is_many_buffers_of_libpq(database, run):
+    """A buffer at a time, each would wait for all that the event loop does in between."""
+    rows = "SELECT repeat('x', 100) FROM generate_series(1, 1500)"
+
+    async def scenario():
+        connection = await Woken.connect(database.url, autocommit=True)
+        for _ in range(2):
+            assert len(await ask(connection, rows)) == 1500
+        connection.count = 0
+        asking = asyncio.create_task(ask(connection, rows))
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # noqa: ASYNC251 (the event loop has other things to do meanwhile)
+        assert len(await asking) == 1500
+        assert connection.count <= 3
+        await connection.close()
+
+    run(asyncio.wait_for(scenario(), 30))
 
 
 def test_plan_of_before_a_migration_fails_once(database, run):

@@ -12,6 +12,7 @@ Cursors and everything else of psycopg work on such a connection too, between it
 from __future__ import annotations
 
 import asyncio
+import select
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # For the server to hear that nobody waits for an answer any more, and then to give it.
 _CANCEL_SECONDS = 5.0
+_READS_AT_ONCE = 64  # buffers of libpq, each of some ten thousand bytes
 _STALE_PLAN = "0A000"
 STATEMENTS_MAX = 100  # that are kept; ours are fewer
 
@@ -172,7 +174,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             while pgconn.is_busy():
                 await self._ready(again=waits > 0)
                 waits += 1
-                pgconn.consume_input()
+                self._read()
             result = pgconn.get_result()
             if result is None:
                 break
@@ -182,6 +184,22 @@ class Connection(psycopg.AsyncConnection[Any]):
                 raise psycopg.OperationalError("the server gave no answer")
             raise error_from_result(answer, encoding=self.info.encoding)
         return answer
+
+    def _read(self) -> None:
+        """Take what has come. libpq reads a buffer at a time, and a large answer would wait for the
+        event loop again for each: so some are read at once, as long as there is more.
+        """
+        self.pgconn.consume_input()
+        if not self.pgconn.is_busy():
+            return
+        come = select.poll()
+        come.register(self._fileno, select.POLLIN)
+        for _ in range(_READS_AT_ONCE):
+            if not come.poll(0):
+                return
+            self.pgconn.consume_input()
+            if not self.pgconn.is_busy():
+                return
 
     async def _ready(self, *, again: bool, is_writing: bool = False) -> None:
         """Wait until the network has something for us, or takes something from us."""
