@@ -45,6 +45,7 @@ BAD = {
     "bigint[]": [None, [None], [-1], [2**63 - 1], [1] * 10_001],
     "integer[]": [[None], [-1], [1] * 1001],
     "timestamp with time zone[]": [[None], ["-infinity"] * 3],
+    "double precision[]": [None, [None], [-1.0], [float("nan")], [float("inf")], [1.0, 1.0]],
 }
 VALID = {
     "p_accepted_before": "2020-01-01T00:00:00Z",
@@ -59,9 +60,12 @@ VALID = {
     "p_batch_size": 10,
     "p_before": ZERO_ID,
     "p_code": "code",
+    "p_codes": ["code"],
     "p_content_bytes": 1000,
     "p_delay_seconds": 1.0,
     "p_detail": "{}",
+    "p_details": ["detail"],
+    "p_elapsed_seconds": [0.5],
     "p_grace_seconds": 1.0,
     "p_holder_id": "holder-1",
     "p_idempotency_key": "key",
@@ -89,6 +93,7 @@ VALID = {
     "p_payload": "1",
     "p_reason": "reason",
     "p_reference": "reference",
+    "p_references": ["reference"],
     "p_results": "[]",
     "p_retry_after_seconds": 1.0,
     "p_role": "worker",
@@ -116,6 +121,7 @@ FINE = {
     "p_reason": WORDS,
     "p_code": WORDS,
     "p_reference": WORDS,
+    **{name: [[None]] for name in ("p_references", "p_codes", "p_details")},  # it said nothing
     "p_lock_key": [-1, 2**63 - 1],  # all that a hash can be
     "p_payload": [*ANY_JSON, f'"{LONG}"'],  # up to 1 MiB
 }

@@ -73,9 +73,13 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
         await store.begin_leased_attempts(lease, ids)
         later = Retryable(retry_after_seconds=60)
         recorded = await store.record_attempts(
-            lease, [Result(intent_id=one, outcome=later) for one in ids]
+            lease, [Result(intent_id=one, outcome=later) for one in ids[:2]]
         )
         assert {one.state for one in recorded} == {"RETRYABLE"}
+        accepted = [Result(one, Accepted(code="200"), None, 0.25) for one in ids[2:]]
+        assert await store.record_dispatched(lease, accepted) == []
+        left = await store.refresh_due_window("a", [lease], ["bank"], 10)
+        assert {one.intent_id for one in left} == set(ids[:2])
 
 
 async def test_limits_hold_for_each_call_and_for_nobody_else(pooler):

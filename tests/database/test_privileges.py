@@ -60,6 +60,7 @@ EXECUTION = (
     "mark_scheduled_calls",
     "read_former_terms",
     "record_attempts",
+    "record_dispatched",
     "record_leader_heartbeat",
     "refresh_due_window",
     "refresh_schedule",

@@ -66,6 +66,11 @@ CHANGED = {
         r"OR call\.intent_id IS NOT NULL",
         "",
     ),
+    "a call that was not begun is recorded as dispatched": (
+        "record_dispatched",
+        r"NOT leasehold\.is_unbegun_call\(.*?\) AS is_plain",
+        "true AS is_plain",
+    ),
     "a stream is begun out of order": (
         "begin_leased_attempts",
         r"earlier\.stream_seq < p\.stream_seq",

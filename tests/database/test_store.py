@@ -27,6 +27,7 @@ from leasehold.domain.verdict import (
     RenewVerdict,
     ResolveVerdict,
 )
+from leasehold.store.answers import handed_out as handed_out_at
 
 pytestmark = pytest.mark.one_server
 
@@ -289,6 +290,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.record_leader_heartbeat(old, {}),
         store.begin_leased_attempts(old, [IntentId(uuid4())]),
         store.record_attempts(old, []),
+        store.record_dispatched(old, []),
         store.refresh_due_window("a", [old], ["bank"], 10),
         store.mark_scheduled_calls(old, [], 1),
         store.refresh_schedule("a", [old], None, 10),
@@ -329,6 +331,28 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     assert (attempt.lease_name, attempt.lease_epoch) == ("leader", 1)
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(stores, is_told):
+    store = stores.executor
+    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    ids = await enqueue(stores, "bank", 3)
+    missing = IntentId(uuid4())
+    lease = (await store.acquire_lease("leader", "a", 30)).lease
+    said = Accepted(reference="r-1", code="201", detail="well\nreceived") if is_told else Accepted()
+    outcomes = {ids[0]: said, ids[1]: Accepted(), missing: Accepted(), ids[2]: said}
+    results = [Result(one, outcome, None, 0.5) for one, outcome in outcomes.items()]
+    [other] = await store.record_dispatched(lease, results)
+    assert (other.intent_id, other.verdict) == (missing, RecordVerdict.NOT_FOUND)
+    for one in ids:
+        [row] = await stores.readonly.read_ledger([one])
+        outcome = outcomes[one]
+        assert (row.state, row.lease_epoch, row.attempt_no) == (AttemptState.DISPATCHED, 1, 1)
+        expected = (outcome.reference, outcome.code, outcome.detail)
+        assert (row.reference, row.code, row.detail) == expected
+        assert row.finished_at - row.started_at == timedelta(seconds=0.5)
+
+
 async def test_calls_under_a_lease_stay_marked_for_as_long_as_they_are_in_flight(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
@@ -364,9 +388,10 @@ async def test_content_that_comes_with_the_window_is_what_is_handed_out(stores):
         lease, [Result(intent_id=tried.intent_id, outcome=Retryable(retry_after_seconds=0))]
     )
     window = await store.refresh_due_window("a", [lease], ["bank"], 10, 1000)
-    marked = await store.mark_scheduled_calls(lease, [one.content for one in window], 1)
+    assert all(row.has_content for row in window)
+    marked = await store.mark_scheduled_calls(lease, window, 1)
     assert marked.left_out == []
-    at_hand = {one.intent_id: one.content.handed_out(marked.marked_at) for one in window}
+    at_hand = {one.intent_id: one for one in handed_out_at(window, marked.marked_at)}
     handed_out = await store.hand_out_scheduled(lease, list(at_hand), 2)
     assert len(handed_out) == 3
     for one in handed_out:
@@ -396,7 +421,7 @@ async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_al
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=payload))
     lease = (await store.acquire_lease("leader", "a", 30)).lease
     [row] = await store.refresh_due_window("a", [lease], ["bank"], 10, content_bytes)
-    assert row.content is None
+    assert not row.has_content
 
 
 async def test_window_is_read_on_from_where_it_ended(stores):
@@ -415,7 +440,8 @@ async def test_window_is_read_on_from_where_it_ended(stores):
     after = {"bank": {2: (bank[0].due_at, bank[0].intent_id)}}
     found = await store.refresh_due_window("a", [lease], targets, 10, 0, after)
     assert [row.intent_id for row in found] == [row.intent_id for row in bank[1:]]
-    assert len({row.horizon for row in whole}) == len({row.horizon for row in found}) == 1
+    for rows in (whole, found):
+        assert [row.horizon is None for row in rows] == [False] + [True] * (len(rows) - 1)
 
 
 async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):

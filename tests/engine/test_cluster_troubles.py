@@ -24,10 +24,10 @@ TROUBLES = [
     ("record_leader_heartbeat", "P7002"),
     ("refresh_schedule", "58030"),
     ("begin_leased_attempts", "XX001"),
-    ("record_attempts", "42501"),
-    ("record_attempts", "42883"),
-    ("record_attempts", "22023"),
-    ("record_attempts", "XX001"),
+    ("record_dispatched", "42501"),
+    ("record_dispatched", "42883"),
+    ("record_dispatched", "22023"),
+    ("record_dispatched", "XX001"),
 ]
 
 
@@ -86,7 +86,7 @@ def is_done(engine, ids):
 async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     engine.publish("ledger", scope="cluster")
     leader = await leading(engine, **PATIENT)
-    may = "EXECUTE ON FUNCTION leasehold.record_attempts"
+    may = "EXECUTE ON FUNCTION leasehold.record_attempts, leasehold.record_dispatched"
     engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
     ids = engine.outbox.enqueue(60, "ledger")
     down = await leader.logged("leader_steps_down")

@@ -18,6 +18,7 @@ SQL_FILES = sorted(SQL.rglob("*.sql"))
 FUNCTIONS = sorted((SQL / "functions").glob("*.sql"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
+PROTOCOLS = ("protocol.py", "protocol_schedule.py", "lock_session.py")
 MODULE_LINES_MAX = 400
 SECURITY = "SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp"
 # Readers of the view call it with their own rights; it looks at nothing but its arguments.
@@ -94,7 +95,7 @@ OF_USERS = {"hold_lease"}
 
 @pytest.mark.parametrize("path", [one for one in GRANTED if one.stem not in OF_USERS], ids=name_of)
 def test_granted_function_has_a_method_of_its_name(path):
-    protocols = [PACKAGE / "store" / name for name in ("protocol.py", "lock_session.py")]
+    protocols = [PACKAGE / "store" / name for name in PROTOCOLS]
     assert any(f"async def {path.stem}(" in one.read_text() for one in protocols)
 
 

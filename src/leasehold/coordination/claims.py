@@ -96,7 +96,7 @@ class Claims:
         # By the number of the id: the hash of a UUID itself is made anew, in Python, on each look.
         self._held: dict[int, Held] = {}
         self._by_target: Counter[str] = Counter()
-        self._on_free: list[Callable[[], None]] = []
+        self._on_free: list[Callable[[Iterable[int]], None]] = []
         self._stuck: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -120,8 +120,8 @@ class Claims:
         """How many of a target's items we hold."""
         return self._by_target[target]
 
-    def on_free(self, told: Callable[[], None]) -> None:
-        """Have somebody told whenever a slot becomes free."""
+    def on_free(self, told: Callable[[Iterable[int]], None]) -> None:
+        """Have somebody told whenever slots become free, and by which intents, by their numbers."""
         self._on_free.append(told)
 
     def take(
@@ -142,14 +142,16 @@ class Claims:
 
     def let_go(self, gone: Iterable[Held]) -> None:
         """Give slots back: these were recorded, given back, or dropped."""
+        freed: list[int] = []
         for held in gone:
             # The same intent may be ours again under a newer claim.
             number = held.claimed.intent_id.int
             if self._held.get(number) is held:
                 del self._held[number]
                 self._by_target[held.claimed.target] -= 1
+                freed.append(number)
         for told in self._on_free:
-            told()
+            told(freed)
 
     def all(self) -> list[Held]:
         """Give all that is held now, lost or not."""

@@ -150,23 +150,18 @@ class Claimed(NamedTuple):
     attempt_no: int
     reference: str | None
     priority: int
+    stream: str | None
     submission_key: UUID
     payload: JsonDocument | None
     body: bytes | None
     content_type: str | None
     metadata: JsonDocument | None
     trace_context: str | None
-    stream: str | None
     created_at: datetime
     due_at: datetime
     deadline_at: datetime | None
     first_tried_at: datetime
     claimed_at: datetime
-
-    def handed_out(self, at: datetime) -> Claimed:
-        """Give what was read ahead as of when it is handed out, which is its first try or not."""
-        first_tried_at = at if self.attempt_no == 1 else self.first_tried_at
-        return self._make((*self[:-2], first_tried_at, at))
 
     @property
     def claim(self) -> Claim:

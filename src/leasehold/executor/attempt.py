@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from leasehold.domain.errors import (
     AccessDenied,
@@ -43,7 +43,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from leasehold.coordination.claims import Claims, Held
     from leasehold.domain.outcome import Outcome
@@ -135,23 +135,29 @@ class Attempts:
     async def _start(self, batch: Sequence[Held]) -> None:
         await self._faults.reach(FaultPoint.AFTER_CLAIM)
         planned = await self._plan(batch)
-        must_begin = [
-            one
-            for one in planned
-            if isinstance(one[2], Submit) and self._fence.must_begin(one[1].contract)
-        ]
+        must_begin = self._to_be_begun(planned)
         if must_begin:
             await self._faults.reach(FaultPoint.BEFORE_BEGIN)
         self._unbegun = {task: one for task, one in self._unbegun.items() if one is not batch}
-        begun = await self._begin([held for held, _, _ in must_begin])
-        not_begun = {id(held) for held, _, _ in must_begin} - begun
+        begun = await self._begin(must_begin)
+        not_begun = {id(held) for held in must_begin} - begun
         create_task = asyncio.get_running_loop().create_task
         for held, served, step in planned:
             # Meanwhile it may have been given back, by a shutdown that could not wait.
-            if id(held) not in not_begun and held.stage == "claimed":
+            if held.stage == "claimed" and id(held) not in not_begun:
                 if id(held) in begun:
                     held.stage = "calling"
                 held.call = create_task(self._run(held, served, step))
+
+    def _to_be_begun(self, planned: Sequence[Planned]) -> list[Held]:
+        """Say for which of them "about to call" must be durable first."""
+        contracts = {served for _, served, _ in planned}  # few, so each is asked about once
+        begins = {one for one in contracts if self._fence.must_begin(one.contract)}
+        if not begins:
+            return []
+        return [
+            held for held, served, step in planned if served in begins and isinstance(step, Submit)
+        ]
 
     async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
         planned: list[Planned] = []
@@ -260,12 +266,15 @@ class Attempts:
         with span(f"leasehold {claimed.target}", parse_traceparent(claimed.trace_context)) as trace:
             began_at = self._claims.clock()
             if isinstance(step, Submit):
-                decided = await self._submit(held, served, trace)
+                call = served.gateway.submit(self._submission(held, trace))
+                decided = await (call if self._faults is NO_FAULTS else self._with_faults(call))
             else:
                 decided = await self._decided(held, served, step, trace)
             elapsed = self._claims.clock() - began_at
-        if isinstance(step, Submit):
+        if isinstance(step, Submit) and not isinstance(decided, AskAgain):
             self._count_call(claimed.target, elapsed)
+            self._tell_breaker(claimed.target, decided)
+            decided = after_calling(decided, claimed, served.contract)
         if held.stage == "recording":
             self._metrics.late_result()  # it was given up meanwhile
             return
@@ -301,15 +310,10 @@ class Attempts:
             case _:
                 assert_never(step)
 
-    async def _submit(self, held: Held, served: Served, trace: Span) -> Outcome:
-        call = served.gateway.submit(self._submission(held, trace))
-        if self._faults is NO_FAULTS:
-            outcome = await call
-        else:
-            outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
-            await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
-        self._tell_breaker(held.claimed.target, outcome)
-        return after_calling(outcome, held.claimed, served.contract)
+    async def _with_faults(self, call: Coroutine[Any, Any, Outcome]) -> Outcome:
+        outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
+        await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
+        return outcome
 
     def _tell_breaker(self, target: str, outcome: Outcome) -> None:
         breaker = self._targets.gate(target).breaker

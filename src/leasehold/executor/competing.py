@@ -18,7 +18,7 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from leasehold.coordination.claims import Claims
     from leasehold.domain.intent import Claimed
@@ -178,6 +178,7 @@ class CompetingExecutor:
         longest = max(self._look_at - now, POLL_SECONDS_MIN)
         return min([wait for wait in waits if wait > 0] + [longest])
 
-    def _slot_is_free(self) -> None:
+    def _slot_is_free(self, numbers: Iterable[int]) -> None:
+        del numbers
         if self._hungry:
             self.wake.set()

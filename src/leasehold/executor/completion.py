@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import Result
+from leasehold.domain.outcome import Accepted, Result
 from leasehold.domain.verdict import RecordVerdict
+from leasehold.executor.backpressure import batch_max
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.observe.logs import get_logger
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from leasehold.store.answers import Recorded
 
 BATCH_MAX = 1000
+APART_MIN = 100
 # Calls end one by one; those that end together are written together.
 LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)
@@ -50,6 +52,16 @@ class Finished:
     outcome: Outcome
     elapsed_seconds: float | None = None
     trace: Span | None = None
+
+
+def apart(batch: Sequence[Finished]) -> list[Sequence[Finished]]:
+    """Have what was accepted written by itself, where that is much: it is the cheapest to write,
+    but each writing costs as much as a few dozen results.
+    """
+    accepted = [one for one in batch if isinstance(one.outcome, Accepted)]
+    if len(accepted) == len(batch) or len(accepted) < APART_MIN:
+        return [batch] if batch else []
+    return [accepted, [one for one in batch if not isinstance(one.outcome, Accepted)]]
 
 
 class Completion:
@@ -75,6 +87,7 @@ class Completion:
         self._finished: list[Finished] = []
         self._returned: list[tuple[Held, float]] = []
         self._first_at = 0.0
+        self._writings = 0
 
     def complete(self, finished: Finished) -> None:
         """Hand in a result; its slot is free when the database has answered."""
@@ -94,15 +107,22 @@ class Completion:
         """Write what there is, unless more is about to come."""
         if self._returned:
             await self._release()
-        if not self._finished:
-            return _IDLE
+        if not self._finished or (self._writings and len(self._finished) < self._batch_size()):
+            return _IDLE  # whoever writes now looks for more afterwards
         waited = self._claims.clock() - self._first_at
         is_more_to_come = len(self._finished) < len(self._claims)
         if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
             return Pause(LINGER_SECONDS - waited)
         batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
-        await self._write(batch)
+        self._writings += 1
+        try:
+            await self._write(batch)
+        finally:
+            self._writings -= 1
         return AGAIN if self._finished or self._returned else _IDLE
+
+    def _batch_size(self) -> int:
+        return min(BATCH_MAX, batch_max(self._claims.slots))
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         now = self._claims.clock()
@@ -113,17 +133,21 @@ class Completion:
             else:
                 self._discard(one)
         try:
-            if trusted:
-                await self._record(trusted)
+            for part in apart(trusted):
+                await self._write_together(part)
+        finally:
+            self._claims.let_go(one.held for one in batch)
+
+    async def _write_together(self, batch: Sequence[Finished]) -> None:
+        try:
+            await self._record(batch)
         except LeaseLost as error:
-            for one in trusted:
+            for one in batch:
                 self._refused(one, RecordVerdict.LEASE_LOST)
             self._trouble(error)
         except Exception as error:
             self._trouble(error)
             raise
-        finally:
-            self._claims.let_go(one.held for one in batch)
 
     async def _record(self, batch: Sequence[Finished]) -> None:
         results = [
@@ -167,29 +191,39 @@ class Completion:
 
     def _report(self, batch: Sequence[Finished], recorded: Sequence[Recorded]) -> None:
         """Count and log what was written; what the answer does not tell of was dispatched."""
-        now = self._claims.clock()
         told = {answer.intent_id.int: answer for answer in recorded}
-        counts: Counter[tuple[str, AttemptState]] = Counter()
-        lives: defaultdict[str, list[float]] = defaultdict(list)
-        is_chatty = _is_chatty(logging.DEBUG)
-        for one in batch:
-            claimed = one.held.claimed
-            answer = told.get(claimed.intent_id.int)
-            state = _DISPATCHED if answer is None else self._state_told(one, answer)
-            if state is None:
-                continue
-            counts[claimed.target, state] += 1
-            if answer is None or state.is_terminal:
+        written: defaultdict[AttemptState, list[Finished]] = defaultdict(list)
+        if told:
+            for one in batch:
+                answer = told.get(one.held.claimed.intent_id.int)
+                state = _DISPATCHED if answer is None else self._state_told(one, answer)
+                if state is not None:
+                    written[state].append(one)
+        else:
+            written[_DISPATCHED] += batch
+        for state, finished in written.items():
+            self._count(state, finished)
+            if _is_chatty(logging.DEBUG):
+                for one in finished:
+                    answer = told.get(one.held.claimed.intent_id.int)
+                    why = answer.reason if answer else None
+                    self._tell(logging.DEBUG, "recorded", one, state=state, why=why)
+
+    def _count(self, state: AttemptState, finished: Sequence[Finished]) -> None:
+        now = self._claims.clock()
+        by_target: defaultdict[str, list[Held]] = defaultdict(list)
+        for one in finished:
+            by_target[one.held.claimed.target].append(one.held)
+        for target, ended in by_target.items():
+            self._metrics.attempts(target, state, len(ended))
+            if state.is_terminal:
                 # Both spans are on one clock each: the database's until the claim, then ours.
-                waited = (claimed.claimed_at - claimed.created_at).total_seconds()
-                lives[claimed.target].append(waited + now - one.held.taken_at)
-            if is_chatty:
-                why = answer.reason if answer else None
-                self._tell(logging.DEBUG, "recorded", one, state=state, why=why)
-        for target, seconds in lives.items():
-            self._metrics.time_to_terminal(target, *seconds)
-        for (target, state), count in counts.items():
-            self._metrics.attempts(target, state, count)
+                lives = [
+                    (held.claimed.claimed_at - held.claimed.created_at).total_seconds()
+                    + (now - held.taken_at)
+                    for held in ended
+                ]
+                self._metrics.time_to_terminal(target, *lives)
 
     def _state_told(self, one: Finished, answer: Recorded) -> AttemptState | None:
         """Give what the ledger says of a result now; None, where it was not written."""

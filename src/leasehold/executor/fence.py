@@ -14,6 +14,7 @@ from leasehold.domain.errors import (
     RetryCeilingReached,
     TerminalGuardHit,
 )
+from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class LeaseFence:
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Write under the lease; raises LeaseLost."""
+        if all(isinstance(one.outcome, Accepted) for one in results):
+            return await self._store.record_dispatched(self._lease, results)
         return await self._store.record_attempts(self._lease, results, tell_dispatched=False)
 
     def is_of_one_result(self, refusal: Exception) -> bool:

@@ -1,5 +1,6 @@
 """From what is to be done next to what is being called: a leader marks its calls in the database
 before it makes them, and those that will begin within a moment together with those that begin now.
+They are marked beside the work: while one batch is being called, the next one is got ready.
 
 What was marked and not made yet is ready here. It counts as in flight to everybody else: nobody can
 cancel it, and a successor doubts it. So there is little of it, only of targets that take calls
@@ -8,12 +9,16 @@ without a pause (see Gate.ahead), and what did not begin within a second is give
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections import Counter, deque
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.executor.marks import Marks
+from leasehold.store.answers import handed_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from leasehold.coordination.elector import Term
@@ -21,75 +26,146 @@ if TYPE_CHECKING:
     from leasehold.store.answers import Scheduled
     from leasehold.store.protocol import ExecutorStore
 
+_target = attrgetter("target")
+
+
+class Batch(NamedTuple):
+    """Calls that were marked together, and a moment right before that by our monotonic clock."""
+
+    asked_at: float
+    calls: list[Claimed]
+
 
 class HandingOut:
     """The calls of one term, from their mark until they are made."""
 
-    def __init__(self, store: ExecutorStore, term: Term) -> None:
-        # By our monotonic clock: before the last marks, and before the oldest that are ready.
-        self.asked_at = 0.0
-        self.ready_since = 0.0
+    def __init__(self, store: ExecutorStore, term: Term, told: Callable[[], None]) -> None:
         self._store = store
         self._term = term
+        self._told = told
         self._marks = Marks()
-        self._ready: list[Claimed] = []
+        self._marking: asyncio.Task[set[int]] | None = None
+        self._being_marked: Sequence[Scheduled] = ()
+        self._ready: deque[Batch] = deque()
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return sum(len(batch.calls) for batch in self._ready)
+
+    def by_target(self) -> Counter[str]:
+        """Count what is ready, or soon will be, by target."""
+        found = Counter(map(_target, self._being_marked))
+        for batch in self._ready:
+            found.update(map(_target, batch.calls))
+        return found
 
     def numbers(self) -> set[int]:
-        """Give what is ready, by the numbers of the ids."""
-        return {one.intent_id.int for one in self._ready}
+        """Give the same, by the numbers of the ids."""
+        ready = {one.intent_id.int for batch in self._ready for one in batch.calls}
+        return ready | {row.intent_id.int for row in self._being_marked}
+
+    def has_waited_since(self, moment: float) -> bool:
+        """Whether something is ready since before a moment."""
+        return bool(self._ready) and self._ready[0].asked_at < moment
 
     def end(self, calls: AbstractSet[int]) -> None:
         """Know that these calls have ended, or are not made."""
         self._marks.end(calls)
 
-    async def mark(self, rows: Sequence[Scheduled], asked_at: float) -> set[int]:
-        """Have these calls marked, and get the content of those that did not bring it along. Gives
-        the numbers of those that are ready now; the others are not to be made.
-        """
-        self.asked_at = asked_at
-        if not self._ready:
-            self.ready_since = asked_at
-        found = await self._with_content([row.content for row in rows if row.content is not None])
-        found += await self._without_content([row.intent_id for row in rows if not row.content])
-        self._ready += found
-        return {one.intent_id.int for one in found}
+    @property
+    def is_marking(self) -> bool:
+        """Whether calls are being marked; then no others can be."""
+        return self._marking is not None
 
-    def take(self, rooms: Mapping[str, int], most: int) -> list[Claimed]:
-        """Take so many that can begin now: of each target as many as it has room for."""
-        left = dict(rooms)
-        taken: list[Claimed] = []
-        kept: list[Claimed] = []
-        for one in self._ready:
-            if len(taken) < most and left.get(one.target, 0) > 0:
-                left[one.target] -= 1
-                taken.append(one)
-            else:
-                kept.append(one)
-        self._ready = kept
-        return taken
+    @property
+    def is_marked(self) -> bool:
+        """Whether they are marked, and nobody has asked yet what came of it."""
+        return self._marking is not None and self._marking.done()
+
+    def mark(self, rows: Sequence[Scheduled], asked_at: float) -> None:
+        """Begin to have these calls marked; `told` says when they are."""
+        self._being_marked = rows
+        self._marking = asyncio.create_task(self._mark(rows, asked_at))
+        self._marking.add_done_callback(self._was_marked)
+
+    async def marked(self) -> set[int]:
+        """Wait until they are marked, and ready. Gives the numbers of those that are not to be made
+        after all. Raises what came of the mark, LeaseLost among others.
+        """
+        marking = self._marking
+        try:
+            return await marking if marking is not None else set()
+        finally:
+            if self._marking is marking:
+                self._marking, self._being_marked = None, ()
+
+    def take(self, rooms: Mapping[str, int], most: int) -> Batch | None:
+        """Take so many that can begin now, of those that were marked first: of each target as many
+        as it has room for.
+        """
+        for batch in self._ready:
+            taken, kept = _divided(batch.calls, rooms, most)
+            if taken:
+                batch.calls[:] = kept
+                if not kept:
+                    self._ready.remove(batch)
+                return Batch(batch.asked_at, taken)
+        return None
 
     def take_all(self) -> list[Claimed]:
         """Take all that is ready, to make none of it after all."""
-        taken, self._ready = self._ready, []
+        taken = [one for batch in self._ready for one in batch.calls]
+        self._ready.clear()
         return taken
 
-    async def _with_content(self, content: Sequence[Claimed]) -> list[Claimed]:
-        if not content:
-            return []
-        mark_no = self._marks.begin(one.intent_id.int for one in content)
-        marked = await self._store.mark_scheduled_calls(self._term.lease, content, mark_no)
-        left_out = set(marked.left_out)
-        return [
-            one.handed_out(marked.marked_at)
-            for one in content
-            if not left_out or one.intent_id not in left_out
-        ]
+    async def _mark(self, rows: Sequence[Scheduled], asked_at: float) -> set[int]:
+        """Mark them, and get the content of those that did not bring it along."""
+        bare = [row.intent_id for row in rows if not row.has_content]
+        whole = [row for row in rows if row.has_content] if bare else rows
+        calls, left_out = await self._with_content(whole) if whole else ([], set[int]())
+        if bare:
+            more, not_found = await self._without_content(bare)
+            calls, left_out = calls + more, left_out | not_found
+        if calls:
+            self._ready.append(Batch(asked_at, calls))
+        return left_out
 
-    async def _without_content(self, intent_ids: Sequence[IntentId]) -> list[Claimed]:
-        if not intent_ids:
-            return []
-        mark_no = self._marks.begin(one.int for one in intent_ids)
-        return await self._store.hand_out_scheduled(self._term.lease, intent_ids, mark_no)
+    async def _with_content(self, rows: Sequence[Scheduled]) -> tuple[list[Claimed], set[int]]:
+        mark_no = self._marks.begin([row.intent_id.int for row in rows])
+        marked = await self._store.mark_scheduled_calls(self._term.lease, rows, mark_no)
+        left_out = {intent_id.int for intent_id in marked.left_out}
+        if left_out:
+            rows = [row for row in rows if row.intent_id.int not in left_out]
+        return handed_out(rows, marked.marked_at), left_out
+
+    async def _without_content(
+        self, intent_ids: Sequence[IntentId]
+    ) -> tuple[list[Claimed], set[int]]:
+        numbers = {one.int for one in intent_ids}
+        mark_no = self._marks.begin(numbers)
+        found = await self._store.hand_out_scheduled(self._term.lease, intent_ids, mark_no)
+        return found, numbers - {one.intent_id.int for one in found}
+
+    def _was_marked(self, marking: asyncio.Task[set[int]]) -> None:
+        # Who asks for it is told of its error; after the term nobody does.
+        if not marking.cancelled():
+            marking.exception()
+        self._told()
+
+
+def _divided(
+    calls: list[Claimed], rooms: Mapping[str, int], most: int
+) -> tuple[list[Claimed], list[Claimed]]:
+    """Say which of these can begin now, and which cannot."""
+    if len(set(map(_target, calls))) == 1:
+        count = min(most, rooms.get(calls[0].target, 0))
+        return calls[:count], calls[count:]
+    left = dict(rooms)
+    taken: list[Claimed] = []
+    kept: list[Claimed] = []
+    for one in calls:
+        if len(taken) < most and left.get(one.target, 0) > 0:
+            left[one.target] -= 1
+            taken.append(one)
+        else:
+            kept.append(one)
+    return taken, kept

@@ -17,27 +17,37 @@ import heapq
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from operator import attrgetter
+from operator import attrgetter, not_
 from typing import TYPE_CHECKING
 
 from leasehold.domain.intent import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, KeysView, Mapping, Sequence
+    from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
     from leasehold.store.answers import Position, Scheduled
 
-    # What stands first is done first. The number of its coming makes each place different from all
-    # others.
+    # What stands first is done first: what is ready in the order of the database's index. The
+    # number of its coming makes each place different from all others.
     _Waiting = tuple[float, int, Scheduled]  # until when
-    _Ready = tuple[int, datetime | None, int, Scheduled]  # its priority, and since when
+    _Ready = tuple[int, datetime | None, int, int, Scheduled]  # its priority, since when, its id
     _Place = _Waiting | _Ready
 
 # A target of which less than this part of its share is left is read again.
 _LOW_WATER = 100
+_target, _priority, _due_at = map(attrgetter, ("target", "priority", "due_at"))
 _level = attrgetter("target", "priority")
+
+
+def _by_target(rows: Sequence[Scheduled]) -> Iterable[tuple[str, Sequence[Scheduled]]]:
+    if len(set(map(_target, rows))) == 1:  # as most windows are
+        return [(rows[0].target, rows)]
+    grouped: defaultdict[str, list[Scheduled]] = defaultdict(list)
+    for row in rows:
+        grouped[row.target].append(row)
+    return grouped.items()
 
 
 class _Queue:
@@ -67,11 +77,12 @@ class _Queue:
         heapq.heappush(self.waiting, place)
 
     def be_ready(self, number: int, row: Scheduled) -> None:
-        place = self._known[row.intent_id.int] = (row.priority, row.due_at, number, row)
+        intent_no = row.intent_id.int
+        place = self._known[intent_no] = (row.priority, row.due_at, intent_no, number, row)
         insort(self.ready, place)
 
     def be_ready_all(self, places: list[_Ready]) -> None:
-        self._known.update((place[-1].intent_id.int, place) for place in places)
+        self._known.update(zip([place[2] for place in places], places, strict=True))
         self.ready += places
         self.ready.sort()  # two runs that are in order, as a rule: one comparison for each
         self.size += len(places)
@@ -100,9 +111,13 @@ class _Queue:
     def take(self, most: int) -> list[Scheduled]:
         """Take the first so many places, and give the rows that are still there."""
         places, self.ready[:most] = self.ready[:most], []
-        rows = [place[-1] for place in places if not self.is_gone(place)]
-        for row in rows:
-            del self._known[row.intent_id.int]
+        known = self._known
+        rows: list[Scheduled] = []
+        for place in places:
+            intent_no, row = place[2], place[-1]
+            if known.get(intent_no) is place:
+                del known[intent_no]
+                rows.append(row)
         self.size -= len(rows)
         return rows
 
@@ -163,11 +178,11 @@ class Schedule:
         return max(1, self.share // PRIORITIES)
 
     def running_low(self) -> dict[str, dict[int, Position]]:
-        """Say for the targets of which little is left which priorities to read on, from where."""
+        """Say for the targets of which a page is left which priorities to read on, from where."""
         return {
             target: dict(queue.read_to)
             for target, queue in self._queues.items()
-            if queue.read_to and not queue.has_gaps and queue.size <= self.page // 2
+            if queue.read_to and not queue.has_gaps and queue.size <= self.page
         }
 
     def partial(self) -> set[str]:
@@ -212,24 +227,30 @@ class Schedule:
 
     def put_all(self, rows: Sequence[Scheduled], received_at: float) -> None:
         """Learn of many rows: of those that are new and due at one go."""
-        places: defaultdict[str, list[_Ready]] = defaultdict(list)
-        for row in rows:
-            if (
-                row.wait_seconds is not None
-                and row.wait_seconds <= 0
-                and row.begun_at is None
-                and row.intent_id.int not in self._known
-            ):
-                places[row.target].append((row.priority, row.due_at, next(self._coming), row))
-            else:
+        known = self._known
+        is_new = [
+            row.wait_seconds is not None
+            and row.wait_seconds <= 0
+            and row.begun_at is None
+            and row.intent_id.int not in known
+            for row in rows
+        ]
+        if not all(is_new):
+            for row in itertools.compress(rows, map(not_, is_new)):
                 self.put(row, received_at)
-        for target, due in places.items():
+            rows = list(itertools.compress(rows, is_new))
+        for target, due in _by_target(rows):
             queue = self._queues.get(target)
             if queue is not None:
                 room = max(0, self.share - queue.size)
-                queue.be_ready_all(due[:room])
-                for place in due[room:]:
-                    self.put(place[-1], received_at)
+                queue.be_ready_all(self._places(due[:room]))
+                for row in due[room:]:
+                    self.put(row, received_at)
+
+    def _places(self, rows: Sequence[Scheduled]) -> list[_Ready]:
+        numbers = [row.intent_id.int for row in rows]
+        levels, moments = map(_priority, rows), map(_due_at, rows)
+        return list(zip(levels, moments, numbers, self._coming, rows, strict=False))
 
     def put_off(self, row: Scheduled, until: float) -> None:
         """Do it later than it says."""
@@ -246,7 +267,7 @@ class Schedule:
         """Take what is due: the first by priority and time, as many per target as it has room."""
         for queue in self._queues.values():
             queue.ripen(now)
-        rooms = {target: rooms[target] for target in self._queues if rooms.get(target)}
+        rooms = {target: rooms[target] for target in self._queues if rooms.get(target, 0) > 0}
         heads = [
             (first, target)
             for target in rooms

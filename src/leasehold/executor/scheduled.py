@@ -2,10 +2,8 @@
 
 It acts in this order and no other: the lease was acquired, the schedule is built from the
 database, the lease is verified again, then it begins. From then on it learns of changes by a cursor
-over (last_modified_at, intent_id). A row becomes visible when its transaction commits, which may be
-after rows with a later stamp; so the cursor never passes the horizon behind which a writer may
-still come. Now and then everything is looked at anew, and what the cursor had missed is counted: it
-must be 0.
+(see `changes`). Now and then everything is looked at anew, and what the cursor had missed is
+counted: it must be 0.
 
 Leadership is checked before anything is taken from the schedule, and again right before each call.
 Every error of the database makes it step down.
@@ -16,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import math
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from leasehold.coordination.service import AGAIN, Pause
-from leasehold.domain.intent import IntentId, queue_delays
+from leasehold.domain.intent import queue_delays
 from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
+from leasehold.executor.changes import Changes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.handing_out import HandingOut
 from leasehold.executor.schedule import Schedule
@@ -28,12 +26,12 @@ from leasehold.executor.window import Window
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import datetime
 
     from leasehold.coordination.claims import Claims
     from leasehold.coordination.elector import Term
-    from leasehold.domain.intent import Claimed
+    from leasehold.domain.intent import Claimed, IntentId
     from leasehold.domain.timing import Timings
     from leasehold.executor.attempt import Attempts
     from leasehold.executor.faults import Faults
@@ -43,13 +41,8 @@ if TYPE_CHECKING:
     from leasehold.store.answers import Scheduled
     from leasehold.store.protocol import ExecutorStore
 
-    Cursor = tuple[datetime, IntentId]
-
 # Rows that are held in memory; each priority of a target has a quarter of the target's share.
 SIZE_MAX = 20_000
-# Changes are read in pages; after so many, work goes on before the next.
-PAGE = 1_000
-PAGES_PER_STEP = 5
 RECONCILE_SECONDS = 60.0
 # How often it looks for calls that have lasted too long.
 ABORT_SECONDS = 0.25
@@ -57,7 +50,6 @@ ABORT_SECONDS = 0.25
 READY_SECONDS_MAX = 1.0
 # While a renewal is late and nothing may be begun.
 HELD_BACK_SECONDS = 0.05
-_FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 _AT_ONCE = (None, 0.0)
 
@@ -95,8 +87,7 @@ class ScheduledExecutor:
         self._schedule = Schedule(SIZE_MAX)
         self._window = Window(store, term, self._schedule, claims.clock, self.wake.set)
         self._is_built = False
-        self._cursor: Cursor | None = None
-        self._pass: tuple[Cursor, datetime] | None = None  # where a reading of changes has come to
+        self._changes = Changes(store, term)
         self._refresh_at = 0.0
         self._is_hinted = False  # that something has changed since we last asked
         self._reconcile_at = 0.0
@@ -105,13 +96,14 @@ class ScheduledExecutor:
         # All of these by the numbers of the ids; see Claims.
         self._taken: dict[int, Scheduled] = {}
         self._changed_in_flight: dict[int, Scheduled] = {}
+        self._ended: set[int] = set()  # of what was taken, and not forgotten yet
         # What was not to be done after all, until everything is looked at anew.
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
-        self._handing_out = HandingOut(store, term)
+        self._handing_out = HandingOut(store, term, self.wake.set)
         self._is_falsely_marked = False  # something that was put off, and so is not in flight
-        claims.on_free(self.wake.set)
+        claims.on_free(self._slots_are_free)
 
     def hint(self) -> None:
         """Take the hint that something has changed."""
@@ -127,8 +119,13 @@ class ScheduledExecutor:
             self._schedule.put_off(row, until)
             self.wake.set()
 
+    def _slots_are_free(self, numbers: Iterable[int]) -> None:
+        self._ended.update(numbers)
+        self.wake.set()
+
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
+        await self._handing_out.marked()  # or it would be marked afterwards
         await self._keep_marks_of([held.claimed.intent_id for held in self._claims.all()])
 
     async def _keep_marks_of(self, in_flight: Sequence[IntentId]) -> None:
@@ -151,8 +148,10 @@ class ScheduledExecutor:
         self._schedule.serve(self._targets.of_group(self._term.lease.name))
         if not self._is_built:
             await self._build()
-        elif now >= self._refresh_at or self._is_hinted or self._pass is not None:
+        elif now >= self._refresh_at or self._is_hinted or self._changes.is_reading:
             await self._refresh()
+        if self._handing_out.is_marked:
+            await self._learn_what_was_marked()
         self._give_back_what_waits(now)
         self._forget_finished()
         await self._look_anew_if_needed()
@@ -185,8 +184,8 @@ class ScheduledExecutor:
 
     async def _build(self) -> None:
         rows = await self._read_window(self._targets.of_group(self._term.lease.name))
-        # Whatever is stamped later than this horizon comes with the first refresh.
-        self._cursor = (rows[0].horizon, _FIRST_ID) if rows else None
+        if rows:
+            self._changes.begin_at(rows[0].horizon)
         self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
         self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
         await self._faults.reach(FaultPoint.AFTER_REBUILD)
@@ -212,37 +211,26 @@ class ScheduledExecutor:
 
     async def _refresh(self) -> None:
         """Read the changes after the cursor, some pages at a time."""
-        lease = self._term.lease
         self._is_hinted = False
-        for _ in range(PAGES_PER_STEP):
-            after = self._pass[0] if self._pass else self._cursor
-            rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
+        async for page in self._changes.pages():
             received_at = self._claims.clock()
-            for row in rows:
+            for row in page:
                 self._learn(row, received_at)
-            if rows:
-                last = (rows[-1].last_modified_at, rows[-1].intent_id)
-                self._pass = (last, self._pass[1] if self._pass else rows[0].horizon)
-            if len(rows) < PAGE:
-                self._end_pass()
-                return
-        self.wake.set()
-
-    def _end_pass(self) -> None:
-        """Advance the cursor to the last row, but not past the horizon of the first page."""
-        if self._pass is not None:
-            last, horizon = self._pass
-            self._cursor = min(last, (horizon, _FIRST_ID))
-            self._pass = None
-        self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
+        if self._changes.is_reading:
+            self.wake.set()
+        else:
+            self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
 
     async def _reconcile(self) -> None:
         """Look at everything anew, and count what a cursor that works would have shown us."""
         self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
         await self._learn_what_was_read_ahead()  # or what it brings would count as missed
+        # We were told of all that has ended; should we not have been, it would be held for good.
+        self._ended |= self._claims.without(self._taken.keys()) - self._handing_out.numbers()
+        self._forget_finished()
         before, partial = self._known(), self._schedule.partial()
         self._lost_sight_of.clear()
-        cursor = self._cursor
+        cursor = self._changes.cursor
         rows = await self._read_window(self._targets.of_group(self._term.lease.name))
         missed = [
             row
@@ -293,16 +281,15 @@ class ScheduledExecutor:
 
     def _forget_finished(self) -> None:
         now = self._claims.clock()
-        ended = self._claims.without(self._taken.keys()) - self._handing_out.numbers()
-        self._handing_out.end(ended)
+        ended, self._ended = self._ended, set()
         self._is_falsely_marked |= not ended.isdisjoint(self._not_before)
         for number in [one for one, (_, until) in self._not_before.items() if until <= now]:
             del self._not_before[number]
+        self._handing_out.end(ended)
         for number in ended:
-            del self._taken[number]
-            changed = self._changed_in_flight.pop(number, None)
-            if changed is not None:
-                self._schedule.put(changed, now)
+            self._taken.pop(number, None)
+        for number in ended & self._changed_in_flight.keys():
+            self._schedule.put(self._changed_in_flight.pop(number), now)
 
     async def _start_due(self) -> bool:
         """Start as much as there is room for. Says whether there may be more."""
@@ -311,62 +298,65 @@ class ScheduledExecutor:
         if not free or self.attempts is None or not self._term.may_start(now):
             return False
         rooms = self._rooms()
-        found = self._handing_out.take(rooms, free)
-        if not found and not self._term.is_over(now):
-            await self._mark_due(now, rooms, free)
-            found = self._handing_out.take(rooms, free)
-        if not found:
+        batch = self._handing_out.take(rooms, free)
+        if batch is None:
+            self._mark_due(now, rooms, free)
+            await self._learn_what_was_marked()
+            batch = self._handing_out.take(rooms, free)
+        if batch is None:
             return False
         lease_seconds = self._timings().cluster_lease_seconds
-        taken_at = self._handing_out.asked_at
-        self.attempts.start(self._claims.take(found, self._term, lease_seconds, taken_at))
-        self._count(found)
-        return len(found) == free or len(self._handing_out) > 0
+        held = self._claims.take(batch.calls, self._term, lease_seconds, batch.asked_at)
+        self.attempts.start(held)
+        self._count(batch.calls)
+        if len(self._handing_out) < batch_max(self._claims.slots):
+            self._mark_due(now, rooms, free - len(held))
+        return len(held) == free or len(self._handing_out) > 0
 
-    async def _mark_due(self, now: float, rooms: dict[str, int], most: int) -> None:
-        """Get calls ready: as many as can begin now, and those that will within a moment."""
-        if not self._handing_out:  # else what is ready waits for a target of its own
-            latency_seconds = self.attempts.latency_seconds if self.attempts else 0.0
-            ahead = {one: self._targets.gate(one).ahead(latency_seconds) for one in rooms}
-            rooms = {target: room + ahead[target] for target, room in rooms.items()}
-            most += min(self._claims.slots, sum(ahead.values()))
-        rows = self._schedule.take(now, rooms, most)
-        if not rows:
+    def _mark_due(self, now: float, targets: Iterable[str], most: int) -> None:
+        """Begin to get calls ready of targets that could take some: as many as can begin now, and
+        those that will in a moment.
+        """
+        if self._handing_out.is_marking or not self._term.may_start(self._claims.clock()):
             return
-        self._handed_out_at = now
-        for row in rows:
-            self._taken[row.intent_id.int] = row
-        try:
-            found = await self._handing_out.mark(rows, now)
-        except BaseException:
-            for row in rows:
-                self._taken.pop(row.intent_id.int, None)
-            raise
-        if len(found) < len(rows):
-            self._look_for_the_others(rows, found)
+        latency_seconds = self.attempts.latency_seconds if self.attempts else 0.0
+        ready, rooms, ahead = self._handing_out.by_target(), dict[str, int](), 0
+        for target in targets:
+            gate = self._targets.gate(target)
+            soon = gate.ahead(latency_seconds)
+            rooms[target] = gate.room(self._claims.in_flight(target)) + soon - ready[target]
+            ahead += max(0, soon - ready[target])
+        rows = self._schedule.take(now, rooms, most + min(self._claims.slots, ahead))
+        if rows:
+            self._handed_out_at = now
+            self._taken.update((row.intent_id.int, row) for row in rows)
+            self._handing_out.mark(rows, now)
+
+    async def _learn_what_was_marked(self) -> None:
+        """Finished or cancelled meanwhile, as a rule, is what was not. Should one not be: look."""
+        left_out = await self._handing_out.marked()
+        if not left_out:
+            return
+        self._handing_out.end(left_out)
+        self._lost_sight_of |= left_out
+        for number in left_out:
+            self._taken.pop(number, None)
+        self._reconcile_at = min(
+            self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
+        )
 
     def _give_back_what_waits(self, now: float) -> None:
         """Let go of the marks of what is ready and did not begin within a moment after all."""
-        if self._handing_out and now - self._handing_out.ready_since > READY_SECONDS_MAX:
+        if self._handing_out.has_waited_since(now - READY_SECONDS_MAX):
             for one in self._handing_out.take_all():
                 self.put_off(one.intent_id, 0.0)
+                self._ended.add(one.intent_id.int)
 
     def _count(self, found: Sequence[Claimed]) -> None:
         for target, seconds in queue_delays(found).items():
             self._targets.gate(target).bucket.take(len(seconds))
             self._metrics.in_flight(target, self._claims.in_flight(target))
             self._metrics.queue_delay(target, *seconds)
-
-    def _look_for_the_others(self, rows: list[Scheduled], found: set[int]) -> None:
-        """Finished or cancelled meanwhile, as a rule. Should one of them not be: look again."""
-        others = {row.intent_id.int for row in rows} - found
-        self._handing_out.end(others)
-        self._lost_sight_of |= others
-        for number in others:
-            self._taken.pop(number, None)
-        self._reconcile_at = min(
-            self._reconcile_at, self._claims.clock() + self._timings().schedule_refresh_seconds
-        )
 
     def _rooms(self) -> dict[str, int]:
         rooms: dict[str, int] = {}

@@ -65,22 +65,26 @@ class _OutOfTime(Exception):
 class _Calls:
     """Stands over each call of a gateway, and cancels it when its time is over: as asyncio.timeout
     does it, but all calls have the same time, so that one timer is enough for them, and a call pays
-    next to nothing. Raises _OutOfTime where a call was late.
+    next to nothing. Raises _OutOfTime where a call was late. Of one event loop, as its gateway is:
+    asking for the one that runs is a call of the operating system.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._ends: dict[asyncio.Task[Any] | None, float] = {}  # in their order
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         ends_at = self._ends[asyncio.current_task(loop)] = loop.time() + self.seconds
         if self._timer is None:
             self._timer = loop.call_at(ends_at, self._cancel_late)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         was_late = self._ends.pop(task, None) is None
         is_cancelled = was_late and isinstance(error, asyncio.CancelledError)
         if is_cancelled and task is not None and task.uncancel() == 0:

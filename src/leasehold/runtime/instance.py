@@ -329,7 +329,7 @@ class Instance:
 
     async def _wait_until_empty(self, seconds: float) -> bool:
         is_free = asyncio.Event()
-        self._claims.on_free(is_free.set)
+        self._claims.on_free(lambda _: is_free.set())
         ends_at = time.monotonic() + seconds
         # A claim may be under way: what it brings is given back.
         while len(self._claims) or not self._loops["executor"].is_done:

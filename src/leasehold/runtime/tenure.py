@@ -78,7 +78,7 @@ class LeaderTenure:
         heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
         self._loops = [
             Loop(service, leadership.holder_id)
-            for service in (completion, self.executor, heartbeat)
+            for service in (completion, completion, self.executor, heartbeat)
         ]
 
     @property

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from leasehold.domain.contract import Contract, Scope
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.intent import IntentId
+from leasehold.domain.intent import Claimed, IntentId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from leasehold.domain.intent import AttemptState, Claimed, JsonDocument, Status
+    from leasehold.domain.intent import AttemptState, JsonDocument, Status
     from leasehold.domain.lease import Lease, LeaseToken
     from leasehold.domain.verdict import (
         BeginVerdict,
@@ -149,23 +150,59 @@ class SurplusStream:
 
 
 class Scheduled(NamedTuple):
-    """A row of a scheduled executor's memory. No `due_at`: held for a person.
+    """A row of a scheduled executor's memory: the columns of Claimed but for the last, then what
+    only a schedule has to know. No `due_at`: held for a person.
 
-    `horizon` is the same on all rows of an answer: a cursor may advance up to it, not past it.
-    `wait_seconds` says in how long it was due when it was read, by the database's clock: nobody has
-    to compare `due_at` with a clock of its own. `content` is what its call needs, as of when it was
-    due, where that came along.
+    What its call needs is there where it came along, see `has_content`. `horizon` stands on the
+    first row of an answer at least: a cursor may advance up to it, not past it. `wait_seconds` says
+    in how long it was due when it was read, by the database's clock: nobody has to compare `due_at`
+    with a clock of its own.
     """
 
     intent_id: IntentId
+    lease_token: None
+    last_state: AttemptState | None
     target: str
+    contract_version: int
+    attempt_no: int
+    reference: str | None
     priority: int
+    stream: str | None
+    submission_key: UUID | None
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+    trace_context: str | None
+    created_at: datetime | None
     due_at: datetime | None
+    deadline_at: datetime | None
+    first_tried_at: datetime | None
     begun_at: datetime | None
     last_modified_at: datetime
     horizon: datetime
     wait_seconds: float | None
-    content: Claimed | None = None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether all that its call needs is here."""
+        return self.created_at is not None
+
+
+def handed_out(rows: Iterable[Scheduled], at: datetime) -> list[Claimed]:
+    """Give what was read with its content as of when it is handed out, which is its first try or
+    not. Many at one go, and without a look at names: this is done for each call of a leader.
+    """
+    make = partial(tuple[Any, ...].__new__, cast("type[tuple[Any, ...]]", Claimed))
+    first_try = (at, at)
+    made = [
+        make(row[:_TRIED] + ((row.first_tried_at, at) if row.first_tried_at else first_try))
+        for row in rows
+    ]
+    return cast("list[Claimed]", made)
+
+
+_TRIED = Claimed._fields.index("first_tried_at")
 
 
 # How far a target and priority were read in the order of their due times.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leasehold.store.protocol_schedule import ScheduleStore
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
@@ -58,7 +60,7 @@ class ContractStore(Protocol):
         ...
 
 
-class ExecutorStore(ContractStore, Protocol):
+class ExecutorStore(ContractStore, ScheduleStore, Protocol):
     """For whoever submits intents. Fenced methods raise LeaseLost, or say so per row."""
 
     async def read_former_terms(self) -> list[answers.FormerTerms]:
@@ -163,63 +165,6 @@ class ExecutorStore(ContractStore, Protocol):
         self, holder_id: str, targets: Sequence[str]
     ) -> list[answers.SurplusStream]:
         """Say which streams to release because others have come to share the work."""
-        ...
-
-    async def refresh_schedule(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        after: tuple[datetime, IntentId] | None,
-        limit: int,
-    ) -> list[answers.Scheduled]:
-        """Read what changed after a cursor; None is the beginning."""
-        ...
-
-    async def refresh_due_window(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        targets: Sequence[str],
-        limit: int,
-        content_bytes: int = 0,
-        after: Mapping[str, Mapping[int, answers.Position]] | None = None,
-    ) -> list[answers.Scheduled]:
-        """Read what is to be done next: so many of each target and priority, or of each stream;
-        with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
-        `after` reads on, of the priorities that it names for each target.
-        """
-        ...
-
-    async def mark_scheduled_calls(
-        self, lease: Lease, content: Sequence[intent.Claimed], mark_no: int
-    ) -> answers.Marked:
-        """Mark calls as in flight whose content came with the window, in the place of those that
-        `mark_no` marked before.
-        """
-        ...
-
-    async def hand_out_scheduled(
-        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
-    ) -> list[intent.Claimed]:
-        """Get what calls need under a lease, and mark them as in flight, in the place of those that
-        `mark_no` marked before; what is not to be called now is left out.
-        """
-        ...
-
-    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
-        """Forget the marks of all calls that are not in flight."""
-        ...
-
-    async def begin_leased_attempts(
-        self, lease: Lease, intent_ids: Sequence[IntentId]
-    ) -> list[answers.BegunLeased]:
-        """Make "about to call" durable under a lease, and get the content."""
-        ...
-
-    async def record_attempts(
-        self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
-    ) -> list[answers.Recorded]:
-        """Record outcomes under a lease; the answer is that of complete_outbox_attempts."""
         ...
 
     async def renew_instance(

@@ -1,4 +1,4 @@
-"""Arrays of ids and of small numbers on their way to the server.
+"""Arrays of ids and of numbers on their way to the server.
 
 A leader names what it takes with each batch, and reading an id from text costs the server as much
 as finding its row. So they travel in binary, in the format of arrays of PostgreSQL.
@@ -22,8 +22,11 @@ _UUID_OID = 2950
 _UUID_ARRAY_OID = 2951
 _INTEGER_OID = 23
 _INTEGER_ARRAY_OID = 1007
+_DOUBLE_OID = 701
+_DOUBLE_ARRAY_OID = 1022
 # Dimensions, whether there are NULLs, the type; then the length of the dimension and its start.
 _HEADER = struct.Struct("!iiIii")
+_DOUBLE = struct.Struct("!id")
 _SIZE = struct.pack("!i", 16)
 _INTEGER_SIZE = struct.pack("!i", 4)
 
@@ -43,6 +46,15 @@ class Integers:
     __slots__ = ("numbers",)
 
     def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+
+class Doubles:
+    """An array of numbers of 64 bits with a fraction as an argument."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Sequence[float]) -> None:
         self.numbers = numbers
 
 
@@ -68,7 +80,7 @@ class _BinaryIds(Dumper):
 class _TextIntegers(Dumper):
     oid = _INTEGER_ARRAY_OID
 
-    def dump(self, obj: Integers) -> bytes:
+    def dump(self, obj: Integers | Doubles) -> bytes:
         return f"{{{','.join(map(str, obj.numbers))}}}".encode()
 
 
@@ -78,12 +90,29 @@ class _BinaryIntegers(Dumper):
 
     def dump(self, obj: Integers) -> bytes:
         header = _HEADER.pack(1, 0, _INTEGER_OID, len(obj.numbers), 1)
-        return header + b"".join([_INTEGER_SIZE + one.to_bytes(4, "big") for one in obj.numbers])
+        # Few of them differ: most calls are a first try.
+        written = {one: _INTEGER_SIZE + one.to_bytes(4, "big") for one in set(obj.numbers)}
+        return header + b"".join(map(written.__getitem__, obj.numbers))
+
+
+class _TextDoubles(_TextIntegers):
+    oid = _DOUBLE_ARRAY_OID
+
+
+class _BinaryDoubles(Dumper):
+    format = Format.BINARY
+    oid = _DOUBLE_ARRAY_OID
+
+    def dump(self, obj: Doubles) -> bytes:
+        header, packed = _HEADER.pack(1, 0, _DOUBLE_OID, len(obj.numbers), 1), _DOUBLE.pack
+        return header + b"".join([packed(8, one) for one in obj.numbers])
 
 
 def register_ids(connection: AsyncConnection[Any]) -> None:
-    """Let a connection take both; of two formats the one registered last is preferred."""
+    """Let a connection take all of them; of two formats the one registered last is preferred."""
     connection.adapters.register_dumper(Ids, _TextIds)
     connection.adapters.register_dumper(Ids, _BinaryIds)
     connection.adapters.register_dumper(Integers, _TextIntegers)
     connection.adapters.register_dumper(Integers, _BinaryIntegers)
+    connection.adapters.register_dumper(Doubles, _TextDoubles)
+    connection.adapters.register_dumper(Doubles, _BinaryDoubles)

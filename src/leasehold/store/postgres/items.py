@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
@@ -14,15 +15,14 @@ from leasehold.store.answers import (
     ReleasedClaim,
     RenewedClaim,
     Repaired,
+    Scheduled,
 )
 from leasehold.store.postgres.arguments import results_argument, told_of
-from leasehold.store.postgres.calls import Calls, members_by_text, rows_of, tuple_maker
+from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
 from leasehold.store.postgres.ids import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from psycopg.rows import RowMaker
 
     from leasehold.domain.lease import Claim
     from leasehold.domain.outcome import Outcome, Result
@@ -43,17 +43,20 @@ _MISSED = rows_of(MissedDeadline)
 _STATES = members_by_text(AttemptState)
 
 
-def claimed_rows(_cursor: object) -> RowMaker[Claimed]:
-    """Make rows that are the columns of Claimed in their order."""
-    whole = tuple_maker(Claimed)
+CLAIMED = rows_of(Claimed)
+_last_state = attrgetter("last_state")
+Tried = TypeVar("Tried", Claimed, Scheduled)
 
-    def make(row: Sequence[Any]) -> Claimed:
-        made = whole(row)
-        if made.last_state is None:  # as on most first tries
-            return made
-        return made._replace(last_state=_STATES[made.last_state])
 
-    return make
+def with_states(rows: list[Tried]) -> list[Tried]:
+    """Make the last state of rows into what it means. Most have none, on their first try, and then
+    nothing is done for each of them.
+    """
+    if not any(map(_last_state, rows)):
+        return rows
+    return [
+        row._replace(last_state=_STATES[row.last_state]) if row.last_state else row for row in rows
+    ]
 
 
 class PostgresItems:
@@ -71,11 +74,11 @@ class PostgresItems:
         target_limits: Sequence[int] | None = None,
     ) -> list[Claimed]:
         """Lease due items, each under a fresh token."""
-        return await self._calls.rows(
-            claimed_rows,
+        claimed = await self._calls.rows(
+            CLAIMED,
             "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
-            "       reference, priority, submission_key, payload, body, content_type, metadata,"
-            "       trace_context, stream, created_at, due_at, deadline_at, first_tried_at,"
+            "       reference, priority, stream, submission_key, payload, body, content_type,"
+            "       metadata, trace_context, created_at, due_at, deadline_at, first_tried_at,"
             "       claimed_at"
             "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
             batch_size,
@@ -84,6 +87,7 @@ class PostgresItems:
             list(targets),
             None if target_limits is None else list(target_limits),
         )
+        return with_states(claimed)
 
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float

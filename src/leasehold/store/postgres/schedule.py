@@ -3,66 +3,57 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from leasehold.domain.intent import PRIORITIES, Claimed, IntentId
+from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.answers import BegunLeased, Marked, Recorded, Scheduled
-from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.calls import Calls, rows_of, tuple_maker
+from leasehold.store.postgres.arguments import dispatched_arguments, results_argument
+from leasehold.store.postgres.calls import Calls, rows_of
 from leasehold.store.postgres.ids import Ids, Integers
-from leasehold.store.postgres.items import RECORDED, SELECT_RECORDED, WHERE_TOLD, claimed_rows
+from leasehold.store.postgres.items import (
+    CLAIMED,
+    RECORDED,
+    SELECT_RECORDED,
+    WHERE_TOLD,
+    with_states,
+)
 from leasehold.store.postgres.leases import fence, fences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from psycopg.rows import RowMaker
-
+    from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.store.answers import Position
-    from leasehold.store.postgres.wire import Answered
 
 # Before anything that was ever modified.
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 # After anything that will ever be due.
 _END = (datetime.max.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 _SCHEDULED = rows_of(Scheduled)
-# A held row's due_at, infinity, is read as NULL: Python does not have that moment.
-_SELECT_SCHEDULED: Final = (
-    "SELECT intent_id, target, priority, nullif(due_at, 'infinity') AS due_at, begun_at,"
-    "       last_modified_at, horizon,"
-    "       date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds,"
-    "       NULL AS content"
+# In the order of the fields. A held row's due_at, infinity, is read as NULL: Python does not have
+# that moment.
+_PLACE: Final = (
+    "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
+    "       attempt_count + 1 AS attempt_no, reference, priority, stream,"
+)
+_CONTENT: Final = "submission_key, payload, body, content_type, metadata, trace_context, created_at"
+_NO_CONTENT: Final = (
+    "NULL AS submission_key, NULL AS payload, NULL AS body, NULL AS content_type,"
+    " NULL AS metadata, NULL AS trace_context, NULL AS created_at"
+)
+_TIMES: Final = (
+    "       nullif(due_at, 'infinity') AS due_at, deadline_at, first_tried_at, begun_at,"
+    "       last_modified_at"
+)
+_WAIT_SECONDS: Final = (
+    "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
 )
 _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
 _MARKED = rows_of(Marked)
-_CREATED_AT, _DUE_AT, _FIRST_TRIED_AT = map(
-    Claimed._fields.index, ("created_at", "due_at", "first_tried_at")
-)
-
-
-def _window_rows(answered: Answered) -> RowMaker[Scheduled]:
-    """Make rows that are the columns of Claimed but for the last, and then those that only
-    Scheduled has. Content is as of when it was due; see Claimed.handed_out.
-    """
-    as_claimed, as_scheduled = claimed_rows(answered), tuple_maker(Scheduled)
-    horizon: datetime | None = None
-
-    def make(row: Sequence[Any]) -> Scheduled:
-        nonlocal horizon
-        begun_at, modified_at, told_horizon, wait_seconds = row[_FIRST_TRIED_AT + 1 :]
-        horizon = told_horizon or horizon  # the first row of an answer has it
-        content, due_at = None, row[_DUE_AT]
-        if row[_CREATED_AT] is not None:
-            tried = (row[_FIRST_TRIED_AT] or due_at, due_at)
-            content = as_claimed((*row[:_FIRST_TRIED_AT], *tried))
-        place = (row[0], row[3], row[7], due_at)
-        return as_scheduled((*place, begun_at, modified_at, horizon, wait_seconds, content))
-
-    return make
 
 
 class PostgresSchedule:
@@ -79,15 +70,16 @@ class PostgresSchedule:
         limit: int,
     ) -> list[Scheduled]:
         """Read what changed after a cursor; None is the beginning."""
-        return await self._calls.rows(
+        rows = await self._calls.rows(
             _SCHEDULED,
-            f"{_SELECT_SCHEDULED}"
+            f"{_PLACE} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
             *(after or _BEGINNING),
             limit,
         )
+        return with_states(rows)
 
     async def refresh_due_window(
         self,
@@ -111,15 +103,11 @@ class PostgresSchedule:
             if after is not None
             else None
         )
-        return await self._calls.rows(
-            _window_rows,
-            "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
-            "       attempt_count + 1 AS attempt_no, reference, priority, submission_key, payload,"
-            "       body, content_type, metadata, trace_context, stream, created_at,"
-            "       nullif(due_at, 'infinity') AS due_at, deadline_at, first_tried_at,"
-            "       begun_at, last_modified_at,"
+        rows = await self._calls.rows(
+            _SCHEDULED,
+            f"{_PLACE} {_CONTENT}, {_TIMES},"
             "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
-            "       date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp())"
+            f"       {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s, %s,"
             "                                    %s::timestamptz[], %s::uuid[])",
             *fences(holder_id, leases),
@@ -129,9 +117,10 @@ class PostgresSchedule:
             positions and [due_at for due_at, _ in positions],
             positions and Ids([intent_id for _, intent_id in positions]),
         )
+        return with_states(rows)
 
     async def mark_scheduled_calls(
-        self, lease: Lease, content: Sequence[Claimed], mark_no: int
+        self, lease: Lease, rows: Sequence[Scheduled], mark_no: int
     ) -> Marked:
         """Mark calls as in flight whose content is there already."""
         [marked] = await self._calls.rows(
@@ -139,8 +128,8 @@ class PostgresSchedule:
             "SELECT marked_at, left_out"
             "  FROM leasehold.mark_scheduled_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s)",
             *fence(lease),
-            Ids([one.intent_id for one in content]),
-            Integers([one.attempt_no for one in content]),
+            Ids([one.intent_id for one in rows]),
+            Integers([one.attempt_no for one in rows]),
             mark_no,
             lease_name=lease.name,
         )
@@ -150,18 +139,19 @@ class PostgresSchedule:
         self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
     ) -> list[Claimed]:
         """Get what calls need, and mark them as in flight."""
-        return await self._calls.rows(
-            claimed_rows,
+        claimed = await self._calls.rows(
+            CLAIMED,
             "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
-            "       attempt_no, reference, priority, submission_key, payload, body, content_type,"
-            "       metadata, trace_context, stream, created_at, due_at, deadline_at,"
-            "       first_tried_at, read_at"
+            "       attempt_no, reference, priority, stream, submission_key, payload, body,"
+            "       content_type, metadata, trace_context, created_at, due_at, deadline_at,"
+            "       first_tried_at, read_at AS claimed_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s)",
             *fence(lease),
             Ids(intent_ids),
             mark_no,
             lease_name=lease.name,
         )
+        return with_states(claimed)
 
     async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
         """Forget the marks of all calls that are not in flight."""
@@ -194,5 +184,17 @@ class PostgresSchedule:
             *fence(lease),
             results_argument(results),
             tell_dispatched,
+            lease_name=lease.name,
+        )
+
+    async def record_dispatched(self, lease: Lease, results: Sequence[Result]) -> list[Recorded]:
+        """Record under a lease what was accepted; the answer leaves out what was applied."""
+        return await self._calls.rows(
+            RECORDED,
+            f"{SELECT_RECORDED}"
+            " leasehold.record_dispatched(%s, %s, %s, %s::uuid[], %s::float8[], %s::text[],"
+            "                             %s::text[], %s::text[])",
+            *fence(lease),
+            *dispatched_arguments(results),
             lease_name=lease.name,
         )
