@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from leasehold.coordination.claims import Claims
-from leasehold.domain.errors import InvalidCompletionState
+from leasehold.domain.errors import InvalidCompletionState, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.executor.completion import LINGER_SECONDS, Completion, Finished
@@ -115,3 +115,26 @@ async def test_little_that_was_accepted_is_written_with_the_rest():
         completion.complete(one)
     await completion.step()
     assert heard == ["sent 22"]
+
+
+class Losing(Listener):
+    """A fence whose lease is lost with the first writing."""
+
+    async def record(self, results):
+        await super().record(results)
+        raise LeaseLost("gone", lease_name="leader")
+
+
+async def test_nothing_more_is_sent_when_trust_ended_with_the_first_part():
+    heard, claims = [], Claims("worker-1", 1000)
+
+    def trouble(error):
+        heard.append(type(error).__name__)
+        claims.lose(claims.all())
+
+    completion = Completion(Losing(heard), claims, Metrics(), trouble=trouble)
+    for one in [*finished(claims, 200), *finished(claims, 2, Rejected())]:
+        completion.complete(one)
+    await completion.step()
+    assert heard == ["sent 200", "LeaseLost"]
+    assert claims.free_slots == 1000

@@ -80,3 +80,22 @@ async def test_step_that_does_not_end_is_cancelled():
     loop.stop()
     await loop.join(0)
     assert loop.is_done
+
+
+async def test_loop_stops_though_another_one_cleared_the_wake_that_they_share():
+    may_end = asyncio.Event()
+
+    class Writing(Counting):
+        async def step(self) -> Pause:
+            await may_end.wait()
+            return Pause(3600)
+
+    service = Writing()
+    loop = Loop(service, "worker")
+    await asyncio.sleep(0)
+    loop.stop()
+    service.wake.clear()
+    may_end.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert loop.is_done

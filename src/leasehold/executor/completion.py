@@ -60,7 +60,7 @@ def apart(batch: Sequence[Finished]) -> list[Sequence[Finished]]:
     """
     accepted = [one for one in batch if isinstance(one.outcome, Accepted)]
     if len(accepted) == len(batch) or len(accepted) < APART_MIN:
-        return [batch] if batch else []
+        return [batch]
     return [accepted, [one for one in batch if not isinstance(one.outcome, Accepted)]]
 
 
@@ -125,6 +125,13 @@ class Completion:
         return min(BATCH_MAX, batch_max(self._claims.slots))
 
     async def _write(self, batch: Sequence[Finished]) -> None:
+        try:
+            for part in apart(batch):
+                await self._write_together(part)
+        finally:
+            self._claims.let_go(one.held for one in batch)
+
+    async def _write_together(self, batch: Sequence[Finished]) -> None:
         now = self._claims.clock()
         trusted: list[Finished] = []
         for one in batch:
@@ -132,17 +139,12 @@ class Completion:
                 trusted.append(one)
             else:
                 self._discard(one)
+        if not trusted:
+            return
         try:
-            for part in apart(trusted):
-                await self._write_together(part)
-        finally:
-            self._claims.let_go(one.held for one in batch)
-
-    async def _write_together(self, batch: Sequence[Finished]) -> None:
-        try:
-            await self._record(batch)
+            await self._record(trusted)
         except LeaseLost as error:
-            for one in batch:
+            for one in trusted:
                 self._refused(one, RecordVerdict.LEASE_LOST)
             self._trouble(error)
         except Exception as error:

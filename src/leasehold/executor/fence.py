@@ -149,7 +149,9 @@ class LeaseFence:
         return isinstance(refusal, _OF_ONE_RESULT)
 
     async def give_back(self, batch: Sequence[Held], delay_seconds: float) -> int:
-        """Nothing to release: it is done later, by us or by a successor."""
+        """Nothing to release: it is done later, by us or by a successor. Waits for nothing, so that
+        what is given back has a free slot before anybody looks.
+        """
         for held in batch:
             self._put_off(held.claimed.intent_id, delay_seconds)
         return 0

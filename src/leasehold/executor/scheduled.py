@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.service import AGAIN, Pause
+from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import queue_delays
 from leasehold.executor.backpressure import GATHER_SECONDS, batch_max, should_gather
 from leasehold.executor.changes import Changes
@@ -125,7 +127,8 @@ class ScheduledExecutor:
 
     async def leave(self) -> None:
         """Tell the database what is still in flight, so that a successor doubts only that."""
-        await self._handing_out.marked()  # or it would be marked afterwards
+        with suppress(LeaseholdError):  # whatever became of it
+            await self._handing_out.marked()  # or it would be marked afterwards
         await self._keep_marks_of([held.claimed.intent_id for held in self._claims.all()])
 
     async def _keep_marks_of(self, in_flight: Sequence[IntentId]) -> None:
@@ -302,6 +305,8 @@ class ScheduledExecutor:
         if batch is None:
             self._mark_due(now, rooms, free)
             await self._learn_what_was_marked()
+            if not self._term.may_start(self._claims.clock()):
+                return False  # it stays ready, so that whoever leaves unmarks it
             batch = self._handing_out.take(rooms, free)
         if batch is None:
             return False
@@ -326,7 +331,10 @@ class ScheduledExecutor:
             soon = gate.ahead(latency_seconds)
             rooms[target] = gate.room(self._claims.in_flight(target)) + soon - ready[target]
             ahead += max(0, soon - ready[target])
-        rows = self._schedule.take(now, rooms, most + min(self._claims.slots, ahead))
+        # What was given back meanwhile is to be done again: what it was before is over first.
+        self._forget_finished()
+        ahead = min(ahead, max(0, self._claims.slots - len(self._handing_out)))
+        rows = self._schedule.take(now, rooms, most + ahead)
         if rows:
             self._handed_out_at = now
             self._taken.update((row.intent_id.int, row) for row in rows)

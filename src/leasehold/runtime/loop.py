@@ -52,7 +52,8 @@ class Loop:
     async def _run(self) -> None:
         while not self._is_stopping:
             pause_seconds = await self._step()
-            await self._sleep(pause_seconds)
+            if not self._is_stopping:  # two loops may share a wake, and one clear it for the other
+                await self._sleep(pause_seconds)
 
     async def _step(self) -> float:
         self._service.wake.clear()

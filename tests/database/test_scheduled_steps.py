@@ -1,0 +1,176 @@
+"""What happens to a leader between two moments of one step, while it waits for the database."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from leasehold.coordination.claims import Claims
+from leasehold.coordination.elector import Term
+from leasehold.domain.intent import NewIntent
+from leasehold.domain.lease import TrustWindow
+from leasehold.domain.timing import Timings
+from leasehold.executor.backpressure import Gate
+from leasehold.executor.completion import Completion
+from leasehold.executor.fence import LeaseFence
+from leasehold.executor.scheduled import ScheduledExecutor
+from leasehold.observe.metrics import Metrics
+
+pytestmark = pytest.mark.one_server
+
+
+class Pausing:
+    """The real store, which before a call of one name waits until it is told to go on."""
+
+    def __init__(self, store):
+        self._store = store
+        self.name = None
+        self.is_waiting, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def pause_before(self, name):
+        self.name = name
+        self.is_waiting, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+        if name != self.name:
+            return call
+
+        async def paused(*arguments):
+            self.is_waiting.set()
+            await self.may_go.wait()
+            return await call(*arguments)
+
+        return paused
+
+
+class Served:
+    """One target, which takes ten calls at a time."""
+
+    def __init__(self):
+        self._gate = Gate(10, None)
+
+    def of_group(self, _lease_name):
+        return ["bank"]
+
+    def gate(self, _target):
+        return self._gate
+
+
+class Calls:
+    """Starts nothing: the test says what becomes of calls."""
+
+    latency_seconds = 0.0
+
+    def __init__(self, completion):
+        self.held, self.is_closed = [], False
+        self._completion = completion
+
+    def start(self, batch):
+        self.held += batch
+        if self.is_closed:
+            for held in batch:
+                self._completion.give_back(held, 0.0)
+
+
+class Leader:
+    def __init__(self, store, lease):
+        self.store = Pausing(store)
+        self.term = Term(lease, TrustWindow(math.inf))
+        self.claims = Claims("a", 10)
+        self.troubles = []
+        self.executor = ScheduledExecutor(
+            self.store,
+            self.term,
+            self.claims,
+            Served(),
+            Metrics(),
+            Timings,
+            confirm=self.confirm,
+            trouble=self.troubles.append,
+        )
+        fence = LeaseFence(self.store, lease, self.executor.put_off)
+        self.completion = Completion(fence, self.claims, Metrics(), trouble=self.troubles.append)
+        self.calls = self.executor.attempts = Calls(self.completion)
+
+    async def confirm(self):
+        """Nobody else stands for it here."""
+
+    async def step_paused_before(self, name):
+        """Begin a step, and come back when it waits for this call."""
+        self.store.pause_before(name)
+        step = asyncio.create_task(self.executor.step())
+        async with asyncio.timeout(10):
+            await self.store.is_waiting.wait()
+        return step
+
+
+@pytest.fixture
+async def leader(stores):
+    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    await stores.operator.publish_contract("bank", terms, "ann")
+    await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=1))
+    lease = (await stores.executor.acquire_lease("leader", "a", 30)).lease
+    return Leader(stores.executor, lease)
+
+
+def marked(outbox):
+    rows = outbox.database.execute(
+        "SELECT unnest(intent_ids) AS one FROM leasehold.scheduled_calls"
+    )
+    return [row["one"] for row in rows]
+
+
+async def test_call_that_is_given_back_and_made_again_within_one_step_is_not_forgotten(
+    leader, outbox
+):
+    """It lost its mark, and with the next window it was called a second time beside the first."""
+    await leader.executor.step()
+    [first] = leader.calls.held
+    # Something else was falsely marked, and while that is put right a late renewal gives it back.
+    leader.executor._is_falsely_marked = True
+    step = await leader.step_paused_before("keep_scheduled_calls")
+    leader.completion.give_back(first, 0.0)
+    await leader.completion.step()
+    leader.store.may_go.set()
+    await step
+    for _ in range(3):
+        leader.executor._reconcile_at = 0.0  # everything is looked at anew
+        await leader.executor.step()
+    assert [held.claimed.intent_id for held in leader.calls.held] == [first.claimed.intent_id] * 2
+    assert marked(outbox) == [first.claimed.intent_id]
+    assert (len(leader.claims), leader.troubles) == (1, [])
+
+
+async def test_call_that_was_being_marked_when_the_leader_left_is_in_no_doubt(leader, outbox):
+    """It was taken and given back, and the marks were written down in between."""
+    step = await leader.step_paused_before("mark_scheduled_calls")
+    leader.term.close("a shutdown")
+    leader.calls.is_closed = True
+    leaving = asyncio.create_task(leader.executor.leave())
+    await asyncio.sleep(0.05)
+    leader.store.may_go.set()
+    await asyncio.gather(leaving, step)
+    await leader.completion.step()
+    assert (marked(outbox), len(leader.claims), leader.troubles) == ([], 0, [])
+
+
+async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(leader, outbox, stores):
+    await leader.executor.step()
+    assert len(marked(outbox)) == 1
+    [held] = leader.calls.held
+    leader.claims.let_go([held])
+    await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=2))
+    outbox.database.execute(
+        "ALTER FUNCTION leasehold.mark_scheduled_calls"
+        "(text, text, bigint, uuid[], integer[], integer) RENAME TO mark_scheduled_calls_gone"
+    )
+    leader.executor._reconcile_at = 0.0
+    step = await leader.step_paused_before("mark_scheduled_calls")
+    leaving = asyncio.create_task(leader.executor.leave())
+    await asyncio.sleep(0.05)
+    leader.store.may_go.set()
+    await asyncio.gather(leaving, step)
+    assert (marked(outbox), len(leader.troubles)) == ([], 1)
