@@ -9,11 +9,11 @@ without a pause (see Gate.ahead), and what did not begin within a second is give
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.executor.beside import Beside
 from leasehold.executor.marks import Marks
 from leasehold.store.answers import handed_out
 
@@ -42,9 +42,8 @@ class HandingOut:
     def __init__(self, store: ExecutorStore, term: Term, told: Callable[[], None]) -> None:
         self._store = store
         self._term = term
-        self._told = told
         self._marks = Marks()
-        self._marking: asyncio.Task[set[int]] | None = None
+        self._marking: Beside[set[int]] = Beside(told)
         self._being_marked: Sequence[Scheduled] = ()
         self._ready: deque[Batch] = deque()
 
@@ -74,29 +73,23 @@ class HandingOut:
     @property
     def is_marking(self) -> bool:
         """Whether calls are being marked; then no others can be."""
-        return self._marking is not None
+        return self._marking.is_begun
 
     @property
     def is_marked(self) -> bool:
         """Whether they are marked, and nobody has asked yet what came of it."""
-        return self._marking is not None and self._marking.done()
+        return self._marking.is_done
 
     def mark(self, rows: Sequence[Scheduled], asked_at: float) -> None:
         """Begin to have these calls marked; `told` says when they are."""
         self._being_marked = rows
-        self._marking = asyncio.create_task(self._mark(rows, asked_at))
-        self._marking.add_done_callback(self._was_marked)
+        self._marking.begin(self._mark(rows, asked_at))
 
     async def marked(self) -> set[int]:
         """Wait until they are marked, and ready. Gives the numbers of those that are not to be made
         after all. Raises what came of the mark, LeaseLost among others.
         """
-        marking = self._marking
-        try:
-            return await marking if marking is not None else set()
-        finally:
-            if self._marking is marking:
-                self._marking, self._being_marked = None, ()
+        return await self._marking.result() or set()
 
     def take(self, rooms: Mapping[str, int], most: int) -> Batch | None:
         """Take so many that can begin now, of those that were marked first: of each target as many
@@ -121,10 +114,13 @@ class HandingOut:
         """Mark them, and get the content of those that did not bring it along."""
         bare = [row.intent_id for row in rows if not row.has_content]
         whole = [row for row in rows if row.has_content] if bare else rows
-        calls, left_out = await self._with_content(whole) if whole else ([], set[int]())
-        if bare:
-            more, not_found = await self._without_content(bare)
-            calls, left_out = calls + more, left_out | not_found
+        try:
+            calls, left_out = await self._with_content(whole) if whole else ([], set[int]())
+            if bare:
+                more, not_found = await self._without_content(bare)
+                calls, left_out = calls + more, left_out | not_found
+        finally:
+            self._being_marked = ()
         if calls:
             self._ready.append(Batch(asked_at, calls))
         return left_out
@@ -144,12 +140,6 @@ class HandingOut:
         mark_no = self._marks.begin(numbers)
         found = await self._store.hand_out_scheduled(self._term.lease, intent_ids, mark_no)
         return found, numbers - {one.intent_id.int for one in found}
-
-    def _was_marked(self, marking: asyncio.Task[set[int]]) -> None:
-        # Who asks for it is told of its error; after the term nobody does.
-        if not marking.cancelled():
-            marking.exception()
-        self._told()
 
 
 def _divided(

@@ -4,8 +4,9 @@ we are, beside the work that is being done meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
+
+from leasehold.executor.beside import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +46,7 @@ class Window:
         self._term = term
         self._schedule = schedule
         self._clock = clock
-        self._told = told
-        self._ahead: asyncio.Task[Read] | None = None
+        self._ahead: Beside[Read] = Beside(told)
 
     async def read(self, targets: Sequence[str], in_flight: int) -> Read:
         """Read from the beginning. What is in flight is found too, and must not hide what comes
@@ -56,22 +56,20 @@ class Window:
 
     def read_ahead(self) -> None:
         """Read on, where little is left; `told` says when that is here."""
-        after = {} if self._ahead is not None else self._schedule.running_low()
+        after = {} if self._ahead.is_begun else self._schedule.running_low()
         if after:
             for target in after:
                 self._schedule.reads_on(target)
-            self._ahead = asyncio.create_task(self._read(list(after), self._schedule.page, after))
-            self._ahead.add_done_callback(self._was_read)
+            self._ahead.begin(self._read(list(after), self._schedule.page, after))
 
     @property
     def is_read_ahead(self) -> bool:
         """Whether something that was read ahead is here."""
-        return self._ahead is not None and self._ahead.done()
+        return self._ahead.is_done
 
     async def ahead(self) -> Read | None:
         """Give what was read ahead, once it is here; None, where nothing was."""
-        ahead, self._ahead = self._ahead, None
-        return None if ahead is None else await ahead
+        return await self._ahead.result()
 
     async def _read(
         self,
@@ -84,9 +82,3 @@ class Window:
             lease.holder_id, [lease], targets, limit, CONTENT_BYTES, after
         )
         return Read(rows, limit, self._clock())
-
-    def _was_read(self, reading: asyncio.Task[Read]) -> None:
-        # Who asks for it is told of its error; after the term nobody does.
-        if not reading.cancelled():
-            reading.exception()
-        self._told()

@@ -31,6 +31,11 @@ _SIZE = struct.pack("!i", 16)
 _INTEGER_SIZE = struct.pack("!i", 4)
 
 
+def _array(oid: int, entries: list[bytes]) -> bytes:
+    """Write an array of one dimension; each entry begins with its length."""
+    return _HEADER.pack(1, 0, oid, len(entries), 1) + b"".join(entries)
+
+
 class Ids:
     """An array of ids as an argument."""
 
@@ -72,9 +77,8 @@ class _BinaryIds(Dumper):
     oid = _UUID_ARRAY_OID
 
     def dump(self, obj: Ids) -> bytes:
-        header = _HEADER.pack(1, 0, _UUID_OID, len(obj.ids), 1)
         # As UUID.bytes does it, without a call in between.
-        return header + b"".join([_SIZE + one.int.to_bytes(16, "big") for one in obj.ids])
+        return _array(_UUID_OID, [_SIZE + one.int.to_bytes(16, "big") for one in obj.ids])
 
 
 class _TextIntegers(Dumper):
@@ -89,10 +93,9 @@ class _BinaryIntegers(Dumper):
     oid = _INTEGER_ARRAY_OID
 
     def dump(self, obj: Integers) -> bytes:
-        header = _HEADER.pack(1, 0, _INTEGER_OID, len(obj.numbers), 1)
         # Few of them differ: most calls are a first try.
         written = {one: _INTEGER_SIZE + one.to_bytes(4, "big") for one in set(obj.numbers)}
-        return header + b"".join(map(written.__getitem__, obj.numbers))
+        return _array(_INTEGER_OID, [written[one] for one in obj.numbers])
 
 
 class _TextDoubles(_TextIntegers):
@@ -104,8 +107,8 @@ class _BinaryDoubles(Dumper):
     oid = _DOUBLE_ARRAY_OID
 
     def dump(self, obj: Doubles) -> bytes:
-        header, packed = _HEADER.pack(1, 0, _DOUBLE_OID, len(obj.numbers), 1), _DOUBLE.pack
-        return header + b"".join([packed(8, one) for one in obj.numbers])
+        packed = _DOUBLE.pack
+        return _array(_DOUBLE_OID, [packed(8, one) for one in obj.numbers])
 
 
 def register_ids(connection: AsyncConnection[Any]) -> None:

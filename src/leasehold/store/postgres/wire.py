@@ -189,16 +189,11 @@ class Connection(psycopg.AsyncConnection[Any]):
         """Take what has come. libpq reads a buffer at a time, and a large answer would wait for the
         event loop again for each: so some are read at once, as long as there is more.
         """
-        self.pgconn.consume_input()
-        if not self.pgconn.is_busy():
-            return
         come = select.poll()
         come.register(self._fileno, select.POLLIN)
         for _ in range(_READS_AT_ONCE):
-            if not come.poll(0):
-                return
             self.pgconn.consume_input()
-            if not self.pgconn.is_busy():
+            if not self.pgconn.is_busy() or not come.poll(0):
                 return
 
     async def _ready(self, *, again: bool, is_writing: bool = False) -> None:
