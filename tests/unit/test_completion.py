@@ -16,6 +16,8 @@ from tests.support.claimed import claim_of
 class Listener:
     """A fence that says when it was asked."""
 
+    prefers_accepted = True
+
     def __init__(self, heard):
         self.heard = heard
 
@@ -138,3 +140,14 @@ async def test_nothing_more_is_sent_when_trust_ended_with_the_first_part():
     await completion.step()
     assert heard == ["sent 200", "LeaseLost"]
     assert claims.free_slots == 1000
+
+
+async def test_what_was_accepted_stays_with_the_rest_where_that_costs_the_same():
+    heard, claims = [], Claims("worker-1", 1000)
+    fence = Listener(heard)
+    fence.prefers_accepted = False
+    completion = Completion(fence, claims, Metrics(), trouble=heard.append)
+    for one in [*finished(claims, 200), *finished(claims, 2, Rejected())]:
+        completion.complete(one)
+    await completion.step()
+    assert heard == ["sent 202"]

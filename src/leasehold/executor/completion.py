@@ -126,7 +126,7 @@ class Completion:
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         try:
-            for part in apart(batch):
+            for part in apart(batch) if self._fence.prefers_accepted else [batch]:
                 await self._write_together(part)
         finally:
             self._claims.let_go(one.held for one in batch)

@@ -37,6 +37,9 @@ _OF_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
 class Fence(Protocol):
     """What attempts and completion need of it."""
 
+    # Whether results that are all Accepted cost it less than the same among others.
+    prefers_accepted: bool
+
     def must_begin(self, contract: Contract) -> bool:
         """Say whether "about to call" must be durable before a call."""
         ...
@@ -64,6 +67,8 @@ class Fence(Protocol):
 
 class ClaimFence:
     """Each item has a claim of its own."""
+
+    prefers_accepted = False
 
     def __init__(self, store: ExecutorStore, worker_id: str) -> None:
         self._store = store
@@ -106,6 +111,8 @@ class ClaimFence:
 
 class LeaseFence:
     """All items stand under one lease, with the epoch that was received when it was acquired."""
+
+    prefers_accepted = True
 
     def __init__(
         self,

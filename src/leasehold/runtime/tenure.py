@@ -76,6 +76,7 @@ class LeaderTenure:
             fence, self._claims, targets, completion, metrics, trouble=trouble, faults=faults
         )
         heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
+        # Two write results at a time: a worker has a claim in the database beside its, we have not.
         self._loops = [
             Loop(service, leadership.holder_id)
             for service in (completion, completion, self.executor, heartbeat)
