@@ -47,16 +47,16 @@ class Pausing:
 
 
 class Served:
-    """One target, which takes ten calls at a time."""
+    """Targets that take ten calls at a time each."""
 
-    def __init__(self):
-        self._gate = Gate(10, None)
+    def __init__(self, targets):
+        self._gates = {target: Gate(10, None) for target in targets}
 
     def of_group(self, _lease_name):
-        return ["bank"]
+        return list(self._gates)
 
-    def gate(self, _target):
-        return self._gate
+    def gate(self, target):
+        return self._gates[target]
 
 
 class Calls:
@@ -76,7 +76,7 @@ class Calls:
 
 
 class Leader:
-    def __init__(self, store, lease):
+    def __init__(self, store, lease, *targets):
         self.store = Pausing(store)
         self.term = Term(lease, TrustWindow(math.inf))
         self.claims = Claims("a", 10)
@@ -85,7 +85,7 @@ class Leader:
             self.store,
             self.term,
             self.claims,
-            Served(),
+            Served(targets),
             Metrics(),
             Timings,
             confirm=self.confirm,
@@ -113,7 +113,7 @@ async def leader(stores):
     await stores.operator.publish_contract("bank", terms, "ann")
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=1))
     lease = (await stores.executor.acquire_lease("leader", "a", 30)).lease
-    return Leader(stores.executor, lease)
+    return Leader(stores.executor, lease, "bank")
 
 
 def marked(outbox):
@@ -174,3 +174,21 @@ async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(lead
     leader.store.may_go.set()
     await asyncio.gather(leaving, step)
     assert (marked(outbox), len(leader.troubles)) == ([], 1)
+
+
+async def test_no_more_is_ready_than_there_are_slots_however_many_targets_are_fast(stores, outbox):
+    """All of it counts as in flight, and a leader that dies leaves a doubt about each."""
+    for target in ("bank", "post", "fax"):
+        terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+        await stores.operator.publish_contract(target, terms, "ann")
+        outbox.enqueue(40, target)
+    lease = (await stores.executor.acquire_lease("leader", "a", 30)).lease
+    leader = Leader(stores.executor, lease, "bank", "post", "fax")
+    leader.calls.latency_seconds = 0.001
+    ready = []
+    while len(leader.calls.held) < 120:
+        await leader.executor.step()
+        ready.append(len(leader.executor._handing_out.numbers()))
+        leader.claims.let_go(leader.claims.all()[:1])  # one by one, so that little room is left
+    assert max(ready) == leader.claims.slots
+    assert leader.troubles == []

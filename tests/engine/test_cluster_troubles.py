@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from signal import SIGTERM
+from signal import SIGCONT, SIGSTOP, SIGTERM
 
 import pytest
 
 from leasehold import Instance, read_settings
 from leasehold.domain.errors import DatabaseUnavailable, NotLeader
-from tests.support.cluster import BY_ROW, broken, fences, leading, lease, told
+from tests.support.cluster import BY_ROW, broken, fences, holders, leading, lease, told
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 
@@ -154,6 +154,61 @@ async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(clus
     assert fences(cluster) == []
     leader.send(SIGTERM)
     assert await leader.ended() == 0
+
+
+def waits(engine, function):
+    """Whether somebody who calls a function waits for another, and for a row of which table."""
+    rows = engine.database.execute(
+        "SELECT coalesce((SELECT c.relname FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+        "                  WHERE l.pid = a.pid AND l.locktype = 'tuple'), 'no row') AS of"
+        "  FROM pg_stat_activity a WHERE a.wait_event_type = 'Lock'"
+        "   AND a.query LIKE '%%' || %s || '%%' AND a.datname = current_database()",
+        [f"leasehold.{function}("],
+    )
+    return [row["of"] for row in rows]
+
+
+# What a former leader's write waits for, and what becomes of it.
+BEFORE_IT_LOOKS_AGAIN = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
+AFTER_IT_LOOKED = (
+    "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, started_at,"
+    " finished_at) VALUES (%s, 1, 'FAILED', 'somebody', now(), now())"
+)
+
+
+@pytest.mark.parametrize(
+    "held_up", [BEFORE_IT_LOOKS_AGAIN, AFTER_IT_LOOKED], ids=["before", "after"]
+)
+async def test_leader_elected_while_a_write_of_the_last_one_is_in_flight_waits_for_it(
+    engine, held_up
+):
+    """The write holds the lease still. Where it finds after its wait that the lease is over, it
+    writes nothing and the successor makes the call again; where it had looked already, it stands,
+    and nobody does.
+    """
+    engine.publish("ledger", scope="cluster")
+    slow = PATIENT | {"lock_seconds": "8", "statement_seconds": "9"}
+    former = await leading(engine, **slow)
+    [intent_id] = engine.outbox.enqueue(1, "ledger", delay_seconds=0.6)
+    other = engine.database.connect(autocommit=False)
+    other.execute(held_up, [intent_id])
+    await until(lambda: waits(engine, "record_dispatched"))
+    former.send(SIGSTOP)
+    engine.outbox.expire_lease()
+    successor = engine.worker(**slow)
+    assert await until(lambda: waits(engine, "acquire_lease")) == ["leases"]
+    assert (lease(engine)["lease_epoch"], successor.lines("leader_acquired")) == (1, [])
+    other.rollback()
+    assert (await successor.logged("leader_acquired"))["lease_epoch"] == 2
+    await engine.until_status([intent_id])
+    former.send(SIGCONT)
+    await former.logged("leader_lost")
+    if held_up == AFTER_IT_LOOKED:
+        expected = [1], ["DISPATCHED"], {await former.started()}
+    else:
+        expected = [1, 2], ["IN_DOUBT", "DISPATCHED"], {await successor.started()}
+    found = fences(engine), engine.outbox.states(intent_id), holders(engine, [intent_id])
+    assert found == expected
 
 
 def settings_of(cluster, **more):
