@@ -22,9 +22,9 @@ from pydantic import BaseModel
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.runtime import event_loop
-from leasehold.store.answers import Enqueued
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.rows import Enqueued
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings

@@ -14,7 +14,7 @@ from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted
-from leasehold.intake.accept import Intake
+from leasehold.intake.intake import Intake
 from leasehold.runtime.event_loop import collect_rarely
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate

@@ -20,7 +20,7 @@ from benchmarks.peer_process import EngineFailed
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import NewIntent
-from leasehold.intake.accept import Intake
+from leasehold.intake.intake import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

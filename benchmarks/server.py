@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasehold.store.embedded import EmbeddedPostgres, find_binaries
+from leasehold.embedded.server import EmbeddedPostgres, find_binaries
 from leasehold.store.postgres.migrate import migrate
 
 if TYPE_CHECKING:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from leasehold.gateway.errors import NotSent
     from leasehold.gateway.protocol import Submission
     from leasehold.gateway.python import gateway_function
-    from leasehold.intake.accept import Intake
-    from leasehold.intake.inside import (
+    from leasehold.intake.intake import Intake
+    from leasehold.intake.transactional import (
         aenqueue_in,
         aenqueue_many_in,
         enqueue_in,
         enqueue_many_in,
     )
     from leasehold.runtime.instance import Instance
-    from leasehold.runtime.leading import Leader, leadership
+    from leasehold.runtime.leadership import Leader, leadership
 
 __all__ = [
     "Accepted",
@@ -78,12 +78,12 @@ _HOMES = {
     "leasehold.gateway.errors": ("NotSent",),
     "leasehold.gateway.protocol": ("Submission",),
     "leasehold.gateway.python": ("gateway_function",),
-    "leasehold.intake.accept": ("Intake",),
-    "leasehold.intake.inside": (
+    "leasehold.intake.intake": ("Intake",),
+    "leasehold.intake.transactional": (
         *("aenqueue_in", "aenqueue_many_in", "enqueue_in", "enqueue_many_in"),
     ),
     "leasehold.runtime.instance": ("Instance",),
-    "leasehold.runtime.leading": ("Leader", "leadership"),
+    "leasehold.runtime.leadership": ("Leader", "leadership"),
 }
 
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from leasehold import AsyncClient, Client
-from leasehold.client import calls
-from leasehold.client.answers import HandedVerdict
-from leasehold.client.refusals import NOTHING_WRITTEN
+from leasehold.client import requests as calls
+from leasehold.client.errors import NOTHING_WRITTEN
+from leasehold.client.responses import HandedVerdict
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
@@ -27,9 +27,10 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict
-from leasehold.store.answers import Attempt, IntentStatus
-from leasehold.web import kinds, models
+from leasehold.store.rows import Attempt, IntentStatus
 from leasehold.web.problems import KINDS
+from leasehold.web.schemas import responses as models
+from leasehold.web.schemas import types as kinds
 
 ID = UUID("0190a7e4-0000-7000-8000-000000000001")
 SECRET = "lh_of-nobody"

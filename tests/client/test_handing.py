@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from leasehold.client import handing as module
-from leasehold.client.answers import Handed, HandedVerdict
-from leasehold.client.handing import Handing
-from leasehold.client.patience import Patience
+from leasehold.client import bulk as module
+from leasehold.client.bulk import Handing
+from leasehold.client.responses import Handed, HandedVerdict
+from leasehold.client.retry import Patience
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.intent import AttemptState
-from leasehold.store.answers import EventCursor
+from leasehold.store.rows import EventCursor
 from tests.support.api import make_token
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"

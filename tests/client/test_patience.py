@@ -10,8 +10,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from leasehold.client import calls
-from leasehold.client.patience import (
+from leasehold.client import requests as calls
+from leasehold.client.retry import (
     FIRST_PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     Patience,

@@ -21,7 +21,12 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.inside import aenqueue_in, aenqueue_many_in, enqueue_in, enqueue_many_in
+from leasehold.intake.transactional import (
+    aenqueue_in,
+    aenqueue_many_in,
+    enqueue_in,
+    enqueue_many_in,
+)
 from tests.support import transactions
 from tests.support.transactions import ASYNC, SYNC
 

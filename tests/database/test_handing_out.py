@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from leasehold.coordination.elector import Term
+from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.handing_out import HandingOut
+from leasehold.executor.leader.dispatcher import HandingOut
 
 pytestmark = pytest.mark.one_server
 

@@ -17,9 +17,9 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import JsonDocument, NewIntent
-from leasehold.intake import wake
-from leasehold.intake.accept import Intake
-from leasehold.intake.wake import Wakeups
+from leasehold.intake import notify as wake
+from leasehold.intake.intake import Intake
+from leasehold.intake.notify import Wakeups
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.store import PostgresStore
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from leasehold.domain.contract import Contract
-from leasehold.intake.accept import Intake
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
+from leasehold.intake.intake import Intake
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.servers import available_binaries

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.database import Database
 from tests.support.memory import roomy_memory
 from tests.support.servers import Server, available_binaries

@@ -8,14 +8,14 @@ import math
 import pytest
 
 from leasehold.coordination.claims import Claims
-from leasehold.coordination.elector import Term
+from leasehold.coordination.term import Term
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.timing import Timings
-from leasehold.executor.backpressure import Gate
-from leasehold.executor.completion import Completion
+from leasehold.executor.completer import Completion
 from leasehold.executor.fence import LeaseFence
-from leasehold.executor.scheduled import ScheduledExecutor
+from leasehold.executor.leader.executor import ScheduledExecutor
+from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
 
 pytestmark = pytest.mark.one_server

@@ -27,7 +27,7 @@ from leasehold.domain.verdict import (
     RenewVerdict,
     ResolveVerdict,
 )
-from leasehold.store.answers import handed_out as handed_out_at
+from leasehold.store.rows import handed_out as handed_out_at
 
 pytestmark = pytest.mark.one_server
 

@@ -13,11 +13,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.store.postgres import lending
-from leasehold.store.postgres.calls import Calls, first_column
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.query import Calls, first_column
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until
 from tests.support.servers import available_binaries

@@ -17,9 +17,9 @@ from psycopg.conninfo import make_conninfo
 
 from leasehold.config import read_settings
 from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.embedded.binaries import choose_account
+from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.runtime.instance import Instance
-from leasehold.store.embedded import EmbeddedPostgres
-from leasehold.store.embedded_binaries import choose_account
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.store.postgres.store import PostgresStore

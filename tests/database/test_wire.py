@@ -9,8 +9,8 @@ import psycopg
 import pytest
 import uvloop
 
-from leasehold.store.postgres.calls import as_tuples, first_column
-from leasehold.store.postgres.wire import STATEMENTS_MAX, Connection
+from leasehold.store.postgres.connection import STATEMENTS_MAX, Connection
+from leasehold.store.postgres.query import as_tuples, first_column
 from tests.support.engine import until
 
 pytestmark = pytest.mark.one_server

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.api import make_token
 from tests.support.database import Database
 from tests.support.engine import until
@@ -31,7 +31,7 @@ from tests.support.serving import Serving
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from leasehold.gateway.sandbox import Sandbox
+    from leasehold.sandbox import Sandbox
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 INSTANCES = 3

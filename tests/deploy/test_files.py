@@ -14,15 +14,15 @@ import yaml
 from psycopg.conninfo import make_conninfo
 
 from leasehold.cli.main import load_command
-from leasehold.client.refusals import NOTHING_WRITTEN
+from leasehold.client.errors import NOTHING_WRITTEN
 from leasehold.config import Settings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.roles import RoleStores
-from leasehold.web.kinds import WAIT_SECONDS_MAX
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.problems import KINDS
 from leasehold.web.protocol import HEAD_BYTES_MAX, HEADERS_MAX
+from leasehold.web.schemas.types import WAIT_SECONDS_MAX
 from tests.support.metric_labels import label_names
 from tests.support.programs import find_program
 from tests.support.servers import available_binaries

@@ -19,8 +19,8 @@ import pytest
 
 from leasehold import AsyncClient, NewIntent
 from leasehold.domain.errors import LeaseholdError
-from leasehold.gateway.sandbox import Sandbox
-from leasehold.store.answers import EventCursor
+from leasehold.sandbox import Sandbox
+from leasehold.store.rows import EventCursor
 from tests.deploy.balanced import INSTANCES, Balanced, free_ports, start_haproxy, states
 from tests.support.engine import PATIENCE_SECONDS, until
 from tests.support.serving import eventually

@@ -11,7 +11,7 @@ from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.gateway.errors import NotSent
-from leasehold.gateway.sandbox import Dial
+from leasehold.sandbox import Dial
 from tests.support.gateway_calls import make_submission
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gateways.md"

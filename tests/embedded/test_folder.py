@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.store import embedded_folder
-from leasehold.store.embedded import PostgresBinaries, default_data_dir, system_binaries
+from leasehold.embedded import data_folder as embedded_folder
+from leasehold.embedded.server import PostgresBinaries, default_data_dir, system_binaries
 from tests.embedded.place import Place, children_of, query, wait_until
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import psycopg
 
-from leasehold.store import embedded
+from leasehold.embedded import server as embedded
 from tests.embedded.place import Place, answers, query, wait_until
 
 

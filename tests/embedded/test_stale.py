@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.store import embedded
+from leasehold.embedded import server as embedded
 from tests.embedded.place import Place, locked, query, wait_until
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.store.embedded import EmbeddedPostgres, PostgresBinaries
+from leasehold.embedded.server import EmbeddedPostgres, PostgresBinaries
 
 
 def say(answer: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.gateway.sandbox import Sandbox
+from leasehold.sandbox import Sandbox
 from tests.support.demo import Demo
 from tests.support.engine import Engine
 from tests.support.memory import roomy_memory

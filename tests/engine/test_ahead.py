@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold import Instance, read_settings
-from leasehold.executor import scheduled
+from leasehold.executor.leader import executor as scheduled
 from tests.support.cluster import leading
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE

@@ -11,8 +11,8 @@ import pytest
 from leasehold import Instance, read_settings
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.timing import Timings
-from leasehold.executor import scheduled
-from leasehold.runtime import listener
+from leasehold.executor.leader import executor as scheduled
+from leasehold.runtime import notifier as listener
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.cluster import BY_ROW, fences, leading, lease, told
 from tests.support.engine import until

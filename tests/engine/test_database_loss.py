@@ -12,7 +12,7 @@ from signal import SIGINT, SIGTERM
 import psycopg
 import pytest
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.database import Database
 from tests.support.engine import Engine, until
 from tests.support.outbox import Outbox

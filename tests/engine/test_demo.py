@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.demo import STOP_SECONDS, require_nothing_left
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.demo import COMMAND, STOP_SECONDS, require_nothing_left, wait_until_gone
 
 

@@ -8,7 +8,8 @@ from urllib.request import urlopen
 import pytest
 
 from leasehold import Instance, read_settings
-from leasehold.executor import competing, scheduled
+from leasehold.executor import competing
+from leasehold.executor.leader import executor as scheduled
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.schedule import PostgresSchedule
 from tests.support.engine import until

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
-from leasehold.gateway.sandbox import Sandbox
+from leasehold.sandbox import Sandbox
 from tests.support.gateway_calls import RawServer, http_gateway, make_submission
 
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.gateway.sandbox import Dial, Sandbox
-from leasehold.gateway.sandbox.dial import Chance, Fate
+from leasehold.sandbox import Dial, Sandbox
+from leasehold.sandbox.dial import Chance, Fate
 
 COMMAND = [sys.executable, "-c", "from leasehold.cli.main import app; app()", "sandbox"]
 

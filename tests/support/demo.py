@@ -68,7 +68,7 @@ class Demo:
 
     def children(self):
         """The demo's workers and its gateway: they are told whose child they are."""
-        marked = f"leasehold.cli.demo_child\0{self.process.pid}\0".encode()
+        marked = f"leasehold.demo.child\0{self.process.pid}\0".encode()
         found = {}
         for place in Path("/proc").glob("[0-9]*/cmdline"):
             try:

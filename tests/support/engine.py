@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from leasehold.gateway.sandbox import Sandbox
+    from leasehold.sandbox import Sandbox
     from tests.support.database import Database
     from tests.support.outbox import Outbox
 

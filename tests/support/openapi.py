@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from leasehold.web.app import add_routes
-from leasehold.web.openapi import describe
+from leasehold.web.schemas.openapi import describe
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 

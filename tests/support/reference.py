@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasehold.store.embedded import EmbeddedPostgres
+from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.store.postgres.migrate import Sources, migrate
 
 if TYPE_CHECKING:

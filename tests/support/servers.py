@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from leasehold.store.embedded import (
+from leasehold.embedded.server import (
     EmbeddedPostgres,
     PostgresBinaries,
     system_binaries,

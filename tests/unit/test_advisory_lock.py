@@ -9,7 +9,7 @@ import pytest
 from leasehold.config import read_settings
 from leasehold.coordination import advisory_lock
 from leasehold.coordination.advisory_lock import lock_key, require_distinct_keys
-from leasehold.coordination.elector import Term
+from leasehold.coordination.term import Term
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.lease import Lease, TrustWindow
 from leasehold.domain.timing import Timings

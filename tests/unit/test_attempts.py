@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leasehold.coordination.claims import Claims
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.attempt import Attempts
-from leasehold.executor.completion import Completion
+from leasehold.executor.completer import Completion
+from leasehold.executor.runner import Attempts
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed import claim_of
 

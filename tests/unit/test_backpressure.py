@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable, Unknown
-from leasehold.executor.backpressure import Gate, claim_size
+from leasehold.executor.limits import Gate, claim_size
 
 FULL = Retryable(is_saturated=True)
 

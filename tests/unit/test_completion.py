@@ -8,7 +8,7 @@ from leasehold.coordination.claims import Claims
 from leasehold.domain.errors import InvalidCompletionState, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
-from leasehold.executor.completion import LINGER_SECONDS, Completion, Finished
+from leasehold.executor.completer import LINGER_SECONDS, Completion, Finished
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed import claim_of
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from leasehold.cli.demo import DEFAULT_SECONDS, seconds_to_play
-from leasehold.cli.demo_audit import audit
-from leasehold.cli.demo_read import Counted
+from leasehold.demo.audit import audit
+from leasehold.demo.read import Counted
 
 
 def intents(*statuses: str) -> list[Counted]:

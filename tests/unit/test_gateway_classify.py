@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
-from leasehold.gateway.classify import (
+from leasehold.gateway.http.classify import (
     ASK_AFTER_SECONDS,
     RETRY_AFTER_SECONDS_MAX,
     Answer,

@@ -8,9 +8,9 @@ from ipaddress import ip_address
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from leasehold.gateway.addresses import AddressKind, judge
 from leasehold.gateway.errors import ForbiddenAddress, GatewayMisconfigured
-from leasehold.gateway.guard import Guard, GuardedResolver
+from leasehold.gateway.http.addresses import AddressKind, judge
+from leasehold.gateway.http.guard import Guard, GuardedResolver
 
 FORBIDDEN = {
     "0.0.0.0": AddressKind.UNSPECIFIED,

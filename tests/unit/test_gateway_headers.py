@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.headers import Headers
+from leasehold.gateway.http.headers import Headers
 from tests.support.gateway_calls import WrittenTrace, make_submission
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")

@@ -11,8 +11,8 @@ import pytest
 from leasehold.domain.errors import InvalidArgument, UnknownTarget
 from leasehold.domain.intent import IntentId, NewIntent, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import Asked, accepted_id, problem_of
-from leasehold.store.answers import Enqueued
+from leasehold.intake.validation import Asked, accepted_id, problem_of
+from leasehold.store.rows import Enqueued
 
 NESTED: list[object] = []
 for _ in range(100_000):

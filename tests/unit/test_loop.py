@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.runtime import loop as loop_module
-from leasehold.runtime.loop import Loop
+from leasehold.service import loop as loop_module
+from leasehold.service.loop import Loop
+from leasehold.service.service import AGAIN, Pause
 
 
 class Counting:

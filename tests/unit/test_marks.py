@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.executor.marks import Marks
+from leasehold.executor.leader.marks import Marks
 
 
 def test_batches_in_flight_have_different_numbers():

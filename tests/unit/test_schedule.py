@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.domain.intent import IntentId
-from leasehold.executor.schedule import Schedule
-from leasehold.store.answers import Scheduled
+from leasehold.executor.leader.due_queue import Schedule
+from leasehold.store.rows import Scheduled
 
 # The database's clock, which has nothing to do with ours.
 NOW = datetime(2031, 5, 4, 12, tzinfo=UTC)

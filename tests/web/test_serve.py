@@ -10,7 +10,7 @@ import subprocess
 import httpx
 import pytest
 
-from leasehold.gateway.sandbox import Sandbox
+from leasehold.sandbox import Sandbox
 from tests.support.command import assert_one_line_of_error, leasehold
 from tests.support.engine import Engine, until
 from tests.support.serving import Serving, eventually

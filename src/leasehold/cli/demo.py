@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from leasehold.cli.demo_database import own_database
-from leasehold.cli.demo_play import Plan, Play
-from leasehold.cli.demo_signals import Interruption
-from leasehold.cli.demo_view import Teller
+from leasehold.demo.database import own_database
+from leasehold.demo.play import Plan, Play
+from leasehold.demo.signals import Interruption
+from leasehold.demo.view import Teller
+from leasehold.embedded.server import EmbeddedPostgres, default_data_dir
 from leasehold.observe.logs import configure_logs
-from leasehold.store.embedded import EmbeddedPostgres, default_data_dir
 from leasehold.store.postgres.migrate import migrate
 
 if TYPE_CHECKING:
-    from leasehold.cli.demo_audit import Audit
+    from leasehold.demo.audit import Audit
 
 DEFAULT_SECONDS = 20.0
 

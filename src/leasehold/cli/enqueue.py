@@ -18,7 +18,7 @@ from leasehold.cli.enqueue_lines import parse_json, read_lines
 from leasehold.cli.enqueue_ways import opened_way
 from leasehold.cli.moments import seconds_or_moment
 from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
-from leasehold.client.answers import Handed, HandedVerdict
+from leasehold.client.responses import Handed, HandedVerdict
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 

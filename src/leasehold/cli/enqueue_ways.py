@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.client.answers import Handed, HandedVerdict, Receipt
+from leasehold.client.responses import Handed, HandedVerdict, Receipt
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.entry import accepted_id, conflict_problem
+from leasehold.intake.validation import accepted_id, conflict_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from leasehold.cli.place import Place
     from leasehold.domain.intent import NewIntent
-    from leasehold.intake.accept import Intake
-    from leasehold.store.answers import Enqueued
+    from leasehold.intake.intake import Intake
+    from leasehold.store.rows import Enqueued
 
 
 class Way(Protocol):
@@ -37,7 +37,7 @@ async def opened_way(place: Place) -> AsyncGenerator[Way]:
         async with place.client() as client:
             yield client
     else:
-        from leasehold.intake.accept import Intake  # only who needs it waits for it
+        from leasehold.intake.intake import Intake  # only who needs it waits for it
 
         settings = place.settings
         url = settings.required_database_url()

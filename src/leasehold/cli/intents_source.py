@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.client.calls import PAGE_MAX
+from leasehold.client.requests import PAGE_MAX
 from leasehold.domain.errors import InvalidArgument, UnknownIntent
 from leasehold.domain.intent import AttemptState
-from leasehold.store.answers import Listing
+from leasehold.store.rows import Listing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from leasehold.cli.place import Place
     from leasehold.client.asynchronous import AsyncClient
-    from leasehold.client.calls import Resolution
+    from leasehold.client.requests import Resolution
     from leasehold.domain.intent import IntentId, Status
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
-    from leasehold.store.answers import Attempt, IntentStatus, Redriven
     from leasehold.store.postgres.store import PostgresStore
+    from leasehold.store.rows import Attempt, IntentStatus, Redriven
 
     Seen = tuple[IntentStatus, Sequence[Attempt]]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from leasehold.store.answers import Attempt, IntentStatus
+    from leasehold.store.rows import Attempt, IntentStatus
 
 _PIPE_WIDTH = 160  # where there is no window to fit into
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from leasehold.gateway.sandbox import Sandbox
-from leasehold.gateway.sandbox.server import RECORD_ENTRIES_MAX
+from leasehold.sandbox import Sandbox
+from leasehold.sandbox.server import RECORD_ENTRIES_MAX
 
 
 def sandbox(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.domain.contract import Contract
-    from leasehold.store.answers import PublishedContract
+    from leasehold.store.rows import PublishedContract
 
 _PIPE_WIDTH = 200  # where there is no window to fit into
 

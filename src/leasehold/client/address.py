@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from leasehold.client.patience import ANSWER_SECONDS, CONNECT_SECONDS
+from leasehold.client.retry import ANSWER_SECONDS, CONNECT_SECONDS
 from leasehold.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from leasehold.client import address, calls
+from leasehold.client import address
+from leasehold.client import requests as calls
+from leasehold.client.bulk import Handing
 from leasehold.client.event_stream import Following
-from leasehold.client.handing import Handing
-from leasehold.client.patience import PATIENCE_SECONDS, Patience, Tries
+from leasehold.client.retry import PATIENCE_SECONDS, Patience, Tries
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import as_intent
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from leasehold.client.answers import Handed, IntentPage, Receipt
-    from leasehold.client.calls import Call, Resolution
+    from leasehold.client.requests import Call, Resolution
+    from leasehold.client.responses import Handed, IntentPage, Receipt
     from leasehold.domain.intent import IntentId, IntentOptions, NewIntent, Status
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
-    from leasehold.store.answers import Attempt, EventCursor, IntentStatus, LedgerEvent, Redriven
+    from leasehold.store.rows import Attempt, EventCursor, IntentStatus, LedgerEvent, Redriven
 
 Answer = TypeVar("Answer")
 

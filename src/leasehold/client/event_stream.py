@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.client import answers
-from leasehold.client.calls import Call
-from leasehold.client.patience import Patience
-from leasehold.client.refusals import Refusal
+from leasehold.client import responses as answers
+from leasehold.client.errors import Refusal
+from leasehold.client.requests import Call
+from leasehold.client.retry import Patience
 from leasehold.domain.errors import ApiError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from leasehold.store.answers import EventCursor, LedgerEvent
+    from leasehold.store.rows import EventCursor, LedgerEvent
 
 # An attempt is a few kilobytes.
 BLOCK_BYTES_MAX = 1024 * 1024

@@ -29,18 +29,18 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.answered import answered_within
-from leasehold.coordination.elector import Renewed
+from leasehold.coordination.term import Renewed
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
+from leasehold.service.deadline import answered_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
-    from leasehold.store.answers import Acquisition
     from leasehold.store.lock_session import LockSession
     from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.rows import Acquisition
 
     # The times that the server is told, and the session that it replaces.
     OpenSession = Callable[[float, LockSession | None], Awaitable[LockSession]]

@@ -15,10 +15,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
+from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.answers import Repaired
     from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.rows import Repaired
 
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.elector import Renewed
+from leasehold.coordination.term import Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
-    from leasehold.store.answers import Acquisition
     from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.rows import Acquisition
 
 
 class RowLease:

@@ -11,11 +11,11 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.backpressure import GATHER_SECONDS, claim_size, should_gather
+from leasehold.executor.limits import GATHER_SECONDS, claim_size, should_gather
+from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.claims import Claims
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
-    from leasehold.executor.attempt import Attempts
+    from leasehold.executor.runner import Attempts
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore

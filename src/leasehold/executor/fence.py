@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.domain.verdict import BeginVerdict
-    from leasehold.store.answers import Recorded
     from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.rows import Recorded
 
 
 # P7003, P7004, and 23505 of the index that allows one terminal row.

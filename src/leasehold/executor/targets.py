@@ -15,10 +15,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.coordination.service import Pause
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
-from leasehold.executor.backpressure import Gate
+from leasehold.executor.limits import Gate
 from leasehold.observe.logs import get_logger
+from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
-    from leasehold.store.answers import FormerTerms
+    from leasehold.store.rows import FormerTerms
 
 # Older versions of contracts that stay open; each may hold connections.
 OLD_VERSIONS_MAX = 32

@@ -24,7 +24,7 @@ def open_gateway(contract: Contract, *, environment: Mapping[str, str]) -> Gatew
     match terms:
         case HttpTerms():
             # A sixth of what an instance waits for when it starts, and not every one calls HTTP.
-            from leasehold.gateway.http import HttpGateway
+            from leasehold.gateway.http.gateway import HttpGateway
 
             return HttpGateway(contract, terms, environment=environment)
         case PythonTerms():

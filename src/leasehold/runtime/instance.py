@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
 from leasehold.coordination.claims import Claims
+from leasehold.coordination.heartbeat import Renewal
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
-from leasehold.coordination.renewal import Renewal
 from leasehold.coordination.row_lease import RowLease
-from leasehold.executor.attempt import Attempts
 from leasehold.executor.competing import CompetingExecutor
-from leasehold.executor.completion import Completion
+from leasehold.executor.completer import Completion
 from leasehold.executor.faults import NO_FAULTS
 from leasehold.executor.fence import ClaimFence
+from leasehold.executor.runner import Attempts
 from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.cluster import Cluster
+from leasehold.runtime.elections import Cluster
 from leasehold.runtime.identity import new_worker_id
-from leasehold.runtime.listener import Listener
-from leasehold.runtime.loop import Loop
-from leasehold.runtime.presence import Presence
+from leasehold.runtime.notifier import Listener
 from leasehold.runtime.queue_watch import QueueWatch
+from leasehold.runtime.registration import Presence
 from leasehold.runtime.scopes import ScopeState
+from leasehold.service.loop import Loop
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.store import PostgresStore
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.config import Settings
-    from leasehold.coordination.elector import Elector
-    from leasehold.coordination.service import Service
+    from leasehold.coordination.term import Elector
     from leasehold.domain.contract import Contract
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
     from leasehold.gateway.protocol import Gateway
+    from leasehold.service.service import Service
     from leasehold.store.lock_session import LockSession
 
 # For the last results to be written, after the time for calls to end is over.

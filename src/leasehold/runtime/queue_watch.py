@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.service import Pause
+from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.lease import Lease
-    from leasehold.store.answers import Acquisition
+    from leasehold.store.rows import Acquisition
 
 
 class LockSession(Protocol):

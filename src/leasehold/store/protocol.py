@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Result
     from leasehold.domain.token import ApiToken, Scope
-    from leasehold.store import answers
+    from leasehold.store import rows as answers
 
     Json = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
-    from leasehold.store import answers
+    from leasehold.store import rows as answers
 
 
 class ScheduleStore(Protocol):

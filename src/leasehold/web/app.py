@@ -10,10 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.web import openapi, routes_intents, routes_operating, routes_watching
-from leasehold.web.access import passing_of
-from leasehold.web.entrance import Entrance, refused
+from leasehold.web.dependencies import passing_of
+from leasehold.web.middleware import Entrance, refused
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
+from leasehold.web.routes import intents as routes_intents
+from leasehold.web.routes import monitoring as routes_watching
+from leasehold.web.routes import operations as routes_operating
+from leasehold.web.schemas import openapi
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping

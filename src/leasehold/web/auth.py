@@ -15,8 +15,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.coordination.service import Pause
 from leasehold.domain.token import ApiToken, Scope, token_hash
+from leasehold.service.service import Pause
 from leasehold.web.problems import DATABASE_RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:

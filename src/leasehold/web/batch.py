@@ -8,13 +8,13 @@ from leasehold.domain.errors import IntakeFull, LeaseholdError
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.observe.logs import get_logger
-from leasehold.store.answers import Enqueued
-from leasehold.web import models
-from leasehold.web.access import passing_of, service_of
+from leasehold.store.rows import Enqueued
+from leasehold.web.dependencies import passing_of, service_of
 from leasehold.web.headers import trace_context
 from leasehold.web.intake import Intake
+from leasehold.web.parsing import read_intent
 from leasehold.web.problems import DEFECT, Problem, problem_of
-from leasehold.web.sent import read_intent
+from leasehold.web.schemas import responses as models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

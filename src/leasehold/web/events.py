@@ -16,18 +16,18 @@ from collections import deque
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.coordination.service import AGAIN, Pause
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
-from leasehold.store.answers import EventCursor
-from leasehold.web.models import Attempt
+from leasehold.service.service import AGAIN, Pause
+from leasehold.store.rows import EventCursor
 from leasehold.web.problems import RETRY_SECONDS, Problem
+from leasehold.web.schemas.responses import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 
-    from leasehold.store.answers import LedgerEvent
     from leasehold.store.protocol import ReaderStore
+    from leasehold.store.rows import LedgerEvent
 
 PAGE = 500
 BUFFER_MAX = 1000

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.token import Scope
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.web import models, models_sent
 from leasehold.web.auth import require_scope
 from leasehold.web.body import BODY_BYTES_MAX
 from leasehold.web.headers import idempotency_key, require_json, trace_context
+from leasehold.web.parsing import UNREAD, read_intent
 from leasehold.web.problems import Fault, Problem, invalid
-from leasehold.web.sent import UNREAD, read_intent
+from leasehold.web.schemas import requests as models_sent
+from leasehold.web.schemas import responses as models
 from leasehold.web.strict_json import parse_object
 from leasehold.web.wait_query import read_wait
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId, NewIntent
     from leasehold.domain.token import ApiToken
-    from leasehold.store.answers import Enqueued
+    from leasehold.store.rows import Enqueued
     from leasehold.web.body import Receive
     from leasehold.web.headers import Headers
     from leasehold.web.problems import Header

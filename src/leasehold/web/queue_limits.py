@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.service import Pause
+from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,30 +7,30 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from leasehold.coordination.answered import answered_within
 from leasehold.domain.errors import LeaseholdError
-from leasehold.intake.batching import Batching
+from leasehold.intake.group_commit import Batching
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.loop import Loop
 from leasehold.runtime.queue_watch import QueueWatch
+from leasehold.service.deadline import answered_within
+from leasehold.service.loop import Loop
 from leasehold.web.access_log import AccessLog
 from leasehold.web.admission import Admission
 from leasehold.web.auth import TokenBook
 from leasehold.web.body import Bodies
 from leasehold.web.events import Events
+from leasehold.web.limiter import Room
+from leasehold.web.long_poll import Waits
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.queue_limits import QueueLimits
 from leasehold.web.rates import RedriveRate
-from leasehold.web.room import Room
-from leasehold.web.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from leasehold.coordination.service import Service
     from leasehold.observe.logs import Format
     from leasehold.runtime.scopes import ScopeState
+    from leasehold.service.service import Service
     from leasehold.store.postgres.roles import RoleStores
 
     State = Literal["ready", "draining", "database_unavailable"]

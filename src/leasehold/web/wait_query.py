@@ -6,8 +6,8 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl
 
-from leasehold.web.kinds import WAIT_SECONDS_MAX
 from leasehold.web.problems import Fault
+from leasehold.web.schemas.types import WAIT_SECONDS_MAX
 
 NAME = "wait_seconds"
 # As JSON writes numbers, and not all that Python would take for one.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.answers import PublishedContract
-from leasehold.store.postgres.calls import rows_of
+from leasehold.store.postgres.query import rows_of
+from leasehold.store.rows import PublishedContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.domain.contract import Contract
-    from leasehold.store.postgres.calls import Calls
+    from leasehold.store.postgres.query import Calls
 
 _PUBLISHED = rows_of(PublishedContract)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.store.answers import FormerTerms
-from leasehold.store.postgres.calls import first_column, rows_of
 from leasehold.store.postgres.contracts import PostgresContracts
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.leases import PostgresLeases
+from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.postgres.schedule import PostgresSchedule
 from leasehold.store.postgres.watch import PostgresWatch
+from leasehold.store.rows import FormerTerms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

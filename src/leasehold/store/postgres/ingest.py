@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.store.answers import Enqueued
 from leasehold.store.postgres.arguments import (
     entry_argument,
     intent_entry,
     intents_argument,
     json_text,
 )
-from leasehold.store.postgres.calls import Calls, members_by_text, tuple_maker
+from leasehold.store.postgres.query import Calls, members_by_text, tuple_maker
+from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

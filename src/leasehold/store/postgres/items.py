@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
-from leasehold.store.answers import (
+from leasehold.store.postgres.arguments import results_argument, told_of
+from leasehold.store.postgres.ids import Ids
+from leasehold.store.postgres.query import Calls, members_by_text, rows_of
+from leasehold.store.rows import (
     Begun,
     MissedDeadline,
     Recorded,
@@ -17,9 +20,6 @@ from leasehold.store.answers import (
     Repaired,
     Scheduled,
 )
-from leasehold.store.postgres.arguments import results_argument, told_of
-from leasehold.store.postgres.calls import Calls, members_by_text, rows_of
-from leasehold.store.postgres.ids import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.verdict import ReleaseVerdict, RenewVerdict
-from leasehold.store.answers import Acquisition, ReleasedStream, RenewedStream, SurplusStream
 from leasehold.store.postgres.arguments import json_argument
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.rows import Acquisition, ReleasedStream, RenewedStream, SurplusStream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

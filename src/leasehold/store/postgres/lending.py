@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
-    from leasehold.store.postgres.wire import Connection
+    from leasehold.store.postgres.connection import Connection
 
 KEPT_SECONDS = 60.0
 KEPT_MAX = 3

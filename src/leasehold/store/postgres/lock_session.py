@@ -19,13 +19,13 @@ import psycopg
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
 from leasehold.domain.lease import Lease
-from leasehold.store.answers import Acquisition
 from leasehold.store.postgres.address import without_password
-from leasehold.store.postgres.calls import first_column, rows_of
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.leases import fence
 from leasehold.store.postgres.lending import cut
 from leasehold.store.postgres.pool import connect_parameters
+from leasehold.store.postgres.query import first_column, rows_of
+from leasehold.store.rows import Acquisition
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -20,7 +20,7 @@ from psycopg import errors, sql
 
 from leasehold.domain.errors import DatabaseUnavailable, MigrationError
 from leasehold.store.postgres.address import connect
-from leasehold.store.postgres.applied import (
+from leasehold.store.postgres.schema_version import (
     NOTHING_APPLIED,
     check_schema,
     check_schema_async,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.store.answers import Redriven
 from leasehold.store.postgres.arguments import json_argument
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

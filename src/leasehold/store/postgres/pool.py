@@ -28,10 +28,10 @@ from psycopg_pool import AsyncConnectionPool
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
 from leasehold.store.postgres.address import connection_parameters, without_password
+from leasehold.store.postgres.connection import Connection
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.ids import register_ids
 from leasehold.store.postgres.lending import Lending
-from leasehold.store.postgres.wire import Connection
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -7,7 +7,10 @@ from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, IntentId, Status
-from leasehold.store.answers import (
+from leasehold.store.postgres.arguments import intent_argument
+from leasehold.store.postgres.contracts import PostgresContracts
+from leasehold.store.postgres.query import rows_of
+from leasehold.store.rows import (
     Attempt,
     Content,
     EventCursor,
@@ -17,9 +20,6 @@ from leasehold.store.answers import (
     LedgerEvent,
     Listing,
 )
-from leasehold.store.postgres.arguments import intent_argument
-from leasehold.store.postgres.calls import rows_of
-from leasehold.store.postgres.contracts import PostgresContracts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from leasehold.domain.errors import AccessDenied, MigrationError
-from leasehold.store.postgres.calls import Calls, as_tuples
 from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.query import Calls, as_tuples
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:

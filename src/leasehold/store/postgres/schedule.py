@@ -8,9 +8,7 @@ from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.store.answers import BegunLeased, Marked, Recorded, Scheduled
 from leasehold.store.postgres.arguments import dispatched_arguments, results_argument
-from leasehold.store.postgres.calls import Calls, rows_of
 from leasehold.store.postgres.ids import Ids, Integers
 from leasehold.store.postgres.items import (
     CLAIMED,
@@ -20,6 +18,8 @@ from leasehold.store.postgres.items import (
     with_states,
 )
 from leasehold.store.postgres.leases import fence, fences
+from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.rows import BegunLeased, Marked, Recorded, Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
-    from leasehold.store.answers import Position
+    from leasehold.store.rows import Position
 
 # Before anything that was ever modified.
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))

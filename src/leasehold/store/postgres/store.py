@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from leasehold.store.postgres.calls import Calls
 from leasehold.store.postgres.executor import PostgresExecutor
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.operators import PostgresOperators
 from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.query import Calls
 from leasehold.store.postgres.readers import PostgresReaders
 from leasehold.store.postgres.tokens import PostgresTokens
 

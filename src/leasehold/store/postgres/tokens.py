@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.token import ApiToken, Scope
 from leasehold.domain.verdict import RevokeVerdict
-from leasehold.store.postgres.calls import Calls, rows_of
+from leasehold.store.postgres.query import Calls, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

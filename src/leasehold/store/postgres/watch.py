@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.store.postgres.calls import first_column, rows_of
+from leasehold.store.postgres.query import first_column, rows_of
 
 if TYPE_CHECKING:
-    from leasehold.store.postgres.calls import Calls
+    from leasehold.store.postgres.query import Calls
 
 _BY_NAME = rows_of(dict[str, Any])
 

@@ -1,0 +1,1 @@
+"""The demo: workers, a sandbox gateway and a trickle of intents in a live view."""

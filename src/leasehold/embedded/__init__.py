@@ -1,0 +1,1 @@
+"""A private PostgreSQL for a laptop, supervised by us."""

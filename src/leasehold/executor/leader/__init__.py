@@ -1,0 +1,1 @@
+"""The leader: one instance executes everything of a cluster lease."""

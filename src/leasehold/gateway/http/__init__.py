@@ -1,0 +1,1 @@
+"""The HTTP gateway: calls, headers, signatures, classification, and the address guard."""
