@@ -46,7 +46,10 @@ _QUERIES = {
                row_number() OVER (PARTITION BY c.oid ORDER BY attnum) AS place,
                format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid),
                attidentity, attgenerated, attstorage, attcompression, attislocal,
-               nullif(attcollation, 0)::regcollation, attoptions,
+               nullif(attcollation, 0)::regcollation,
+               -- Some builds of PostgreSQL stamp every column with a version of their own.
+               array(SELECT declared FROM unnest(attoptions) AS declared
+                      WHERE NOT starts_with(declared, 'pg_attver=') ORDER BY 1) AS attoptions,
                {_acl("attacl", "c", "relowner")}, col_description(c.oid, attnum)
           FROM pg_class c JOIN pg_attribute ON attrelid = c.oid
           LEFT JOIN pg_attrdef ON adrelid = c.oid AND adnum = attnum
