@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from uuid import uuid4
 
 import httpx
@@ -16,7 +14,6 @@ from leasehold.client.retry import (
     PAUSE_SECONDS_MAX,
     Patience,
     Tries,
-    retry_after_seconds,
 )
 from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
 from leasehold.domain.intent import NewIntent
@@ -121,16 +118,6 @@ def test_success_begins_the_patience_anew(clock):
     assert patience.pause() is None
     patience.renew()
     assert patience.pause() <= FIRST_PAUSE_SECONDS
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "Thu, 99 Foo"])
-def test_senseless_retry_after_is_none(text):
-    assert retry_after_seconds(httpx.Headers({"retry-after": text})) is None
-
-
-def test_retry_after_may_be_a_date():
-    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
-    assert 60 < retry_after_seconds(httpx.Headers({"retry-after": moment})) <= 90
 
 
 def test_certificate_that_proves_nothing_ends_the_call_at_once(tries):

@@ -12,12 +12,10 @@ from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.gateway.http.classify import (
     ASK_AFTER_SECONDS,
-    RETRY_AFTER_SECONDS_MAX,
     Answer,
     StatusTable,
     lookup_answer_of,
     outcome_of,
-    retry_after_seconds,
 )
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
@@ -145,43 +143,6 @@ def test_rejection_carries_the_reason_and_a_bounded_printable_detail():
     assert len(long.detail) <= 500
     assert long.detail.isprintable()
     assert len(outcome(422, b'{"reason": "' + b"x" * 500 + b'"}').reason) == 64
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("0", 0),
-        ("7", 7),
-        (" 7 ", 7),
-        ("1.5", 1.5),
-        ("86401", RETRY_AFTER_SECONDS_MAX),
-        ("999999999", RETRY_AFTER_SECONDS_MAX),
-        ("9" * 400, None),
-        ("-1", None),
-        ("1e3", None),
-        ("inf", None),
-        ("nan", None),
-        ("٣", None),
-        ("soon", None),
-        ("", None),
-        ("Mon, 04 May 2026 12:00:30 GMT", 30),
-        ("Monday, 04-May-26 12:00:30 GMT", 30),
-        ("Mon May  4 12:00:30 2026", 30),
-        ("Mon, 04 May 2026 11:00:00 GMT", 0),
-        ("Mon, 04 May 2126 12:00:00 GMT", RETRY_AFTER_SECONDS_MAX),
-        ("Mon, 99 May 2026 12:00:00 GMT", None),
-        ("Mon, 04 May 99999999999 12:00:00 GMT", None),
-    ],
-)
-def test_retry_after_is_read_as_seconds_or_as_a_date_and_never_trusted_blindly(text, seconds):
-    assert retry_after_seconds(CIMultiDict({"retry-after": text}), NOW) == seconds
-
-
-def test_date_is_counted_from_the_gateways_own_clock():
-    headers = CIMultiDict(
-        {"Retry-After": "Mon, 04 May 2026 15:00:10 GMT", "Date": "Mon, 04 May 2026 15:00:00 GMT"}
-    )
-    assert retry_after_seconds(headers, NOW) == 10
 
 
 def test_outcomes_that_wait_carry_the_named_time():

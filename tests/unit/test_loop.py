@@ -31,7 +31,7 @@ class Counting:
 
 
 async def test_service_that_fails_is_tried_again(monkeypatch):
-    monkeypatch.setattr(loop_module, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 0.001)
     service = Counting(DatabaseUnavailable("gone"), ValueError("a defect"), AGAIN)
     loop = Loop(service, "worker")
     async with asyncio.timeout(10):
@@ -55,7 +55,7 @@ async def test_news_ends_a_pause():
 
 
 async def test_stop_ends_a_backoff_that_news_does_not(monkeypatch):
-    monkeypatch.setattr(loop_module, "FIRST_BACKOFF_SECONDS", 3600)
+    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 3600)
     monkeypatch.setattr(loop_module, "BACKOFF_SECONDS_MAX", 3600)
     service = Counting(DatabaseUnavailable("gone"))
     loop = Loop(service, "worker")

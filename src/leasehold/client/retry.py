@@ -4,18 +4,16 @@ for so long.
 
 from __future__ import annotations
 
-import math
 import random
 import ssl
 import time
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import httpx
 
 from leasehold.client.errors import Refusal
 from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
+from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,28 +115,6 @@ class Tries(Generic[Answer]):
     def _remember(self, *, is_unknown: bool) -> None:
         # A question writes nothing, so there is nothing to know of one that was not answered.
         self.is_unknown |= is_unknown and self.call.method != "GET"
-
-
-def retry_after_seconds(headers: httpx.Headers) -> float | None:
-    """Read Retry-After: seconds, or a date."""
-    text = headers.get("retry-after", "").strip()
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = _seconds_until(text)
-    return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None
-
-
-def _seconds_until(text: str) -> float | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _is_of_tls(error: BaseException | None) -> bool:

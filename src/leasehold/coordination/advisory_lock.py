@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.term import Renewed
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
-from leasehold.service.deadline import answered_within
+from leasehold.service.deadline import within_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -145,7 +145,7 @@ class AdvisoryLock:
         times = self.trust_seconds, self.start_seconds
         try:
             ping = session.renew_lease(lease, self.trust_seconds)
-            expires_at = await answered_within(session.answer_seconds, ping, "the ping")
+            expires_at = await within_deadline(session.answer_seconds, ping, "the ping")
         except DatabaseUnavailable as error:
             if not session.has_ended:
                 raise

@@ -23,7 +23,7 @@ from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost, NotLeader
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
-from leasehold.service.deadline import answered_within
+from leasehold.service.deadline import within_deadline
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Leadership:
         self._refuse_closing(term)
         asked_at = self._clock()
         try:
-            renewed = await answered_within(
+            renewed = await within_deadline(
                 term.seconds_left(asked_at), self._elector.renew(term.lease), "the renewal"
             )
         except Exception as error:
@@ -223,7 +223,7 @@ class Leadership:
             await self._tenure.finish(left if seconds is None else min(left, seconds))
         await self._lose(term, term.why_closing or "stepped down")
         try:
-            await answered_within(RELEASE_SECONDS, self._elector.release(term.lease), "the release")
+            await within_deadline(RELEASE_SECONDS, self._elector.release(term.lease), "the release")
         except Exception as error:  # noqa: BLE001 (it expires by itself)
             _LOG.info("leader_release_failed", lease_name=self.lease_name, sql_error=str(error))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
 from leasehold.observe.logs import get_logger
-from leasehold.service.deadline import answered_within
+from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Renewal:
         call = self._store.renew_outbox_leases(
             self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
         )
-        return await answered_within(trust_left, call, "the heartbeat")
+        return await within_deadline(trust_left, call, "the heartbeat")
 
     def _lost(self, count: int, why: str, held: Held | None = None) -> None:
         if not count:

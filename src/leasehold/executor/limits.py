@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
+from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from leasehold.coordination.claims import Claims, Clock
@@ -105,37 +106,6 @@ class Breaker:
         self._opens_at = None
 
 
-class TokenBucket:
-    """At most so many calls per second from this instance; None: as many as there are."""
-
-    def __init__(self, rate_per_second: float | None, clock: Clock = time.monotonic) -> None:
-        self._rate = rate_per_second
-        self._clock = clock
-        self._capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
-        self._tokens = self._capacity
-        self._filled_at = clock()
-
-    def available(self) -> int | None:
-        """How many calls may go now; None: no limit."""
-        if self._rate is None:
-            return None
-        now = self._clock()
-        earned = (now - self._filled_at) * self._rate
-        self._tokens = min(self._capacity, self._tokens + earned)
-        self._filled_at = now
-        return int(self._tokens)
-
-    def seconds_until_next(self) -> float:
-        """How long until a call may go."""
-        if self._rate is None or (self.available() or 0) >= 1:
-            return 0.0
-        return (1.0 - self._tokens) / self._rate
-
-    def take(self, calls: int) -> None:
-        """Use up."""
-        self._tokens -= calls
-
-
 class Gate:
     """All that bounds one target in this instance."""
 
@@ -144,7 +114,8 @@ class Gate:
     ) -> None:
         self.concurrency = concurrency
         self.breaker = Breaker(clock)
-        self.bucket = TokenBucket(rate_per_second, clock)
+        capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
+        self.bucket = TokenBucket(rate_per_second, capacity, clock)
 
     def room(self, in_flight: int) -> int:
         """How many more items of the target can start now."""
@@ -166,4 +137,4 @@ class Gate:
 
     def seconds_until_room(self) -> float:
         """How long until time alone could make room; 0: something else has to happen first."""
-        return max(self.breaker.seconds_until_probe, self.bucket.seconds_until_next())
+        return max(self.breaker.seconds_until_probe, self.bucket.seconds_until())

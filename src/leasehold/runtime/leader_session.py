@@ -14,7 +14,7 @@ from leasehold.executor.fence import LeaseFence
 from leasehold.executor.leader.executor import ScheduledExecutor
 from leasehold.executor.runner import Attempts
 from leasehold.observe.logs import get_logger
-from leasehold.service.deadline import answered_within
+from leasehold.service.deadline import within_deadline
 from leasehold.service.loop import Loop
 from leasehold.service.service import Pause
 
@@ -119,7 +119,7 @@ class LeaderTenure:
         if self._term.ended.is_set():
             return
         try:
-            await answered_within(_LEAVE_SECONDS, self.executor.leave(), "the last mark")
+            await within_deadline(_LEAVE_SECONDS, self.executor.leave(), "the last mark")
         except Exception as error:  # noqa: BLE001 (more is doubted than need be; nothing is lost)
             _LOG.warning("calls_not_unmarked", lease_name=self._term.lease.name, error=str(error))
 

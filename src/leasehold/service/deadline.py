@@ -1,4 +1,4 @@
-"""Waiting for the database no longer than an answer is good for, whatever the driver is doing."""
+"""A bounded await for calls to the database."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from leasehold.domain.errors import DatabaseUnavailable
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-async def answered_within(seconds: float, call: Coroutine[Any, Any, Answer], what: str) -> Answer:
-    """Give the answer of a call, or raise DatabaseUnavailable when the time is over.
+async def within_deadline(seconds: float, call: Coroutine[Any, Any, Result], what: str) -> Result:
+    """Return the result of a call, or raise DatabaseUnavailable when the time is up.
 
-    To cancel a call over a network that swallows packets takes seconds, so nobody waits for it.
+    The call is cancelled, but not awaited: cancelling over a network that drops packets takes
+    seconds, and the caller's lease may not last that long.
     """
     task = asyncio.ensure_future(call)
     try:
@@ -24,13 +25,13 @@ async def answered_within(seconds: float, call: Coroutine[Any, Any, Answer], wha
     finally:
         if not task.done():
             task.cancel()
-            task.add_done_callback(_forget)
+            task.add_done_callback(_retrieve_exception)
     if not done:
-        raise DatabaseUnavailable(f"{what} was not answered within {seconds:.3g} seconds")
+        raise DatabaseUnavailable(f"{what} did not finish within {seconds:.3g} seconds")
     return task.result()
 
 
-def _forget(task: asyncio.Future[Any]) -> None:
-    """Look at how a call ended that nobody waits for, or asyncio complains that nobody did."""
+def _retrieve_exception(task: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of an abandoned call, or asyncio logs that nobody did."""
     if not task.cancelled():
         task.exception()

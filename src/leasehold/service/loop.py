@@ -1,35 +1,35 @@
-"""The one loop. Only here do we sleep, log a failure, back off and stop.
+"""The one loop of all background services. Only here do we sleep, log a failure, back off and stop.
 
-A service that fails is tried again, after longer and longer pauses: a database that is gone comes
-back, and nobody should have to restart us for that.
+A service that fails is retried with a growing backoff: the database may be down for a while, and
+nobody should have to restart the instance for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
+from leasehold.service.backoff import Backoff
 
 if TYPE_CHECKING:
     from leasehold.service.service import Service
 
-FIRST_BACKOFF_SECONDS = 0.1
+BACKOFF_FIRST_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 5.0
 
 _LOG = get_logger(__name__)
 
 
 class Loop:
-    """One service, running until it is told to stop."""
+    """Runs one service until it is told to stop."""
 
     def __init__(self, service: Service, worker_id: str) -> None:
         self._service = service
         self._worker_id = worker_id
         self._is_stopping = False
-        self._failures = 0
+        self._backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX)
         self._task = asyncio.create_task(self._run(), name=service.name)
 
     @property
@@ -38,12 +38,12 @@ class Loop:
         return self._task.done()
 
     def stop(self) -> None:
-        """Take no further step; the one that is being taken ends by itself."""
+        """Take no further step; a step that is running ends by itself."""
         self._is_stopping = True
         self._service.wake.set()
 
     async def join(self, seconds: float) -> None:
-        """Wait for the last step, and cancel it when it takes too long."""
+        """Wait for the last step, and cancel it if it takes too long."""
         _, late = await asyncio.wait([self._task], timeout=seconds)
         if late:
             self._task.cancel()
@@ -52,7 +52,7 @@ class Loop:
     async def _run(self) -> None:
         while not self._is_stopping:
             pause_seconds = await self._step()
-            if not self._is_stopping:  # two loops may share a wake, and one clear it for the other
+            if not self._is_stopping:  # the service may have cleared its own wake
                 await self._sleep(pause_seconds)
 
     async def _step(self) -> float:
@@ -60,25 +60,22 @@ class Loop:
         try:
             pause = await self._service.step()
         except Exception as error:  # noqa: BLE001 (a defect of one service must not end the others)
-            return self._failed(error)
-        if self._failures:
-            _LOG.info("recovered_service", service=self._service.name, worker_id=self._worker_id)
-        self._failures = 0
+            return self._back_off(error)
+        if self._backoff.failures:
+            _LOG.info("service_recovered", service=self._service.name, worker_id=self._worker_id)
+            self._backoff.reset()
         return pause.seconds
 
-    def _failed(self, error: Exception) -> float:
-        self._failures += 1
-        seconds = min(BACKOFF_SECONDS_MAX, FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10))
-        # Not all instances at once, when the database comes back.
-        seconds *= random.uniform(0.5, 1.0)  # noqa: S311 (spreads, protects nothing)
+    def _back_off(self, error: Exception) -> float:
+        seconds = self._backoff.next_seconds()
         _LOG.warning(
             "service_failed",
             service=self._service.name,
             worker_id=self._worker_id,
             error=f"{type(error).__name__}: {error}",
-            failures=self._failures,
-            again_in_seconds=round(seconds, 3),
-            # What we raise on purpose says it all; anything else is a defect to be found.
+            failures=self._backoff.failures,
+            retry_in_seconds=round(seconds, 3),
+            # Our own errors explain themselves; anything else is a defect and needs the traceback.
             exc_info=None if isinstance(error, LeaseholdError) else error,
         )
         return seconds
@@ -87,7 +84,7 @@ class Loop:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        if self._failures:
+        if self._backoff.failures:
             await self._sleep_unless_stopped(seconds)
             return
         try:
@@ -97,9 +94,10 @@ class Loop:
             pass
 
     async def _sleep_unless_stopped(self, seconds: float) -> None:
-        """Back off: news does not shorten it, a stop does."""
-        ends_at = asyncio.get_running_loop().time() + seconds
-        while not self._is_stopping and (left := ends_at - asyncio.get_running_loop().time()) > 0:
+        """Sleep through a backoff. A stop ends it; a wake does not."""
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + seconds
+        while not self._is_stopping and (left := ends_at - clock()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._service.wake.wait()

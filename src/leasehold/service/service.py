@@ -1,6 +1,6 @@
-"""What runs for as long as an instance does: a service is a step, and says when to take the next.
+"""A background service is one step that says how long to pause before the next.
 
-Only `service/loop.py` sleeps, logs failures, backs off and stops; so no service has a loop.
+Only `Loop` sleeps, logs failures, backs off and stops, so no service contains a loop of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How long nothing needs to be done, unless the service is woken before."""
+    """How long the loop sleeps before the next step, unless the service is woken."""
 
     seconds: float = 0.0
 
@@ -23,11 +23,11 @@ AGAIN = Pause(0.0)
 
 
 class Service(Protocol):
-    """One step at a time. `wake` ends the pause; whoever has news for the service sets it."""
+    """What a Loop runs. Set `wake` to end the pause early."""
 
     name: str
     wake: asyncio.Event
 
     async def step(self) -> Pause:
-        """Do what there is to do now."""
+        """Do the work that is there now."""
         ...

@@ -11,7 +11,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.intake.group_commit import Batching
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.queue_watch import QueueWatch
-from leasehold.service.deadline import answered_within
+from leasehold.service.deadline import within_deadline
 from leasehold.service.loop import Loop
 from leasehold.web.access_log import AccessLog
 from leasehold.web.admission import Admission
@@ -145,7 +145,7 @@ class WebService:
 
     async def _is_answering(self) -> bool:
         try:
-            await answered_within(PROBE_SECONDS, self.tokens.step(), "a look at the tokens")
+            await within_deadline(PROBE_SECONDS, self.tokens.step(), "a look at the tokens")
         except LeaseholdError:
             return False
         return True

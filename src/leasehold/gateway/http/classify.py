@@ -7,10 +7,7 @@ gateway's owner knows whether something happened before it was sent.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from leasehold.domain.outcome import (
@@ -22,9 +19,11 @@ from leasehold.domain.outcome import (
     Unknown,
 )
 from leasehold.gateway.ledger_text import CODE_MAX, clean, detail_of, reference_of
+from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from uuid import UUID
 
     from leasehold.domain.gateway_terms import HttpTerms, ResponseClass
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
 
 # Where the gateway names no time.
 ASK_AFTER_SECONDS = 10.0
-# A gateway that asks for more than a day has a fault, not a maintenance window.
-RETRY_AFTER_SECONDS_MAX = 86_400.0
-
-_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +120,6 @@ def lookup_answer_of(answer: Answer, submission_key: UUID, now: datetime) -> Loo
             return Unknown(retry_after_seconds=wait, reason="lookup", code=code, detail=detail)
 
 
-def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read Retry-After: seconds, or a date, which is counted from the gateway's own clock where it
-    told it (Date), since ours may be another.
-    """
-    text = headers.get("Retry-After", "").strip()
-    if _SECONDS.match(text):
-        return min(float(text), RETRY_AFTER_SECONDS_MAX)
-    until = _http_date(text)
-    if until is None:
-        return None
-    gateway_now = _http_date(headers.get("Date", "")) or now
-    return min(max(0.0, (until - gateway_now).total_seconds()), RETRY_AFTER_SECONDS_MAX)
-
-
 def json_object(body: bytes) -> dict[str, Any]:
     """Read a body as a JSON object; empty where it is anything else."""
     if body.lstrip()[:1] != b"{":
@@ -148,14 +129,6 @@ def json_object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _http_date(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def _reference(answer: Answer, document: Mapping[str, Any]) -> str | None:
