@@ -18,7 +18,7 @@ from leasehold import Instance, read_settings
 from leasehold.coordination.advisory_lock import lock_key
 from leasehold.domain.errors import NotLeader
 from leasehold.embedded.server import EmbeddedPostgres
-from tests.engine.test_database_loss import is_back, open_folder, postmaster_of
+from tests.faults.test_database_loss import is_back, open_folder, postmaster_of
 from tests.support import cluster as support
 from tests.support.cluster import BY_ROW, always_work, fences, holders, lease
 from tests.support.database import Database

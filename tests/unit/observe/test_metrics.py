@@ -14,7 +14,7 @@ from leasehold.observe.metrics import Metrics
 from leasehold.web.metrics import WebMetrics
 from tests.support.metric_labels import label_names
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(leasehold_\w+)` \| (\w+) \|([\w, ]*)\|", re.MULTILINE)
 QUEUE = {
     "pending": 7,

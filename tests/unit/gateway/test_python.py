@@ -12,9 +12,9 @@ from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.python import gateway_function
 from leasehold.gateway.registry import open_gateway
 from tests.support.gateway_calls import make_submission
-from tests.unit import gateway_functions
+from tests.unit.gateway import gateway_functions
 
-MODULE = "tests.unit.gateway_functions"
+MODULE = "tests.unit.gateway.gateway_functions"
 
 
 def opened(function, *, lookup=None, call_timeout_seconds=5.0):

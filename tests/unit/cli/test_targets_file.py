@@ -12,7 +12,7 @@ from leasehold.cli.main import app
 from leasehold.cli.targets_file import TargetsFileError, read_targets, write_target
 from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTerms
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "targets.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "targets.md"
 GATEWAY = 'gateway = { kind = "http", url = "https://sms.example.com/send" }'
 STATUS = "must be a status such as 429, or a hundred such as 4xx"
 GOOD = f"""
