@@ -57,11 +57,13 @@ test-programs: ## Install the programs of the distribution that some tests need 
 bench: setup $(PEERS)/.installed ## Measure Leasehold beside other queues on PostgreSQL
 	@$(BIN)/python -m benchmarks.peers
 
-# Peers that cannot be installed are named as skipped, so this does not fail for them.
+# Peers that cannot be installed are named as skipped, so this does not fail for them. The lock names
+# every package, so pip resolves nothing: older pips refuse `psycopg[binary]>=3` of a peer beside our pin.
 $(PEERS)/.installed: requirements/bench.txt
 	@echo "Installing the pinned peers into $(PEERS) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(PEERS)
-	@if $(PEERS)/bin/python $(INSTALL) --require-hashes -r requirements/bench.txt; \
+	@if $(PEERS)/bin/python $(INSTALL) --no-deps --require-hashes -r requirements/bench.txt && \
+	  $(PEERS)/bin/python -m pip check --disable-pip-version-check; \
 	  then touch $@; else echo "The peers could not be installed; the report names those that are missing."; fi
 
 bench-sql: setup ## Measure the database functions beside bare SQL
