@@ -24,7 +24,7 @@ class ScheduleStore(Protocol):
         leases: Sequence[Lease],
         after: tuple[datetime, IntentId] | None,
         limit: int,
-    ) -> list[answers.Scheduled]:
+    ) -> list[answers.DueRow]:
         """Read what changed after a cursor; None is the beginning."""
         ...
 
@@ -36,7 +36,7 @@ class ScheduleStore(Protocol):
         limit: int,
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, answers.Position]] | None = None,
-    ) -> list[answers.Scheduled]:
+    ) -> list[answers.DueRow]:
         """Read what is to be done next: so many of each target and priority, or of each stream;
         with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
         `after` reads on, of the priorities that it names for each target.
@@ -44,7 +44,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def mark_scheduled_calls(
-        self, lease: Lease, rows: Sequence[answers.Scheduled], mark_no: int
+        self, lease: Lease, rows: Sequence[answers.DueRow], mark_no: int
     ) -> answers.Marked:
         """Mark calls as in flight whose content came with the window, in the place of those that
         `mark_no` marked before.

@@ -149,7 +149,7 @@ class SurplusStream:
     lease_epoch: int
 
 
-class Scheduled(NamedTuple):
+class DueRow(NamedTuple):
     """A row of a scheduled executor's memory: the columns of Claimed but for the last, then what
     only a schedule has to know. No `due_at`: held for a person.
 
@@ -189,7 +189,7 @@ class Scheduled(NamedTuple):
         return self.created_at is not None
 
 
-def handed_out(rows: Iterable[Scheduled], at: datetime) -> list[Claimed]:
+def handed_out(rows: Iterable[DueRow], at: datetime) -> list[Claimed]:
     """Give what was read with its content as of when it is handed out, which is its first try or
     not. Many at one go, and without a look at names: this is done for each call of a leader.
     """

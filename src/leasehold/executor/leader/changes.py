@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.term import Term
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Scheduled
+    from leasehold.store.rows import DueRow
 
     Cursor = tuple[datetime, IntentId]
 
@@ -48,7 +48,7 @@ class Changes:
         """Take everything as known that was read under a horizon: what is stamped later comes."""
         self.cursor = (horizon, _FIRST_ID)
 
-    async def pages(self) -> AsyncIterator[Sequence[Scheduled]]:
+    async def pages(self) -> AsyncIterator[Sequence[DueRow]]:
         """Read on, some pages; `is_reading` says afterwards whether that was all."""
         lease = self._term.lease
         for _ in range(PAGES_AT_ONCE):

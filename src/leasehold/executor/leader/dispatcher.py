@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.domain.intent import Claimed, IntentId
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Scheduled
+    from leasehold.store.rows import DueRow
 
 _target = attrgetter("target")
 
@@ -44,7 +44,7 @@ class HandingOut:
         self._term = term
         self._marks = Marks()
         self._marking: Beside[set[int]] = Beside(told)
-        self._being_marked: Sequence[Scheduled] = ()
+        self._being_marked: Sequence[DueRow] = ()
         self._ready: deque[Batch] = deque()
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class HandingOut:
         """Whether they are marked, and nobody has asked yet what came of it."""
         return self._marking.is_done
 
-    def mark(self, rows: Sequence[Scheduled], asked_at: float) -> None:
+    def mark(self, rows: Sequence[DueRow], asked_at: float) -> None:
         """Begin to have these calls marked; `told` says when they are."""
         self._being_marked = rows
         self._marking.begin(self._mark(rows, asked_at))
@@ -110,7 +110,7 @@ class HandingOut:
         self._ready.clear()
         return taken
 
-    async def _mark(self, rows: Sequence[Scheduled], asked_at: float) -> set[int]:
+    async def _mark(self, rows: Sequence[DueRow], asked_at: float) -> set[int]:
         """Mark them, and get the content of those that did not bring it along."""
         bare = [row.intent_id for row in rows if not row.has_content]
         whole = [row for row in rows if row.has_content] if bare else rows
@@ -125,7 +125,7 @@ class HandingOut:
             self._ready.append(Batch(asked_at, calls))
         return left_out
 
-    async def _with_content(self, rows: Sequence[Scheduled]) -> tuple[list[Claimed], set[int]]:
+    async def _with_content(self, rows: Sequence[DueRow]) -> tuple[list[Claimed], set[int]]:
         mark_no = self._marks.begin([row.intent_id.int for row in rows])
         marked = await self._store.mark_scheduled_calls(self._term.lease, rows, mark_no)
         left_out = {intent_id.int for intent_id in marked.left_out}

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
-    from leasehold.store.rows import Position, Scheduled
+    from leasehold.store.rows import DueRow, Position
 
     # What stands first is done first: what is ready in the order of the database's index. The
     # number of its coming makes each place different from all others.
-    _Waiting = tuple[float, int, Scheduled]  # until when
-    _Ready = tuple[int, datetime | None, int, int, Scheduled]  # its priority, since when, its id
+    _Waiting = tuple[float, int, DueRow]  # until when
+    _Ready = tuple[int, datetime | None, int, int, DueRow]  # its priority, since when, its id
     _Place = _Waiting | _Ready
 
 # A target of which less than this part of its share is left is read again.
@@ -41,10 +41,10 @@ _target, _priority, _due_at = map(attrgetter, ("target", "priority", "due_at"))
 _level = attrgetter("target", "priority")
 
 
-def _by_target(rows: Sequence[Scheduled]) -> Iterable[tuple[str, Sequence[Scheduled]]]:
+def _by_target(rows: Sequence[DueRow]) -> Iterable[tuple[str, Sequence[DueRow]]]:
     if len(set(map(_target, rows))) == 1:  # as most windows are
         return [(rows[0].target, rows)]
-    grouped: defaultdict[str, list[Scheduled]] = defaultdict(list)
+    grouped: defaultdict[str, list[DueRow]] = defaultdict(list)
     for row in rows:
         grouped[row.target].append(row)
     return grouped.items()
@@ -72,11 +72,11 @@ class _Queue:
     def is_gone(self, place: _Place) -> bool:
         return self._known.get(place[-1].intent_id.int) is not place
 
-    def wait(self, until: float, number: int, row: Scheduled) -> None:
+    def wait(self, until: float, number: int, row: DueRow) -> None:
         place = self._known[row.intent_id.int] = (until, number, row)
         heapq.heappush(self.waiting, place)
 
-    def be_ready(self, number: int, row: Scheduled) -> None:
+    def be_ready(self, number: int, row: DueRow) -> None:
         intent_no = row.intent_id.int
         place = self._known[intent_no] = (row.priority, row.due_at, intent_no, number, row)
         insort(self.ready, place)
@@ -87,7 +87,7 @@ class _Queue:
         self.ready.sort()  # two runs that are in order, as a rule: one comparison for each
         self.size += len(places)
 
-    def is_behind(self, row: Scheduled, due_at: float) -> bool:
+    def is_behind(self, row: DueRow, due_at: float) -> bool:
         """Whether something that is here would be done after a row."""
         if any(due_at < place[0] for place in self.waiting[-1:] if not self.is_gone(place)):
             return True
@@ -108,11 +108,11 @@ class _Queue:
             del self.ready[:gone]
         return self.ready[0] if self.ready else None
 
-    def take(self, most: int) -> list[Scheduled]:
+    def take(self, most: int) -> list[DueRow]:
         """Take the first so many places, and give the rows that are still there."""
         places, self.ready[:most] = self.ready[:most], []
         known = self._known
-        rows: list[Scheduled] = []
+        rows: list[DueRow] = []
         for place in places:
             intent_no, row = place[2], place[-1]
             if known.get(intent_no) is place:
@@ -197,7 +197,7 @@ class Schedule:
                 del self._known[place[-1].intent_id.int]
         self._queues[target] = _Queue(self._known, has_gaps=False)
 
-    def was_read(self, rows: Sequence[Scheduled], limit: int) -> None:
+    def was_read(self, rows: Sequence[DueRow], limit: int) -> None:
         """Know from where to read on the targets and priorities that had as many as were asked for,
         or more. Their last row is the furthest; were it not, some would be read twice.
         """
@@ -213,7 +213,7 @@ class Schedule:
         """Know that the rest of a target is being read: `was_read` says what is left of it."""
         self._queues[target].read_to.clear()
 
-    def put(self, row: Scheduled, received_at: float) -> None:
+    def put(self, row: DueRow, received_at: float) -> None:
         """Learn of a row. What is held, or begun already, is not to be done."""
         known = self._known.get(row.intent_id.int)
         if known is not None:
@@ -225,7 +225,7 @@ class Schedule:
         # Counted from when the answer was here: late by the way it took, but never early.
         self._add(row, received_at + max(0.0, row.wait_seconds), is_due=row.wait_seconds <= 0)
 
-    def put_all(self, rows: Sequence[Scheduled], received_at: float) -> None:
+    def put_all(self, rows: Sequence[DueRow], received_at: float) -> None:
         """Learn of many rows: of those that are new and due at one go."""
         known = self._known
         is_new = [
@@ -247,12 +247,12 @@ class Schedule:
                 for row in due[room:]:
                     self.put(row, received_at)
 
-    def _places(self, rows: Sequence[Scheduled]) -> list[_Ready]:
+    def _places(self, rows: Sequence[DueRow]) -> list[_Ready]:
         numbers = [row.intent_id.int for row in rows]
         levels, moments = map(_priority, rows), map(_due_at, rows)
         return list(zip(levels, moments, numbers, self._coming, rows, strict=False))
 
-    def put_off(self, row: Scheduled, until: float) -> None:
+    def put_off(self, row: DueRow, until: float) -> None:
         """Do it later than it says."""
         self.drop(row.intent_id)
         self._add(row, until, is_due=False)
@@ -263,7 +263,7 @@ class Schedule:
         if known is not None:
             self._queues[known[-1].target].size -= 1
 
-    def take(self, now: float, rooms: Mapping[str, int], limit: int) -> list[Scheduled]:
+    def take(self, now: float, rooms: Mapping[str, int], limit: int) -> list[DueRow]:
         """Take what is due: the first by priority and time, as many per target as it has room."""
         for queue in self._queues.values():
             queue.ripen(now)
@@ -274,7 +274,7 @@ class Schedule:
             if (first := self._queues[target].first_ready()) is not None
         ]
         heapq.heapify(heads)
-        taken: list[Scheduled] = []
+        taken: list[DueRow] = []
         while heads and len(taken) < limit:
             _, target = heapq.heappop(heads)
             most = min(rooms[target], limit - len(taken))
@@ -285,9 +285,9 @@ class Schedule:
                 heapq.heappush(heads, (first, target))
         return taken
 
-    def _take_of(self, queue: _Queue, most: int, until: _Ready | None) -> list[Scheduled]:
+    def _take_of(self, queue: _Queue, most: int, until: _Ready | None) -> list[DueRow]:
         """Take from one target, as long as no other one is before it."""
-        taken: list[Scheduled] = []
+        taken: list[DueRow] = []
         while len(taken) < most and (first := queue.first_ready()) is not None:
             if taken and until is not None and first > until:
                 break
@@ -306,7 +306,7 @@ class Schedule:
         moments = [at for queue in self._queues.values() if (at := queue.next_at()) is not None]
         return max(0.0, min(moments) - now) if moments else None
 
-    def _add(self, row: Scheduled, due_at: float, *, is_due: bool) -> None:
+    def _add(self, row: DueRow, due_at: float, *, is_due: bool) -> None:
         queue = self._queues.get(row.target)
         if queue is None:
             return  # nobody serves it here; should somebody, it is read from the database

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Scheduled
+    from leasehold.store.rows import DueRow
 
 # Rows that are held in memory; each priority of a target has a quarter of the target's share.
 SIZE_MAX = 20_000
@@ -96,8 +96,8 @@ class ScheduledExecutor:
         self._handed_out_at = 0.0
         self._abort_at = 0.0
         # All of these by the numbers of the ids; see Claims.
-        self._taken: dict[int, Scheduled] = {}
-        self._changed_in_flight: dict[int, Scheduled] = {}
+        self._taken: dict[int, DueRow] = {}
+        self._changed_in_flight: dict[int, DueRow] = {}
         self._ended: set[int] = set()  # of what was taken, and not forgotten yet
         # What was not to be done after all, until everything is looked at anew.
         self._lost_sight_of: set[int] = set()
@@ -196,7 +196,7 @@ class ScheduledExecutor:
         self._is_built = True
         _LOG.info("schedule_built", lease_name=self._term.lease.name, size=len(self._schedule))
 
-    async def _read_window(self, targets: Sequence[str]) -> Sequence[Scheduled]:
+    async def _read_window(self, targets: Sequence[str]) -> Sequence[DueRow]:
         """Read what is to be done next, in place of what we had."""
         await self._learn_what_was_read_ahead()
         if not targets:
@@ -269,7 +269,7 @@ class ScheduledExecutor:
         self._schedule.put_all(rows, read.received_at)
         self._schedule.was_read(read.rows, read.limit)
 
-    def _learn(self, row: Scheduled, received_at: float) -> None:
+    def _learn(self, row: DueRow, received_at: float) -> None:
         number = row.intent_id.int
         taken = self._taken.get(number)
         if taken is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.executor.leader.due_queue import Schedule
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Position, Scheduled
+    from leasehold.store.rows import DueRow, Position
 
 LIMIT_MAX = 10_000  # of each target and priority; the database refuses more
 CONTENT_BYTES = 1_000  # that come along with each row, at most
@@ -26,7 +26,7 @@ class Read(NamedTuple):
     when it was here.
     """
 
-    rows: Sequence[Scheduled]
+    rows: Sequence[DueRow]
     limit: int
     received_at: float
 

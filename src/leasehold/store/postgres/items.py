@@ -13,12 +13,12 @@ from leasehold.store.postgres.ids import Ids
 from leasehold.store.postgres.query import Calls, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
+    DueRow,
     MissedDeadline,
     Recorded,
     ReleasedClaim,
     RenewedClaim,
     Repaired,
-    Scheduled,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _STATES = members_by_text(AttemptState)
 
 CLAIMED = rows_of(Claimed)
 _last_state = attrgetter("last_state")
-Tried = TypeVar("Tried", Claimed, Scheduled)
+Tried = TypeVar("Tried", Claimed, DueRow)
 
 
 def with_states(rows: list[Tried]) -> list[Tried]:

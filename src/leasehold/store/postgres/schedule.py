@@ -19,7 +19,7 @@ from leasehold.store.postgres.items import (
 )
 from leasehold.store.postgres.leases import fence, fences
 from leasehold.store.postgres.query import Calls, rows_of
-from leasehold.store.rows import BegunLeased, Marked, Recorded, Scheduled
+from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
 # After anything that will ever be due.
 _END = (datetime.max.replace(tzinfo=UTC), IntentId(UUID(int=0)))
-_SCHEDULED = rows_of(Scheduled)
+_DUE_ROW = rows_of(DueRow)
 # In the order of the fields. A held row's due_at, infinity, is read as NULL: Python does not have
 # that moment.
 _PLACE: Final = (
@@ -68,10 +68,10 @@ class PostgresSchedule:
         leases: Sequence[Lease],
         after: tuple[datetime, IntentId] | None,
         limit: int,
-    ) -> list[Scheduled]:
+    ) -> list[DueRow]:
         """Read what changed after a cursor; None is the beginning."""
         rows = await self._calls.rows(
-            _SCHEDULED,
+            _DUE_ROW,
             f"{_PLACE} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
@@ -89,7 +89,7 @@ class PostgresSchedule:
         limit: int,
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, Position]] | None = None,
-    ) -> list[Scheduled]:
+    ) -> list[DueRow]:
         """Read what is to be done next: so many of each target and priority, or of each stream;
         with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
         `after` reads on, of the priorities that it names for each target.
@@ -104,7 +104,7 @@ class PostgresSchedule:
             else None
         )
         rows = await self._calls.rows(
-            _SCHEDULED,
+            _DUE_ROW,
             f"{_PLACE} {_CONTENT}, {_TIMES},"
             "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
             f"       {_WAIT_SECONDS}"
@@ -120,7 +120,7 @@ class PostgresSchedule:
         return with_states(rows)
 
     async def mark_scheduled_calls(
-        self, lease: Lease, rows: Sequence[Scheduled], mark_no: int
+        self, lease: Lease, rows: Sequence[DueRow], mark_no: int
     ) -> Marked:
         """Mark calls as in flight whose content is there already."""
         [marked] = await self._calls.rows(

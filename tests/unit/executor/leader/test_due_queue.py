@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leasehold.domain.intent import IntentId
 from leasehold.executor.leader.due_queue import Schedule
-from leasehold.store.rows import Scheduled
+from leasehold.store.rows import DueRow
 
 # The database's clock, which has nothing to do with ours.
 NOW = datetime(2031, 5, 4, 12, tzinfo=UTC)
@@ -19,8 +19,8 @@ ROOM = {"sms": 100, "mail": 100}
 
 
 def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes):
-    return Scheduled(
-        **dict.fromkeys(Scheduled._fields)
+    return DueRow(
+        **dict.fromkeys(DueRow._fields)
         | {
             "intent_id": IntentId(UUID(int=number)),
             "target": target,
