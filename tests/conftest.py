@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import programs
+from tests.support import required_programs as programs
 from tests.support.database import Database
-from tests.support.order import among_workers
 from tests.support.outbox import Outbox
 from tests.support.pooler import Pooler, run_pooler
 from tests.support.servers import Server, Servers, available_binaries, on_first_server
+from tests.support.xdist_order import among_workers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.command import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error, leasehold
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.command import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error, leasehold
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.command import assert_one_line_of_error, leasehold
-from tests.support.serving import Serving
+from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.serve_process import Serving
 
 NAME = "cluster/submission-manager-executor"
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from leasehold.domain.token import token_hash
-from tests.support.command import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error, leasehold
 
 
 @pytest.fixture

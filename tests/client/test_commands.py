@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.api import make_token
-from tests.support.command import PROGRAM, assert_one_line_of_error
+from tests.support.cli_process import PROGRAM, assert_one_line_of_error
 
 
 @pytest.fixture

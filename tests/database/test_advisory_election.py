@@ -16,15 +16,16 @@ from leasehold.domain.timing import Timings
 from leasehold.store.postgres.address import with_tls
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.pool import PoolSettings
-from tests.support.holders import Holder, take
+from tests.support.lease_holder import Holder, take
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.pooler import run_pooler
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 from tests.support.tcp_proxy import TcpProxy
 
 KEY = lock_key(CLUSTER_LEASE)
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease_by_lock(%s, %s, %s, 60, 2)"
-PATIENCE_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 
 
 def acquire(connection, holder, lease_name=CLUSTER_LEASE):
@@ -57,7 +58,7 @@ def end(database, session):
 
 
 def wait_until(look):
-    ends_at = time.monotonic() + PATIENCE_SECONDS
+    ends_at = time.monotonic() + WAIT_SECONDS
     while not look():
         assert time.monotonic() < ends_at
         time.sleep(0.01)
@@ -251,7 +252,7 @@ async def test_server_ends_a_session_that_it_has_not_heard_of_for_the_lease(stor
         asked_at = time.monotonic()
         held = await first.acquire()
         while lock_holders(database):
-            assert time.monotonic() < asked_at + PATIENCE_SECONDS
+            assert time.monotonic() < asked_at + WAIT_SECONDS
             await asyncio.sleep(0.01)
         assert time.monotonic() - asked_at > first.trust_seconds * 0.99, "trust ended before"
         with pytest.raises(LeaseLost):

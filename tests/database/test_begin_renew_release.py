@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 
 @pytest.fixture

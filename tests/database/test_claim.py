@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 WHOLE_LEASE = {"claimed_by": "worker-1", "lease_token": uuid4(), "lease_expires_at": "infinity"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.database import FOREVER
 from tests.support.outbox import result_of
-from tests.support.racing import race, refused, sqlstate_of
+from tests.support.race import race
+from tests.support.sqlstates import refused, sqlstate_of
 
 
 def complete_one(outbox, claim, state, worker="worker-1", **fields):

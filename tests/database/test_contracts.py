@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.racing import race, refused, sqlstate_of
+from tests.support.race import race
+from tests.support.sqlstates import refused, sqlstate_of
 
 # Each of these alone makes otherwise good terms impossible.
 REFUSED_TERMS = [

@@ -10,7 +10,8 @@ from uuid import RFC_4122
 import pytest
 from psycopg import errors
 
-from tests.support.racing import race, refused, sqlstate_of
+from tests.support.race import race
+from tests.support.sqlstates import refused, sqlstate_of
 
 BODY = base64.b64encode(b"\x00signed\xff").decode()
 LONG_AGO = "2020-01-01T00:00:00Z"

@@ -27,8 +27,8 @@ from leasehold.intake.transactional import (
     enqueue_in,
     enqueue_many_in,
 )
-from tests.support import transactions
-from tests.support.transactions import ASYNC, SYNC
+from tests.support import caller_transactions as transactions
+from tests.support.caller_transactions import ASYNC, SYNC
 
 pytestmark = pytest.mark.one_server
 

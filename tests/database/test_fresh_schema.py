@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from leasehold.store.postgres.migrate import Sources, migrate
-from tests.support.catalog import snapshot
+from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import SqlTree
 
 # Files name no order: a file whose turn came too early is tried again after the others.

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 GRANTED = """
 SELECT p.oid::regprocedure::text AS signature, p.proname AS name, p.proargnames AS argument_names,

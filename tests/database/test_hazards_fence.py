@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.outbox import CLUSTER_LEASE, result_of
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 RECORD = "SELECT * FROM leasehold.record_attempts(%s, %s, %s, %s)"
 COMPLETE = "SELECT * FROM leasehold.complete_outbox_attempts(%s, %s)"

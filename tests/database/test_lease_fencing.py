@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.support.holders import leased_result, take
+from tests.support.lease_holder import leased_result, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"
 RENEW = "SELECT leasehold.renew_lease(%s, %s, %s, 60)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.holders import Holder, take
+from tests.support.lease_holder import Holder, take
 from tests.support.outbox import CLUSTER_LEASE
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"
 RENEW = "SELECT leasehold.renew_lease(%s, %s, %s, 60)"

@@ -7,7 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 LEDGER_ROW = (
     "INSERT INTO leasehold.outbox_attempts"

@@ -13,8 +13,8 @@ import pytest
 from leasehold.domain.errors import DatabaseUnavailable, MigrationError
 from leasehold.store.postgres import migrate as module
 from leasehold.store.postgres.migrate import migrate, plan
-from tests.support.catalog import snapshot
 from tests.support.pooler import run_pooler
+from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import FILES, SqlTree
 
 ALL = ["roles.sql", "versions.sql", *FILES]

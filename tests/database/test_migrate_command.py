@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from leasehold.cli.main import app
 from leasehold.store.postgres.migrate import Sources, script
-from tests.support.catalog import snapshot
+from tests.support.schema_catalog import snapshot
 from tests.support.servers import PASSWORD
 
 VARIABLE = "LEASEHOLD_DATABASE_URL"

@@ -10,8 +10,8 @@ from psycopg import sql
 
 from leasehold.domain.errors import MigrationError
 from leasehold.store.postgres.migrate import migrate, plan, script
-from tests.support.catalog import snapshot
 from tests.support.database import Database
+from tests.support.schema_catalog import snapshot
 from tests.support.servers import PASSWORD
 from tests.support.sql_tree import SqlTree
 

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.domain.errors import MigrationError
 from leasehold.store.postgres.migrate import check_schema, check_schema_async, migrate, plan
-from tests.support.catalog import snapshot
+from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import FILES, SqlTree
 
 

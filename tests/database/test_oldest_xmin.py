@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.database import Database
-from tests.support.memory import roomy_memory
+from tests.support.ram_disk import ram_disk
 from tests.support.servers import Server, available_binaries
 
 BURNT = 50
@@ -57,7 +57,7 @@ def test_transaction_that_only_reads_another_database_keeps_nothing_here(databas
 def own_server():
     """A database on a server that has what only a restart could give it."""
     binaries = next(iter(available_binaries().values()))
-    with tempfile.TemporaryDirectory(dir=roomy_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=ram_disk()) as folder:
         # As root the server runs as another user, who must be able to enter this folder.
         Path(folder).chmod(0o711)
         place = Path(folder) / "data"

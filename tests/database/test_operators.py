@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.holders import take
+from tests.support.lease_holder import take
 from tests.support.outbox import ZERO_ID
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 NOTE = "the customer called"
 

@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from tests.support.outbox import ZERO_ID
-from tests.support.racing import race, refused
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 LEDGER = "SELECT * FROM leasehold.outbox_attempts ORDER BY intent_id, attempt_no"
 OLD_INTENTS = """

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.backlog import CLUSTER_LEASE, large_tables, load_backlog
 from tests.support.database import Database
-from tests.support.plans import Explainer, Plans
+from tests.support.query_plans import Explainer, Plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.database import Database
-from tests.support.plans import Explainer
+from tests.support.query_plans import Explainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.holders import leased_result, take
+from tests.support.lease_holder import leased_result, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 DISPATCHED = "SELECT * FROM leasehold.record_dispatched(%s, %s, %s, %s, %s)"
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"

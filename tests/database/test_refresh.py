@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.support.holders import claim_streams, take
+from tests.support.lease_holder import claim_streams, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 # The naive cursor of the seed advances to the last row that it saw.

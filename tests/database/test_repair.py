@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.database import FOREVER
-from tests.support.racing import race
+from tests.support.race import race
 
 END_BY_HAND = (
     "INSERT INTO leasehold.outbox_attempts"

@@ -9,8 +9,8 @@ import pytest
 from leasehold.domain.contract import Contract, Guarantee
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.executor.fence import LeaseFence
-from tests.support.holders import take
-from tests.support.racing import refused
+from tests.support.lease_holder import take
+from tests.support.sqlstates import refused
 
 LOOKUP = {"lookup": "somewhere:lookup"}
 

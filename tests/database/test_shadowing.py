@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.holders import claim_streams, take
+from tests.support.lease_holder import claim_streams, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 
 

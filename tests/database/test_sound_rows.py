@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import leasehold.store.postgres
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 FUNCTIONS = Path(leasehold.store.postgres.__file__).parent / "sql" / "functions"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.holders import claim_streams
+from tests.support.lease_holder import claim_streams
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 SLACK_BLOCKS = 40

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.holders import GRACE_SECONDS, LEASE_SECONDS
+from tests.support.lease_holder import GRACE_SECONDS, LEASE_SECONDS
 
 # Streams per target; all targets are shared out at the same time.
 TARGETS = {"t1": 1, "t2": 2, "t7": 7, "t23": 23, "t50": 50}

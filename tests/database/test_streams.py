@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.holders import Holder, claim_streams, take
-from tests.support.racing import race, refused
+from tests.support.lease_holder import Holder, claim_streams, take
+from tests.support.race import race
+from tests.support.sqlstates import refused
 
 # Phase of the lease and whether a call is in flight; True where another may take the stream.
 TRUTH_TABLE = {

@@ -7,7 +7,7 @@ import pytest
 from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTerms
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 pytestmark = pytest.mark.one_server
 

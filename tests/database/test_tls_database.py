@@ -23,10 +23,10 @@ from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.store.postgres.store import PostgresStore
-from tests.support.command import PROGRAM
+from tests.support.cli_process import PROGRAM
 from tests.support.engine import until
-from tests.support.memory import roomy_memory
-from tests.support.programs import find_program
+from tests.support.ram_disk import ram_disk
+from tests.support.required_programs import find_program
 from tests.support.servers import SETTINGS, available_binaries
 
 pytestmark = pytest.mark.program("openssl")
@@ -89,7 +89,7 @@ def tls_server():
     binaries = binaries_with_tls()
     if binaries is None:
         pytest.skip("no PostgreSQL with TLS is installed here")
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-tls-", dir=roomy_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-tls-", dir=ram_disk()))
     folder.chmod(0o711)
     try:
         self_signed(folder, "server")

@@ -10,7 +10,7 @@ from leasehold.domain.token import Scope, new_token, token_hash
 from leasehold.domain.verdict import RevokeVerdict
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
-from tests.support.racing import refused
+from tests.support.sqlstates import refused
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.holders import take
+from tests.support.lease_holder import take
 
 
 def finish(outbox, target, state, **fields):

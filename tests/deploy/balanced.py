@@ -22,11 +22,11 @@ from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.api import make_token
 from tests.support.database import Database
 from tests.support.engine import until
-from tests.support.memory import roomy_memory
 from tests.support.outbox import Outbox
-from tests.support.programs import find_program
+from tests.support.ram_disk import ram_disk
+from tests.support.required_programs import find_program
+from tests.support.serve_process import Serving
 from tests.support.servers import Server, available_binaries
-from tests.support.serving import Serving
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -62,7 +62,7 @@ class Balanced:
 
     def __init__(self) -> None:
         # As root the server runs as another user, who must be able to enter this folder.
-        self.folder = Path(tempfile.mkdtemp(prefix="leasehold-balanced-", dir=roomy_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="leasehold-balanced-", dir=ram_disk()))
         self.folder.chmod(0o711)
         binaries = next(iter(available_binaries().values()))
         self._postgres = EmbeddedPostgres(

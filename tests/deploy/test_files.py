@@ -24,7 +24,7 @@ from leasehold.web.problems import KINDS
 from leasehold.web.protocol import HEAD_BYTES_MAX, HEADERS_MAX
 from leasehold.web.schemas.types import WAIT_SECONDS_MAX
 from tests.support.metric_labels import label_names
-from tests.support.programs import find_program
+from tests.support.required_programs import find_program
 from tests.support.servers import available_binaries
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

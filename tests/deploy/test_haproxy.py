@@ -22,8 +22,8 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.sandbox import Sandbox
 from leasehold.store.rows import EventCursor
 from tests.deploy.balanced import INSTANCES, Balanced, free_ports, start_haproxy, states
-from tests.support.engine import PATIENCE_SECONDS, until
-from tests.support.serving import eventually
+from tests.support.engine import WAIT_SECONDS, until
+from tests.support.serve_process import eventually
 
 pytestmark = [pytest.mark.program("haproxy"), pytest.mark.timeout(240)]
 
@@ -62,7 +62,7 @@ class Load:
     async def run(self):
         """Half of the callers leave all repeating to their client, half do it themselves."""
         async with (
-            self.client(patience_seconds=PATIENCE_SECONDS) as patient,
+            self.client(patience_seconds=WAIT_SECONDS) as patient,
             self.client(patience_seconds=0) as impatient,
             asyncio.TaskGroup() as callers,
         ):
@@ -87,7 +87,7 @@ class Load:
 
     async def _insist(self, client):
         while not self.is_over:
-            new, ends_at = self._next(), time.monotonic() + PATIENCE_SECONDS
+            new, ends_at = self._next(), time.monotonic() + WAIT_SECONDS
             while True:
                 try:
                     self._saw(new, (await client.enqueue(new)).intent_id)
@@ -160,12 +160,12 @@ async def test_every_acknowledged_intent_has_its_effect_once_whoever_is_killed(b
     await balanced.ready()
     load = Load(balanced, "soak")
     seen = Counter()
-    async with load.client(patience_seconds=PATIENCE_SECONDS) as listener:
+    async with load.client(patience_seconds=WAIT_SECONDS) as listener:
         following = asyncio.create_task(follow(listener, seen))
         calling = asyncio.create_task(load.run())
         kills = await kill_one_after_the_other(balanced, load)
         load.is_over = True
-        await asyncio.wait_for(calling, PATIENCE_SECONDS)
+        await asyncio.wait_for(calling, WAIT_SECONDS)
         ids = list(load.acknowledged.values())
         await until(
             lambda: not balanced.unfinished(ids),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.transactions import url_of, use_django
+from tests.support.caller_transactions import url_of, use_django
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue.md"
 PYTHON = dict(

@@ -12,7 +12,7 @@ from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.gateway.errors import NotSent
 from leasehold.sandbox import Dial
-from tests.support.gateway_calls import make_submission
+from tests.support.http_gateways import make_submission
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gateways.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)

@@ -19,7 +19,7 @@ import psycopg
 
 from leasehold.embedded.data_folder import DataFolder
 from leasehold.embedded.server import EmbeddedPostgres, PostgresBinaries
-from tests.support.memory import roomy_memory
+from tests.support.ram_disk import ram_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Place:
 
     def __init__(self, binaries: PostgresBinaries, template: Path | None = None):
         self.binaries = binaries
-        self.root = Path(tempfile.mkdtemp(prefix="leasehold-embedded-", dir=roomy_memory()))
+        self.root = Path(tempfile.mkdtemp(prefix="leasehold-embedded-", dir=ram_disk()))
         self.root.chmod(0o711)
         self.data_dir = self.root / "data"
         self.folder = DataFolder(self.data_dir)

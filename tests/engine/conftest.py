@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.demo import Demo
+from tests.support.demo_process import Demo
 from tests.support.engine_fixtures import engine, postgres, sandbox
-from tests.support.memory import roomy_memory
+from tests.support.ram_disk import ram_disk
 
 __all__ = ["engine", "postgres", "sandbox"]
 
@@ -18,7 +18,7 @@ __all__ = ["engine", "postgres", "sandbox"]
 @pytest.fixture
 def demo_folder():
     """A folder that the server's user can enter when the tests run as root."""
-    path = Path(tempfile.mkdtemp(prefix="leasehold-demo-", dir=roomy_memory()))
+    path = Path(tempfile.mkdtemp(prefix="leasehold-demo-", dir=ram_disk()))
     path.chmod(0o711)
     yield path / "data"
     shutil.rmtree(path)

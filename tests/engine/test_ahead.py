@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold import Instance, read_settings
 from leasehold.executor.leader import executor as scheduled
-from tests.support.cluster import leading
+from tests.support.elections import start_leader
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 
@@ -24,7 +24,7 @@ async def test_call_that_is_ready_and_cannot_begin_is_given_back_and_holds_up_no
     slow |= {"quarantine_seconds": 120}
     engine.publish("ledger", concurrency=2, **slow)
     engine.publish("book", **slow)
-    await leading(engine, schedule_refresh_seconds="0.1", **LONG)
+    await start_leader(engine, schedule_refresh_seconds="0.1", **LONG)
     # Then it knows that calls are short, and gets ready what will begin within a moment.
     await engine.until_status(engine.outbox.enqueue(20, "ledger"))
     engine.sandbox.dial(latency_ms=4000)

@@ -14,10 +14,10 @@ from leasehold.domain.timing import Timings
 from leasehold.executor.leader import executor as scheduled
 from leasehold.runtime import notifier as listener
 from leasehold.store.postgres.store import PostgresStore
-from tests.support.cluster import BY_ROW, fences, leading, lease, told
+from tests.support.elections import ROW_LEASE_SETTINGS, fences, lease, logged_lines, start_leader
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
-from tests.support.serving import Serving
+from tests.support.serve_process import Serving
 from tests.support.tcp_proxy import TcpProxy
 
 BAD_GATEWAY = {"kind": "python", "function": "no_such_module:submit"}
@@ -39,7 +39,7 @@ def settings_of(engine, url=None, **more):
 
 async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(group):
     group.publish("sms")
-    worker = group.worker(targets='["ledger", "sms"]', **BY_ROW)
+    worker = group.worker(targets='["ledger", "sms"]', **ROW_LEASE_SETTINGS)
     assert await worker.ended() != 0
     said = " ".join(worker.log.read_text().split())
     assert (
@@ -49,7 +49,7 @@ async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(grou
 
 
 async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_ones(group):
-    leader = await leading(group, targets='["ledger", "book"]', **BY_ROW)
+    leader = await start_leader(group, targets='["ledger", "book"]', **ROW_LEASE_SETTINGS)
     assert not leader.lines("group_served_in_part")
     group.publish("annex", scope="cluster")
     said = await leader.logged("group_served_in_part")
@@ -61,8 +61,8 @@ async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_on
 
 async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(group):
     group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
-    leader = await leading(group, **BY_ROW)
-    [said] = told(leader, "target_not_served", target="book")
+    leader = await start_leader(group, **ROW_LEASE_SETTINGS)
+    [said] = logged_lines(leader, "target_not_served", target="book")
     assert said["level"] == "error"
     [stuck] = group.outbox.enqueue(1, "book")
     await group.until_status(group.outbox.enqueue(2, "ledger"))
@@ -79,7 +79,7 @@ async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
     group.publish("book", scope="cluster")
     [slow] = group.outbox.enqueue(1, "ledger")
     group.sandbox.dial(latency_ms=700)
-    leader = await leading(group, **BY_ROW)
+    leader = await start_leader(group, **ROW_LEASE_SETTINGS)
     await leader.logged("contract_not_served")
     group.outbox.enqueue(1, "ledger")
 
@@ -92,7 +92,7 @@ async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
 
 
 async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
-    await leading(group, holder_id="sm-01", **BY_ROW)
+    await start_leader(group, holder_id="sm-01", **ROW_LEASE_SETTINGS)
     assert lease(group)["holder_id"] == "sm-01"
 
     def heartbeat():
@@ -159,8 +159,10 @@ async def test_intent_that_a_follower_took_is_executed_by_the_leader_at_its_next
     group, tmp_path
 ):
     """Nobody tells it, and a look at everything comes later than any test waits for."""
-    leader = await leading(group, listen="false", **(BY_ROW | {"schedule_refresh_seconds": "1"}))
-    follower = Serving(group.database, tmp_path / "serving.log", **BY_ROW)
+    leader = await start_leader(
+        group, listen="false", **(ROW_LEASE_SETTINGS | {"schedule_refresh_seconds": "1"})
+    )
+    follower = Serving(group.database, tmp_path / "serving.log", **ROW_LEASE_SETTINGS)
     try:
         async with await follower.client() as client:
             intent = {"target": "ledger", "payload": {"amount": "1"}, "idempotency_key": "order"}
@@ -222,7 +224,7 @@ async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_setting
 
 
 async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_in_no_doubt(group):
-    first = group.worker(fault="after_claim:wait", **BY_ROW)
+    first = group.worker(fault="after_claim:wait", **ROW_LEASE_SETTINGS)
     ids = group.outbox.enqueue(3, "ledger")
     await first.logged("fault")
     await leading_follows(group, first)
@@ -233,7 +235,7 @@ async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_in_no_dou
 
 async def leading_follows(engine, first):
     """Have another take over from a leader that resigns in order."""
-    second = engine.worker(**BY_ROW)
+    second = engine.worker(**ROW_LEASE_SETTINGS)
     await second.started()
     first.send(SIGTERM)
     assert await first.ended() == 0
@@ -244,7 +246,7 @@ async def test_leader_goes_on_as_soon_as_a_rate_allows_the_next_call(engine):
     engine.publish("ledger", scope="cluster", rate_per_second=10)
     ids = engine.outbox.enqueue(15, "ledger")
     # Nothing else would have it look again before everybody's patience is over.
-    engine.worker(**BY_ROW | {"schedule_refresh_seconds": "30"})
+    engine.worker(**ROW_LEASE_SETTINGS | {"schedule_refresh_seconds": "30"})
     await engine.until_status(ids)
     received = [entry.received_at for entry in engine.sandbox.record()]
     assert received[-1] - received[0] >= 14 / 10 * 0.8

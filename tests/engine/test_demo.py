@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from leasehold.embedded.server import EmbeddedPostgres
-from tests.support.demo import STOP_SECONDS, require_nothing_left
+from tests.support.demo_process import STOP_SECONDS, require_nothing_left
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from leasehold.embedded.server import EmbeddedPostgres
-from tests.support.demo import COMMAND, STOP_SECONDS, require_nothing_left, wait_until_gone
+from tests.support.demo_process import COMMAND, STOP_SECONDS, require_nothing_left, wait_until_gone
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.cluster import BY_ROW
+from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
 
 
@@ -12,7 +12,7 @@ async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engi
     engine.sandbox.dial(latency_ms=1000)
     engine.outbox.enqueue(9_999, "slow")
     engine.outbox.enqueue(9_999, "slow", priority=0)
-    leader = engine.worker(**BY_ROW)
+    leader = engine.worker(**ROW_LEASE_SETTINGS)
     await leader.logged("leader_acquired")
     await until(lambda: engine.sandbox.effects("keyed").effects)
     ids = engine.outbox.enqueue(3, "quick")
@@ -21,7 +21,7 @@ async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engi
     leader.close()
     engine.outbox.expire_lease()
     before = engine.outbox.enqueue(3, "quick")
-    engine.worker(**BY_ROW)
+    engine.worker(**ROW_LEASE_SETTINGS)
     await engine.until_status(before)
 
 
@@ -30,7 +30,7 @@ async def test_target_that_moves_to_another_group_is_finished_in_the_former(engi
     ids = engine.outbox.enqueue(3, "ledger", delay_seconds=1)
     engine.publish("ledger", scope="cluster", lease_name="new-group")
     ids += engine.outbox.enqueue(3, "ledger")
-    engine.worker(**BY_ROW)
+    engine.worker(**ROW_LEASE_SETTINGS)
     await engine.until_status(ids)
     leases = {row["lease_name"] for one in ids for row in engine.outbox.ledger(one)}
     assert leases == {"old-group", "new-group"}
@@ -43,7 +43,7 @@ async def test_target_that_changes_its_scope_is_finished_in_the_former(engine):
     engine.publish("ledger")
     engine.publish("sms", scope="cluster")
     ids += [*engine.outbox.enqueue(2, "ledger"), *engine.outbox.enqueue(2, "sms")]
-    worker = engine.worker(**BY_ROW)
+    worker = engine.worker(**ROW_LEASE_SETTINGS)
     await engine.until_status(ids)
     assert not worker.lines("target_not_served")
     rows = engine.database.execute(

@@ -19,16 +19,16 @@ from leasehold.coordination.advisory_lock import lock_key
 from leasehold.domain.errors import NotLeader
 from leasehold.embedded.server import EmbeddedPostgres
 from tests.faults.test_database_loss import is_back, open_folder, postmaster_of
-from tests.support import cluster as support
-from tests.support.cluster import BY_ROW, always_work, fences, holders, lease
+from tests.support import elections as support
 from tests.support.database import Database
+from tests.support.elections import ROW_LEASE_SETTINGS, constant_work, fences, holders, lease
 from tests.support.engine import Engine, until
 from tests.support.outbox import CLUSTER_LEASE, Outbox
 from tests.support.servers import SETTINGS, Server, available_binaries
 from tests.support.tcp_proxy import TcpProxy
 
 # A minute: whoever is followed earlier was not followed because its lease had expired.
-BY_LOCK = {"elector": "advisory", "schedule_refresh_seconds": "0.2"}
+ADVISORY_LOCK_SETTINGS = {"elector": "advisory", "schedule_refresh_seconds": "0.2"}
 # As long as the server keeps a session that it does not hear of.
 SHORT = {"cluster_lease_seconds": "2", "cluster_renew_seconds": "0.4"}
 MANY = 5
@@ -42,11 +42,11 @@ def cluster(engine):
 
 
 def member(engine, **more):
-    return engine.worker(**(BY_LOCK | more))
+    return engine.worker(**(ADVISORY_LOCK_SETTINGS | more))
 
 
-async def leading(engine, **more):
-    return await support.leading(engine, **(BY_LOCK | more))
+async def start_leader(engine, **more):
+    return await support.start_leader(engine, **(ADVISORY_LOCK_SETTINGS | more))
 
 
 def end_lock_sessions(engine):
@@ -61,10 +61,10 @@ def end_lock_sessions(engine):
 
 
 async def test_killed_leader_is_followed_long_before_its_lease_has_expired(cluster):
-    first = await leading(cluster)
+    first = await start_leader(cluster)
     second = member(cluster)
     await second.started()
-    async with always_work(cluster):
+    async with constant_work(cluster):
         await until(lambda: fences(cluster))
         before = lease(cluster)
         first.send(SIGKILL)
@@ -74,7 +74,7 @@ async def test_killed_leader_is_followed_long_before_its_lease_has_expired(clust
 
 
 async def test_leader_that_resigns_is_followed_at_once(cluster):
-    first = await leading(cluster)
+    first = await start_leader(cluster)
     second = member(cluster)
     await second.started()
     first.send(SIGTERM)
@@ -127,10 +127,10 @@ async def test_leader_that_stood_still_before_a_call_is_not_robbed_and_goes_on(
 async def test_leader_cut_off_begins_nothing_once_another_may(cluster, trouble, only):
     url = cluster.database.url_as("executor")
     async with TcpProxy(url, b"leasehold lock" if only == OF_THE_LOCK else b"") as proxy:
-        lonely = await leading(cluster, url=proxy.through(url), **SHORT)
+        lonely = await start_leader(cluster, url=proxy.through(url), **SHORT)
         other = member(cluster, **SHORT)
         await other.started()
-        async with always_work(cluster):
+        async with constant_work(cluster):
             await until(lambda: fences(cluster))
             getattr(proxy, trouble)()
             acquired = await other.logged("leader_acquired")
@@ -147,10 +147,10 @@ async def test_leader_cut_off_begins_nothing_once_another_may(cluster, trouble, 
 @pytest.mark.thorough
 async def test_leader_whose_session_is_ended_unheard_calls_nothing_when_it_wakes(cluster):
     """It trusts its lease for most of a minute yet, and its pool works."""
-    sleeper = await leading(cluster)
+    sleeper = await start_leader(cluster)
     other = member(cluster)
     await other.started()
-    async with always_work(cluster):
+    async with constant_work(cluster):
         await until(lambda: fences(cluster))
         sleeper.send(SIGSTOP)
         end_lock_sessions(cluster)
@@ -176,7 +176,7 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(cluster):
 
 async def test_leader_that_wakes_after_its_session_was_ended_writes_nothing(cluster):
     cluster.sandbox.dial(latency_ms=1400)
-    sleeper = await leading(cluster, **SHORT)
+    sleeper = await start_leader(cluster, **SHORT)
     ids = cluster.outbox.enqueue(4, "ledger")
     await cluster.until_in_flight(await sleeper.started(), 4)
     sleeper.send(SIGSTOP)
@@ -196,7 +196,7 @@ async def test_every_epoch_of_many_elections_has_one_holder(cluster):
     workers = [member(cluster) for _ in range(3)]
     for worker in workers:
         await worker.started()
-    async with always_work(cluster):
+    async with constant_work(cluster):
         for _ in range(MANY):
             await until(lambda: lease(cluster)["lease_epoch"])
             epoch = lease(cluster)["lease_epoch"]
@@ -208,9 +208,9 @@ async def test_every_epoch_of_many_elections_has_one_holder(cluster):
 
 
 async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
-    by_row = cluster.worker(**BY_ROW)
+    by_row = cluster.worker(**ROW_LEASE_SETTINGS)
     await by_row.logged("schedule_built")
-    async with always_work(cluster):
+    async with constant_work(cluster):
         by_lock = [member(cluster, **SHORT) for _ in range(2)]
         for worker in by_lock:
             await worker.started()
@@ -219,7 +219,7 @@ async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
         by_row.send(SIGTERM)
         assert await by_row.ended() == 0
         await until(lambda: 2 in fences(cluster))
-        by_row_again = cluster.worker(**BY_ROW)
+        by_row_again = cluster.worker(**ROW_LEASE_SETTINGS)
         await by_row_again.started()
         [now] = [worker for worker in by_lock if worker.lines("leader_acquired")]
         now.send(SIGKILL)
@@ -256,8 +256,8 @@ async def test_group_survives_a_restart_of_its_database(sandbox, tmp_path, elect
 
 async def restart_under(engine, postgres, folder, elector):
     engine.publish("ledger", scope="cluster")
-    settings = BY_ROW if elector == "row" else BY_LOCK
-    first = await support.leading(engine, **settings)
+    settings = ROW_LEASE_SETTINGS if elector == "row" else ADVISORY_LOCK_SETTINGS
+    first = await support.start_leader(engine, **settings)
     second = engine.worker(**settings)
     await second.started()
     ids = engine.outbox.enqueue(20, "ledger")
@@ -286,7 +286,7 @@ async def test_worker_behind_a_pooler_refuses_to_elect_by_lock(cluster, pooler, 
 
 
 def alone(engine, **more):
-    return engine.worker("--standalone", **(BY_ROW | more))
+    return engine.worker("--standalone", **(ROW_LEASE_SETTINGS | more))
 
 
 async def test_standalone_leads_from_the_start_and_says_so(cluster):
@@ -302,7 +302,7 @@ async def test_standalone_leads_from_the_start_and_says_so(cluster):
 
 @pytest.mark.parametrize("elector", ["row", "advisory"])
 async def test_standalone_refuses_to_start_beside_a_leader(cluster, elector):
-    leader = await leading(cluster, elector=elector)
+    leader = await start_leader(cluster, elector=elector)
     refused = alone(cluster, elector=elector)
     assert await refused.ended() != 0
     told = " ".join(refused.log.read_text().split())

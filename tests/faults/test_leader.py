@@ -11,27 +11,27 @@ from signal import SIGCONT, SIGKILL, SIGTERM
 import pytest
 
 from leasehold.executor.faults import FaultPoint
-from tests.support.cluster import (
-    BY_ROW,
-    always_work,
-    broken,
+from tests.support.elections import (
+    ROW_LEASE_SETTINGS,
+    constant_work,
+    failing_function,
     fences,
     holders,
     holders_by_epoch,
-    leading,
     lease,
+    start_leader,
 )
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.tcp_proxy import TcpProxy
 
 # A hundred in a long run; each costs about a third of a second.
-WRONG_CLOCK = Path(__file__).parents[1] / "support" / "wrong_clock"
+SKEWED_CLOCK = Path(__file__).parents[1] / "support" / "skewed_clock"
 ELECTIONS = int(os.environ.get("LEASEHOLD_ELECTIONS", "8"))
 # The worker's test visits every point at every run; a leader passes the same ones.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
 # The shortest lease there is, for what has to outlast it.
-SHORT = BY_ROW | {"cluster_lease_seconds": "1", "cluster_renew_seconds": "0.2"}
+SHORT = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "1", "cluster_renew_seconds": "0.2"}
 SHORT_CALLS = {"call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5}
 # Longer than any test waits: whoever is elected earlier was told.
 FOREVER = {"cluster_lease_seconds": "600", "cluster_acquire_seconds": "600"}
@@ -45,7 +45,7 @@ def cluster(engine):
 
 
 def member(engine, **more):
-    return engine.worker(**(BY_ROW | more))
+    return engine.worker(**(ROW_LEASE_SETTINGS | more))
 
 
 def leaders(workers):
@@ -121,11 +121,11 @@ async def test_leader_picks_up_what_was_handed_in_elsewhere_without_being_told(c
 
 
 async def test_leader_that_resigns_is_followed_at_once(cluster):
-    first = await leading(cluster, **(BY_ROW | FOREVER))
+    first = await start_leader(cluster, **(ROW_LEASE_SETTINGS | FOREVER))
     second = member(cluster, **FOREVER)
     await second.started()
     await until(lambda: is_listening(cluster, second))
-    async with always_work(cluster):
+    async with constant_work(cluster):
         await until(lambda: fences(cluster))
         first.send(SIGTERM)
         assert await first.ended() == 0
@@ -271,14 +271,14 @@ async def test_thousands_of_equal_stamps_are_all_done(cluster):
     assert cluster.sandbox.effects("keyed").effects == 2500
 
 
-def wrong_clock(hours):
+def skewed_clock(hours):
     """Have a process start with a wall clock that is wrong from its first import on."""
-    path = [str(WRONG_CLOCK), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(SKEWED_CLOCK), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"test_clock_offset": str(3600 * hours), "pythonpath": os.pathsep.join(path)}
 
 
 async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
-    leader = member(cluster, **wrong_clock(hours=5))
+    leader = member(cluster, **skewed_clock(hours=5))
     await leader.started()
     soon, much_later = (
         cluster.outbox.enqueue(1, "ledger", delay_seconds=delay)[0] for delay in (0.3, 3600)
@@ -294,11 +294,11 @@ async def test_every_epoch_of_many_elections_is_used_by_one_holder_only(cluster)
     workers = [member(cluster, cluster_acquire_seconds="0.05") for _ in range(3)]
     for worker in workers:
         await worker.started()
-    async with always_work(cluster) as ids:
+    async with constant_work(cluster) as ids:
         for _ in range(ELECTIONS):
             await until(lambda: fences(cluster)[-1:] == [lease(cluster)["lease_epoch"]])
             epoch = lease(cluster)["lease_epoch"]
-            with broken(cluster.database, "refresh_schedule", "58030"):
+            with failing_function(cluster.database, "refresh_schedule", "58030"):
                 await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
     by_epoch = {
         line["lease_epoch"]: line["holder_id"]

@@ -9,12 +9,20 @@ import pytest
 
 from leasehold import Instance, read_settings
 from leasehold.domain.errors import DatabaseUnavailable, NotLeader
-from tests.support.cluster import BY_ROW, broken, fences, holders, leading, lease, told
+from tests.support.elections import (
+    ROW_LEASE_SETTINGS,
+    failing_function,
+    fences,
+    holders,
+    lease,
+    logged_lines,
+    start_leader,
+)
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 
 # A minute: whoever lets go earlier did not do so because its trust had ended.
-PATIENT = BY_ROW | {"cluster_lease_seconds": "60", "cluster_renew_seconds": "0.2"}
+PATIENT = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "60", "cluster_renew_seconds": "0.2"}
 # Each is called by a leader that has work; of most of these errors nobody has ever thought.
 TROUBLES = [
     ("renew_lease", "XX001"),
@@ -39,10 +47,10 @@ def cluster(engine):
 
 
 async def test_leader_steps_down_for_any_error_of_the_database(cluster):
-    leader = await leading(cluster, **(PATIENT | {"cluster_acquire_seconds": "0.1"}))
+    leader = await start_leader(cluster, **(PATIENT | {"cluster_acquire_seconds": "0.1"}))
     for function, sqlstate in TROUBLES:
         epoch = await sound_epoch(cluster)
-        with broken(cluster.database, function, sqlstate):
+        with failing_function(cluster.database, function, sqlstate):
             ids = cluster.outbox.enqueue(3, "ledger")
             what = f"{function} with {sqlstate}"
             lost = await lost_by(leader, epoch, what)
@@ -50,7 +58,7 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
             assert lost["why"] == "the database says that it is lost", what
             cluster.outbox.expire_lease()  # it is not ours to release
         else:
-            [down] = told(leader, "leader_steps_down", lease_epoch=epoch)
+            [down] = logged_lines(leader, "leader_steps_down", lease_epoch=epoch)
             assert down["why"] == lost["why"] != "shutdown", what
         await until(lambda ids=ids: is_done(cluster, ids), told=leader.log.read_text)
 
@@ -71,7 +79,7 @@ async def sound_epoch(cluster):
 
 async def lost_by(leader, epoch, what):
     [lost] = await until(
-        lambda: told(leader, "leader_lost", lease_epoch=epoch),
+        lambda: logged_lines(leader, "leader_lost", lease_epoch=epoch),
         told=lambda: (what, leader.log.read_text()),
     )
     return lost
@@ -85,7 +93,7 @@ def is_done(engine, ids):
 
 async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     engine.publish("ledger", scope="cluster")
-    leader = await leading(engine, **PATIENT)
+    leader = await start_leader(engine, **PATIENT)
     may = "EXECUTE ON FUNCTION leasehold.record_attempts, leasehold.record_dispatched"
     engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
     ids = engine.outbox.enqueue(60, "ledger")
@@ -102,9 +110,9 @@ async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
 
 
 async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(cluster):
-    leader = await leading(cluster, **PATIENT)
+    leader = await start_leader(cluster, **PATIENT)
     worker_id = await leader.started()
-    with broken(cluster.database, "renew_lease", "XX001"):
+    with failing_function(cluster.database, "renew_lease", "XX001"):
         failed = await leader.logged("leader_renew_failed")
         await leader.logged("leader_lost")
     assert (
@@ -121,7 +129,7 @@ async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(c
     )
     assert failed["sql_error"].startswith("DataCorrupted: broken")
     assert datetime.fromisoformat(failed["expires_at"])
-    with broken(cluster.database, "acquire_lease", "XX001"):
+    with failing_function(cluster.database, "acquire_lease", "XX001"):
         failed = await leader.logged("leader_acquire_failed")
     assert failed | {"level": "error", "role": "follower", "holder_id": worker_id} == failed
     assert failed["stale"] == "who leads, and what is pending"
@@ -138,19 +146,19 @@ def is_waiting_to_begin(engine):
 async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(cluster):
     """To begin waits for the row while a refresh fails; then it may go on, but nobody leads."""
     slow = {"lock_seconds": "8", "statement_seconds": "9"}
-    leader = await leading(cluster, **(PATIENT | slow | {"cluster_acquire_seconds": "60"}))
+    leader = await start_leader(cluster, **(PATIENT | slow | {"cluster_acquire_seconds": "60"}))
     [intent_id] = cluster.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = cluster.database.connect(autocommit=False)
     other.execute(
         "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE", [intent_id]
     )
     await until(lambda: is_waiting_to_begin(cluster))
-    with broken(cluster.database, "refresh_schedule", "58030"):
+    with failing_function(cluster.database, "refresh_schedule", "58030"):
         await leader.logged("leader_steps_down")
         assert not leader.lines("leader_lost")  # one of its calls has not ended
         other.rollback()
         await leader.logged("leader_lost")
-    assert told(leader, "call_not_made", intent_id=str(intent_id))
+    assert logged_lines(leader, "call_not_made", intent_id=str(intent_id))
     assert fences(cluster) == []
     leader.send(SIGTERM)
     assert await leader.ended() == 0
@@ -188,7 +196,7 @@ async def test_leader_elected_while_a_write_of_the_last_one_is_in_flight_waits_f
     """
     engine.publish("ledger", scope="cluster")
     slow = PATIENT | {"lock_seconds": "8", "statement_seconds": "9"}
-    former = await leading(engine, **slow)
+    former = await start_leader(engine, **slow)
     [intent_id] = engine.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = engine.database.connect(autocommit=False)
     other.execute(held_up, [intent_id])
@@ -253,7 +261,7 @@ async def test_expiry_that_a_leader_shows_is_the_one_that_the_database_granted(c
 
 
 async def test_leader_tells_of_its_renewal_with_the_new_expiry(cluster):
-    leader = await leading(cluster, **PATIENT)
+    leader = await start_leader(cluster, **PATIENT)
     acquired, renewed = (
         await leader.logged("leader_acquired"),
         await leader.logged("leader_renewed"),
@@ -294,12 +302,12 @@ async def test_leader_gives_up_a_call_that_does_not_end_and_writes_down_its_doub
     engine.publish(
         "own",
         scope="cluster",
-        gateway={"kind": "python", "function": "tests.support.gateways:cling"},
+        gateway={"kind": "python", "function": "tests.support.python_gateways:cling"},
         call_timeout_seconds=0.3,
         connect_timeout_seconds=0.1,
     )
     [intent_id] = engine.outbox.enqueue(1, "own")
-    leader = engine.worker(test_folder=str(tmp_path), **BY_ROW)
+    leader = engine.worker(test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
     await leader.logged("call_given_up")
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]

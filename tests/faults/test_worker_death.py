@@ -69,7 +69,9 @@ async def test_worker_that_sleeps_past_its_lease_discards_its_result_when_it_wak
 
 
 async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tmp_path):
-    engine.publish("own", gateway={"kind": "python", "function": "tests.support.gateways:block"})
+    engine.publish(
+        "own", gateway={"kind": "python", "function": "tests.support.python_gateways:block"}
+    )
     [intent_id] = engine.outbox.enqueue(1, "own")
     blocked = engine.worker(test_folder=str(tmp_path))
     await until((tmp_path / "block").exists)
@@ -88,7 +90,7 @@ async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tm
 async def test_call_that_does_not_end_is_given_up_and_its_doubt_written_down(engine, tmp_path):
     engine.publish(
         "own",
-        gateway={"kind": "python", "function": "tests.support.gateways:cling"},
+        gateway={"kind": "python", "function": "tests.support.python_gateways:cling"},
         call_timeout_seconds=0.3,
         connect_timeout_seconds=0.1,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.sandbox import Sandbox
-from tests.support.gateway_calls import RawServer, http_gateway, make_submission
+from tests.support.http_gateways import RawServer, http_gateway, make_submission
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.domain.outcome import Accepted, Rejected, Retryable, Unknown
 from leasehold.gateway.errors import ForbiddenAddress
-from tests.support.gateway_calls import RawServer, abort, http_gateway, make_submission
+from tests.support.http_gateways import RawServer, abort, http_gateway, make_submission
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 

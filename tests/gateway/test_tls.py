@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable
-from tests.support.gateway_calls import RawServer, http_gateway, make_submission
-from tests.support.programs import find_program
+from tests.support.http_gateways import RawServer, http_gateway, make_submission
+from tests.support.required_programs import find_program
 
 pytestmark = pytest.mark.program("openssl")
 

@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 
 ROOT = Path(__file__).parents[2]
 # Longer than anything takes on a machine that is busy with something else.
-PATIENCE_SECONDS = 40.0
+WAIT_SECONDS = 40.0
 LEASE_SECONDS = 2.0
 # What a lease of two seconds needs of a worker.
 FAST = {
@@ -44,7 +44,7 @@ FAST = {
 
 async def until(look: Callable[[], Found], *, told: Callable[[], object] | None = None) -> Found:
     """Look until there is something to see, and give it."""
-    ends_at = time.monotonic() + PATIENCE_SECONDS
+    ends_at = time.monotonic() + WAIT_SECONDS
     while not (seen := look()):
         if time.monotonic() > ends_at:
             raise AssertionError(f"waited in vain for {look}: {told() if told else ''}")
@@ -150,7 +150,7 @@ class Engine:
         self, *arguments: str, url: str | None = None, fault: str | None = None, **environment: str
     ) -> Worker:
         """Start one; `fault` is `<point>:<what happens there>`, see worker_with_fault."""
-        module = "leasehold" if fault is None else "tests.support.worker_with_fault"
+        module = "leasehold" if fault is None else "tests.support.faulty_worker"
         more = {
             name.upper()
             if name.startswith(("test_", "python"))

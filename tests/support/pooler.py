@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support.programs import find_program
+from tests.support.required_programs import find_program
 from tests.support.servers import PASSWORD, ROLES
 
 if TYPE_CHECKING:

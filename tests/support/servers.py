@@ -24,7 +24,7 @@ from leasehold.embedded.server import (
     wheel_binaries,
 )
 from leasehold.store.postgres.migrate import migrate
-from tests.support.memory import roomy_memory
+from tests.support.ram_disk import ram_disk
 
 if TYPE_CHECKING:
     import pytest
@@ -143,7 +143,7 @@ class Servers:
     def __init__(self, worker: str):
         # As root the server runs as another user, who must be able to enter this folder.
         prefix = f"leasehold-tests-{worker}-"
-        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=roomy_memory()))
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=ram_disk()))
         self._folder.chmod(0o711)
         self._running: dict[str, Server] = {}
         self._open = ExitStack()

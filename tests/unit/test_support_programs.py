@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
-from tests.support import programs
+from tests.support import required_programs as programs
 
 def pytest_runtest_setup(item):
     programs.require_programs(item)

@@ -21,7 +21,7 @@ from schemathesis.checks import (
 from tests.support.database import Database
 from tests.support.openapi import DOCUMENT
 from tests.support.outbox import Outbox
-from tests.support.serving import Serving
+from tests.support.serve_process import Serving
 
 CHECKS = [
     not_a_server_error,

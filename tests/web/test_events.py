@@ -12,7 +12,7 @@ from leasehold.web import events
 from tests.support.api import make_token, problem, serve
 from tests.support.engine import until
 
-PATIENCE_SECONDS = 30
+WAIT_SECONDS = 30
 
 
 class Listening:
@@ -26,7 +26,7 @@ class Listening:
     async def block(self):
         """The next block of lines, as a dict; the id is remembered as a browser does."""
         found = {}
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(WAIT_SECONDS):
             async for line in self._lines:
                 if not line:
                     return found

@@ -16,7 +16,7 @@ import pytest
 from leasehold.web import protocol
 from tests.support.api import make_token, serve
 from tests.support.database import Database
-from tests.support.hostile import (
+from tests.support.hostile_requests import (
     GOOD,
     HOST,
     JSON,
@@ -28,11 +28,11 @@ from tests.support.hostile import (
     trailed,
 )
 from tests.support.outbox import Outbox
-from tests.support.serving import Serving
+from tests.support.serve_process import Serving
 
 CASES = list(all_hostile())
 MEMORY_MAX = 300 * 2**20
-PATIENCE_SECONDS = 30
+WAIT_SECONDS = 30
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
@@ -46,7 +46,7 @@ class Victim:
         self._connection = psycopg.connect(database.url, autocommit=True)
 
     def connect(self):
-        connection = socket.create_connection(self._address, timeout=PATIENCE_SECONDS)
+        connection = socket.create_connection(self._address, timeout=WAIT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
@@ -250,7 +250,7 @@ async def answer_to(api, data, *more):
     """Send pieces of a request, and nothing more, without hanging up."""
     url = urlsplit(api.url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(WAIT_SECONDS):
         writer.write(data)
         for piece in more:
             await writer.drain()
@@ -293,7 +293,7 @@ async def test_client_that_does_not_read_is_hung_up_on(slow_api, monkeypatch):
     url = urlsplit(slow_api.url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=1024)
     asked = b"GET /openapi.json HTTP/1.1\r\n" + HOST + TOKEN.replace(b"{token}", token) + b"\r\n"
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(WAIT_SECONDS):
         try:
             while not writer.is_closing():
                 writer.write(asked * 20)

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from leasehold.sandbox import Sandbox
-from tests.support.command import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error, leasehold
 from tests.support.engine import Engine, until
-from tests.support.serving import Serving, eventually
+from tests.support.serve_process import Serving, eventually
 from tests.support.tcp_proxy import TcpProxy
 
 SMS = {"target": "sms", "payload": {"to": "+41"}}

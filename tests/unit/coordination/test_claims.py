@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.coordination.claims import Claims
 from leasehold.domain.lease import TrustWindow
-from tests.support.claimed import claim_of
+from tests.support.claimed_item import claim_of
 
 TRUST = TrustWindow.counted_from(0.0, 30.0)
 

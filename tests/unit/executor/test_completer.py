@@ -10,7 +10,7 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.executor.completer import LINGER_SECONDS, Completion, Finished
 from leasehold.observe.metrics import Metrics
-from tests.support.claimed import claim_of
+from tests.support.claimed_item import claim_of
 
 
 class Listener:

@@ -7,7 +7,7 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.executor.completer import Completion
 from leasehold.executor.runner import Attempts
 from leasehold.observe.metrics import Metrics
-from tests.support.claimed import claim_of
+from tests.support.claimed_item import claim_of
 
 
 class Returned:

@@ -11,7 +11,7 @@ from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Un
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.python import gateway_function
 from leasehold.gateway.registry import open_gateway
-from tests.support.gateway_calls import make_submission
+from tests.support.http_gateways import make_submission
 from tests.unit.gateway import gateway_functions
 
 MODULE = "tests.unit.gateway.gateway_functions"

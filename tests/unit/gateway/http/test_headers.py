@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.http.headers import Headers
-from tests.support.gateway_calls import WrittenTrace, make_submission
+from tests.support.http_gateways import WrittenTrace, make_submission
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
 RAW_SECRET = b"0123456789abcdef0123456789abcdef"

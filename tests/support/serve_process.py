@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from tests.support.api import make_token
-from tests.support.engine import PATIENCE_SECONDS, Worker, until
+from tests.support.engine import WAIT_SECONDS, Worker, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Found = TypeVar("Found")
 
 async def eventually(ask: Callable[[], Awaitable[Found]]) -> Found:
     """Ask until there is something to see, and give it."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             if seen := await ask():
                 return seen

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.database import Database
     from tests.support.engine import Engine, Worker
 
-BY_ROW = {
+ROW_LEASE_SETTINGS = {
     "cluster_lease_seconds": "2",
     "cluster_renew_seconds": "0.4",
     "cluster_acquire_seconds": "0.5",
@@ -30,7 +30,7 @@ BY_ROW = {
 _BREATH_SECONDS = 0.03
 
 
-async def leading(engine: Engine, **settings: str) -> Worker:
+async def start_leader(engine: Engine, **settings: str) -> Worker:
     """Start a worker, and wait until it leads and has begun."""
     worker = engine.worker(**settings)
     await worker.logged("schedule_built")
@@ -68,7 +68,7 @@ def holders_by_epoch(engine: Engine, ids: Sequence[UUID]) -> dict[int, set[str]]
 
 
 @asynccontextmanager
-async def always_work(engine: Engine, target: str = "ledger") -> AsyncGenerator[list[UUID]]:
+async def constant_work(engine: Engine, target: str = "ledger") -> AsyncGenerator[list[UUID]]:
     """Hand in an intent every few milliseconds, so that whoever may call does. All must be done,
     no call of an epoch may begin after one of a newer epoch did, and no epoch has two holders.
     """
@@ -95,7 +95,7 @@ async def always_work(engine: Engine, target: str = "ledger") -> AsyncGenerator[
 
 
 @contextmanager
-def broken(database: Database, function: str, sqlstate: str) -> Generator[None]:
+def failing_function(database: Database, function: str, sqlstate: str) -> Generator[None]:
     """Let a database function fail, whoever calls it."""
     [row] = database.execute(
         "SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc p"
@@ -115,6 +115,6 @@ def broken(database: Database, function: str, sqlstate: str) -> Generator[None]:
         database.owner_execute(whole)
 
 
-def told(worker: Worker, event: str, **fields: Any) -> list[dict[str, Any]]:
+def logged_lines(worker: Worker, event: str, **fields: Any) -> list[dict[str, Any]]:
     """What a worker logged of an event, with these values in it."""
     return [line for line in worker.lines(event) if fields.items() <= line.items()]

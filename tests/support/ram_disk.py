@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def roomy_memory() -> Path | None:
+def ram_disk() -> Path | None:
     """Names the folder in memory if it will do: no test cuts the power, and disks can be slow."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
