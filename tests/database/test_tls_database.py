@@ -142,7 +142,7 @@ async def test_require_refuses_a_server_without_tls(database):
         await open_store(settings)
 
 
-async def test_every_connection_of_an_instance_is_encrypted_the_listener_too(tls_server):
+async def test_every_connection_of_an_instance_is_encrypted_the_notifier_too(tls_server):
     settings = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.ca)
     async with (
         Instance(settings),
@@ -150,7 +150,7 @@ async def test_every_connection_of_an_instance_is_encrypted_the_listener_too(tls
     ):
         for store in stores.all:
             await store._calls.value("SELECT 1")
-        await until(lambda: tls_server.seen("leasehold listener%"))
+        await until(lambda: tls_server.seen("leasehold notifier%"))
         seen = tls_server.seen("leasehold%")
     assert len(seen) >= 7
     assert set(seen.values()) == {True}

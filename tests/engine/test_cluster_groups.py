@@ -12,7 +12,7 @@ from leasehold import Instance, read_settings
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.timing import Timings
 from leasehold.executor.leader import executor as scheduled
-from leasehold.runtime import notifier as listener
+from leasehold.runtime import notifier
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.elections import ROW_LEASE_SETTINGS, fences, lease, logged_lines, start_leader
 from tests.support.engine import until
@@ -42,9 +42,7 @@ async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(grou
     worker = group.worker(targets='["ledger", "sms"]', **ROW_LEASE_SETTINGS)
     assert await worker.ended() != 0
     said = " ".join(worker.log.read_text().split())
-    assert (
-        f"the group '{CLUSTER_LEASE}' would be served in part: book would not be executed" in said
-    )
+    assert f"only part of the group '{CLUSTER_LEASE}': while it leads, nobody executes book" in said
     assert not worker.lines("leader_acquired")
 
 
@@ -151,7 +149,7 @@ async def test_leader_works_on_as_many_at_once_as_it_is_told_while_it_runs(group
         group.sandbox.dial(latency_ms=300)
         instance.apply(settings.model_copy(update={"concurrency": 10}))
         ids = group.outbox.enqueue(10, "ledger")
-        await until(lambda: instance.cluster.in_flight > 2)
+        await until(lambda: instance.elections.in_flight > 2)
         await group.until_status(ids)
 
 
@@ -183,21 +181,21 @@ async def test_intent_that_a_follower_took_is_executed_by_the_leader_at_its_next
 async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
     group, caplog, monkeypatch, trouble
 ):
-    monkeypatch.setattr(listener, "LISTEN_SECONDS", 0.2)
-    monkeypatch.setattr(listener, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(notifier, "LISTEN_SECONDS", 0.2)
+    monkeypatch.setattr(notifier, "_ANSWER_SECONDS", 0.3)
     group.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "the leader", 60)
     url = group.database.url_as("executor")
     async with (
-        TcpProxy(url, b"leasehold listener") as proxy,
+        TcpProxy(url, b"leasehold notifier") as proxy,
         Instance(settings_of(group, proxy.through(url))) as instance,
     ):
         await until(
             lambda: group.database.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'leasehold listener%%'"
+                "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'leasehold notifier%%'"
                 " AND state = 'idle' AND datname = current_database()"
             )
         )
-        await until(lambda: [one for one in instance.cluster.leaderships if one.seen])
+        await until(lambda: [one for one in instance.elections.electors if one.seen])
         getattr(proxy, trouble)()
         await until(lambda: "listening_failed" in caplog.text)
         [said] = [record for record in caplog.records if "listening_failed" in record.getMessage()]

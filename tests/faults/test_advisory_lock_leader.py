@@ -307,7 +307,7 @@ async def test_standalone_refuses_to_start_beside_a_leader(cluster, elector):
     assert await refused.ended() != 0
     told = " ".join(refused.log.read_text().split())
     assert "standalone is refused" in told
-    assert re.search(r"where it is dead, wait for the end of its lease in \d+ seconds", told)
+    assert re.search(r"If it is dead, its lease ends in \d+ seconds", told)
     assert await leader.started() in told
     assert lease(cluster)["lease_epoch"] == 1
     ids = cluster.outbox.enqueue(3, "ledger")
@@ -332,7 +332,7 @@ async def test_follower_that_is_asked_for_what_only_a_leader_may_do_says_who_lea
         contracts_seconds=0.1,
     )
     async with Instance(settings) as instance:
-        await until(lambda: [one for one in instance.cluster.leaderships if one.seen])
+        await until(lambda: [one for one in instance.elections.electors if one.seen])
         with pytest.raises(NotLeader, match="the leader was last seen to") as raised:
             instance.require_lease(CLUSTER_LEASE)
         assert (raised.value.lease_name, raised.value.holder_id) == (CLUSTER_LEASE, "the leader")

@@ -139,7 +139,7 @@ def is_listening(engine, worker):
     """Whether it would hear of a leader that lets go, and has seen that there is one."""
     return engine.database.execute(
         "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'",
-        [f"leasehold listener {worker.lines('worker_started')[0]['worker_id']}"[:63]],
+        [f"leasehold notifier {worker.lines('worker_started')[0]['worker_id']}"[:63]],
     )
 
 

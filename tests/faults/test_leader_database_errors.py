@@ -231,7 +231,7 @@ def settings_of(cluster, **more):
 async def leading_here(instance):
     """Wait until an instance in this process leads."""
     return await until(
-        lambda: next((one for one in instance.cluster.leaderships if one.is_leader), None)
+        lambda: next((one for one in instance.elections.electors if one.is_leader), None)
     )
 
 
@@ -290,7 +290,7 @@ async def test_only_what_was_lost_is_counted_as_lost(cluster):
                 [intent_id],
             )
             await until(lambda: is_waiting_to_begin(cluster))
-        await until(lambda: not instance.cluster.in_flight)
+        await until(lambda: not instance.elections.in_flight)
         assert lost_leases(instance) == 0, "it was not due any more, and nobody took it from us"
         leadership.step_down(leadership.term, DatabaseUnavailable("a test"))
         await until(lambda: lost_leases(instance) == 1)

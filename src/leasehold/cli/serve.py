@@ -22,9 +22,8 @@ from leasehold.config import Settings, read_settings
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
-from leasehold.runtime.identity import new_worker_id
-from leasehold.runtime.instance import Instance
-from leasehold.runtime.scopes import ScopeState
+from leasehold.runtime.instance import Instance, ScopeState
+from leasehold.runtime.registration import new_worker_id
 from leasehold.runtime.shutdown import on_signals
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.web.app import create_app

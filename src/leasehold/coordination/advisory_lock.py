@@ -29,7 +29,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.term import Renewed
+from leasehold.coordination.elector import Renewed
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 from leasehold.service.deadline import within_deadline
 

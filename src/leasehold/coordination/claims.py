@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from leasehold.domain.timing import ABORT_LEASES
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, KeysView
 
+    from leasehold.coordination.term import Trust
     from leasehold.domain.intent import Claimed
 
     Clock = Callable[[], float]
@@ -25,26 +26,6 @@ if TYPE_CHECKING:
 # How far work on a claim has come. Claimed: nothing was called, it may be given back. Calling: only
 # an outcome ends it. Recording: its result is on the way to the ledger.
 Stage: TypeAlias = Literal["claimed", "calling", "recording"]
-
-
-class Trust(Protocol):
-    """For how long we may act: the window of one claim, or the term of a leader."""
-
-    def is_over(self, now: float) -> bool:
-        """Whether nothing may be done any more."""
-        ...
-
-    def may_start(self, now: float) -> bool:
-        """Whether something new may be begun."""
-        ...
-
-    def may_start_later(self, now: float) -> bool:
-        """Whether a renewal may allow what now is not allowed."""
-        ...
-
-    def seconds_left(self, now: float) -> float:
-        """How much of it is left."""
-        ...
 
 
 class Held:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost, NotLeader
@@ -28,11 +28,12 @@ from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from leasehold.coordination.claims import Clock
-    from leasehold.coordination.term import Elector
     from leasehold.domain.lease import Lease
     from leasehold.observe.metrics import Metrics
+    from leasehold.store.rows import Acquisition
 
 # Followers ask at moments of their own, so that they do not all come at once.
 JITTER = 0.2
@@ -49,7 +50,57 @@ TOLD_SECONDS = 10.0
 _LOG = get_logger(__name__)
 
 
-class Tenure(Protocol):
+class Renewed(NamedTuple):
+    """What a renewal was granted: its end on the database's clock, and the times it asked for,
+    which may be others by now.
+    """
+
+    expires_at: datetime
+    trust_seconds: float
+    start_seconds: float
+
+
+class LeaseBackend(Protocol):
+    """One way to elect. Raises DatabaseUnavailable where it cannot ask."""
+
+    @property
+    def trust_seconds(self) -> float:
+        """For how long the last acquisition may be trusted, counted from when it was asked for."""
+        ...
+
+    @property
+    def start_seconds(self) -> float:
+        """For how long something new may be begun after it; no longer than it is trusted."""
+        ...
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often a leader renews."""
+        ...
+
+    @property
+    def acquire_seconds(self) -> float:
+        """How often a follower asks."""
+        ...
+
+    async def acquire(self) -> Acquisition:
+        """Become the leader, or learn who is."""
+        ...
+
+    async def renew(self, lease: Lease) -> Renewed:
+        """Stay the leader, or raise LeaseLost."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Let a successor act at once."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what only elections need."""
+        ...
+
+
+class TermSession(Protocol):
     """What a leader does during its term."""
 
     async def finish(self, seconds: float) -> None:
@@ -61,30 +112,30 @@ class Tenure(Protocol):
         ...
 
 
-class Leadership:
+class Elector:
     """One instance's part in the elections of one lease."""
 
     def __init__(
         self,
         lease_name: str,
         holder_id: str,
-        elector: Elector,
+        backend: LeaseBackend,
         metrics: Metrics,
-        begin_tenure: Callable[[Leadership, Term], Tenure],
+        begin_session: Callable[[Elector, Term], TermSession],
         clock: Clock = time.monotonic,
     ) -> None:
-        self.name = f"leadership {lease_name}"
+        self.name = f"elector {lease_name}"
         self.wake = asyncio.Event()
         self.lease_name = lease_name
         self.holder_id = holder_id
         self.seen: Lease | None = None  # the lease as it was last seen, whoever holds it
         self.seconds_left = 0.0  # of a lease that was another's, when we asked for it
-        self._elector = elector
+        self._backend = backend
         self._metrics = metrics
-        self._begin_tenure = begin_tenure
+        self._begin_session = begin_session
         self._clock = clock
         self._term: Term | None = None
-        self._tenure: Tenure | None = None
+        self._session: TermSession | None = None
         self._renew_at = 0.0
         self._tell_at = 0.0
         self._stand_at = 0.0
@@ -148,7 +199,7 @@ class Leadership:
         asked_at = self._clock()
         try:
             renewed = await within_deadline(
-                term.seconds_left(asked_at), self._elector.renew(term.lease), "the renewal"
+                term.seconds_left(asked_at), self._backend.renew(term.lease), "the renewal"
             )
         except Exception as error:
             self._tell_failure("leader_renew_failed", error, term.lease)
@@ -163,7 +214,7 @@ class Leadership:
             TrustWindow.counted_from(asked_at, renewed.start_seconds),
         )
         self.seen = term.lease
-        self._renew_at = asked_at + self._elector.renew_seconds
+        self._renew_at = asked_at + self._backend.renew_seconds
         if asked_at >= self._tell_at:
             self._tell_at = asked_at + TOLD_SECONDS
             self._tell("leader_renewed", term.lease)
@@ -182,12 +233,12 @@ class Leadership:
         if term is not None:
             self._close(term, SHUTDOWN)
             await self._step_down(term, seconds)
-        await self._elector.close()
+        await self._backend.close()
 
     async def _stand_for_election(self) -> Pause:
         asked_at = self._clock()
         try:
-            answer = await self._elector.acquire()
+            answer = await self._backend.acquire()
         except Exception as error:
             self._tell_failure("leader_acquire_failed", error, self.seen)
             self._metrics.leader(self.lease_name, is_leader=False)
@@ -199,31 +250,31 @@ class Leadership:
             return Pause(self._until_next_election(answer.seconds_left))
         term = self._term = Term(
             answer.lease,
-            TrustWindow.counted_from(asked_at, self._elector.trust_seconds),
-            TrustWindow.counted_from(asked_at, self._elector.start_seconds),
+            TrustWindow.counted_from(asked_at, self._backend.trust_seconds),
+            TrustWindow.counted_from(asked_at, self._backend.start_seconds),
         )
-        self._renew_at = asked_at + self._elector.renew_seconds
+        self._renew_at = asked_at + self._backend.renew_seconds
         self._metrics.leader(self.lease_name, is_leader=True)
         self._metrics.election(self.lease_name)
         self._tell("leader_acquired", answer.lease)
-        self._tenure = self._begin_tenure(self, term)
+        self._session = self._begin_session(self, term)
         return AGAIN
 
     def _until_next_election(self, seconds_left: float) -> float:
         """As often as is configured, and right after the lease that we saw would end: it is then
         that somebody is needed. How long that is, the database has said, not our clock.
         """
-        usual = self._elector.acquire_seconds
+        usual = self._backend.acquire_seconds
         after_its_end = max(0.0, seconds_left) + JITTER * random.random() * min(usual, 1.0)  # noqa: S311 (spreads, protects nothing)
         return min(self._with_jitter(usual), after_its_end)
 
     async def _step_down(self, term: Term, seconds: float | None = None) -> None:
         left = term.seconds_left(self._clock())
-        if self._tenure is not None:
-            await self._tenure.finish(left if seconds is None else min(left, seconds))
+        if self._session is not None:
+            await self._session.finish(left if seconds is None else min(left, seconds))
         await self._lose(term, term.why_closing or "stepped down")
         try:
-            await within_deadline(RELEASE_SECONDS, self._elector.release(term.lease), "the release")
+            await within_deadline(RELEASE_SECONDS, self._backend.release(term.lease), "the release")
         except Exception as error:  # noqa: BLE001 (it expires by itself)
             _LOG.info("leader_release_failed", lease_name=self.lease_name, sql_error=str(error))
 
@@ -245,16 +296,16 @@ class Leadership:
 
     async def _lose(self, term: Term, why: str) -> None:
         term.end(why)
-        tenure, self._tenure, self._term = self._tenure, None, None
+        session, self._session, self._term = self._session, None, None
         self._metrics.leader(self.lease_name, is_leader=False)
         if term.why_closing != SHUTDOWN:
             self._metrics.lease_lost()
         self._tell("leader_lost", term.lease, why=term.why_closing)
-        if tenure is not None:
-            await tenure.abandon()
+        if session is not None:
+            await session.abandon()
 
     def _rest(self) -> Pause:
-        longest = self._elector.acquire_seconds
+        longest = self._backend.acquire_seconds
         seconds = self._with_jitter(min(longest, REST_SECONDS * 2 ** min(self._failures, 10)))
         self._failures += 1
         self._stand_at = self._clock() + seconds

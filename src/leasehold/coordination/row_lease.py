@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.term import Renewed
+from leasehold.coordination.elector import Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,62 +20,31 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.lease import Lease, TrustWindow
-    from leasehold.store.rows import Acquisition
 
 
-class Renewed(NamedTuple):
-    """What a renewal was granted: its end on the database's clock, and the times it asked for,
-    which may be others by now.
-    """
+class Trust(Protocol):
+    """For how long we may act: the window of one claim, or the term of a leader."""
 
-    expires_at: datetime
-    trust_seconds: float
-    start_seconds: float
-
-
-class Elector(Protocol):
-    """One way to elect. Raises DatabaseUnavailable where it cannot ask."""
-
-    @property
-    def trust_seconds(self) -> float:
-        """For how long the last acquisition may be trusted, counted from when it was asked for."""
+    def is_over(self, now: float) -> bool:
+        """Whether nothing may be done any more."""
         ...
 
-    @property
-    def start_seconds(self) -> float:
-        """For how long something new may be begun after it; no longer than it is trusted."""
+    def may_start(self, now: float) -> bool:
+        """Whether something new may be begun."""
         ...
 
-    @property
-    def renew_seconds(self) -> float:
-        """How often a leader renews."""
+    def may_start_later(self, now: float) -> bool:
+        """Whether a renewal may allow what now is not allowed."""
         ...
 
-    @property
-    def acquire_seconds(self) -> float:
-        """How often a follower asks."""
-        ...
-
-    async def acquire(self) -> Acquisition:
-        """Become the leader, or learn who is."""
-        ...
-
-    async def renew(self, lease: Lease) -> Renewed:
-        """Stay the leader, or raise LeaseLost."""
-        ...
-
-    async def release(self, lease: Lease) -> None:
-        """Let a successor act at once."""
-        ...
-
-    async def close(self) -> None:
-        """Give back what only elections need."""
+    def seconds_left(self, now: float) -> float:
+        """How much of it is left."""
         ...
 
 

@@ -1,5 +1,7 @@
-"""The groups of an instance: for each lease that its targets with scope cluster name, it stands for
-election, and while it leads it has a tenure.
+"""The elections of one instance: an elector for every lease that its cluster targets name.
+
+All targets that share a `lease_name` form a group, and one leader executes the whole group. While
+this instance leads a group, a `LeaderSession` does the work.
 """
 
 from __future__ import annotations
@@ -7,19 +9,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.elector import Leadership
+from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
+from leasehold.coordination.elector import Elector
+from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
 from leasehold.runtime.leader_session import LeaderTenure
-from leasehold.runtime.whole_groups import WholeGroups
 from leasehold.service.loop import Loop
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.coordination.elector import Tenure
-    from leasehold.coordination.term import Elector, Term
+    from leasehold.coordination.advisory_lock import OpenSession
+    from leasehold.coordination.elector import LeaseBackend, TermSession
+    from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -32,11 +36,12 @@ _JOIN_SECONDS = 5.0
 _LOG = get_logger(__name__)
 
 
-class Cluster:
-    """The service that begins and ends this instance's part in elections."""
+class Elections:
+    """The service that starts and stops one elector per group."""
 
-    name = "cluster"
+    name = "elections"
 
+    # Without `open_lock_session`, the electors use the lease row instead of an advisory lock.
     def __init__(
         self,
         store: ExecutorStore,
@@ -45,7 +50,7 @@ class Cluster:
         timings: Callable[[], Timings],
         holder_id: str,
         slots: Callable[[], int],
-        elector: Callable[[str], Elector],
+        open_lock_session: OpenSession | None,
         faults: Faults,
     ) -> None:
         self.wake = asyncio.Event()
@@ -55,126 +60,158 @@ class Cluster:
         self._timings = timings
         self._holder_id = holder_id
         self._slots = slots
-        self._elector = elector
+        self._open_lock_session = open_lock_session
         self._faults = faults
-        self._groups = WholeGroups(targets, holder_id)
-        self._leaderships: dict[str, Leadership] = {}
+        self._electors: dict[str, Elector] = {}
         self._loops: dict[str, Loop] = {}
-        self._tenures: dict[str, LeaderTenure] = {}
+        self._sessions: dict[str, LeaderTenure] = {}
+        self._reported_partial: dict[str, list[str]] = {}
 
     @property
-    def leaderships(self) -> list[Leadership]:
-        """The groups that this instance stands for election in, by name."""
-        return [self._leaderships[name] for name in sorted(self._leaderships)]
+    def electors(self) -> list[Elector]:
+        """The electors of this instance, sorted by lease name."""
+        return [self._electors[name] for name in sorted(self._electors)]
 
     @property
     def in_flight(self) -> int:
-        """How much is being worked on under leases."""
-        return sum(tenure.in_flight for tenure in self._tenures.values())
-
-    def work_is_due(self, target: str) -> None:
-        """Take the hint that something was accepted for a target."""
-        served = self._targets.current.get(target)
-        tenure = self._tenures.get(served.contract.lease_name or "") if served else None
-        if tenure is not None:
-            tenure.executor.hint()
-
-    def lease_is_free(self, lease_name: str) -> None:
-        """Take the hint that a leader has let go: stand for election now."""
-        leadership = self._leaderships.get(lease_name)
-        if leadership is not None:
-            leadership.wake.set()
-
-    def look_everywhere(self) -> None:
-        """Take the hint that nobody knows what has changed."""
-        for tenure in self._tenures.values():
-            tenure.executor.hint()
+        """How many intents this instance is executing as a leader."""
+        return sum(session.in_flight for session in self._sessions.values())
 
     @property
     def lease_names(self) -> set[str]:
-        """The groups in which the targets of this instance are executed."""
+        """The groups that the targets of this instance belong to."""
         return set(self._targets.groups)
 
-    def require_lease(self, lease_name: str) -> Lease:
-        """Give the lease under which this instance leads a group now, or raise NotLeader."""
-        leadership = self._leaderships.get(lease_name)
-        if leadership is None:
-            raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
-        return leadership.require_lease()
+    def work_is_due(self, target: str) -> None:
+        """Hint: an intent for this target was enqueued."""
+        served = self._targets.current.get(target)
+        session = self._sessions.get(served.contract.lease_name or "") if served else None
+        if session is not None:
+            session.executor.hint()
 
-    def require_whole_groups(self) -> None:
-        """Refuse to start where a part of a group would be led and the rest left undone."""
-        self._groups.require()
+    def lease_is_free(self, lease_name: str) -> None:
+        """Hint: a leader released this lease. Ask for it now."""
+        elector = self._electors.get(lease_name)
+        if elector is not None:
+            elector.wake.set()
+
+    def look_everywhere(self) -> None:
+        """Hint: notifications may have been missed, so any group may have work."""
+        for session in self._sessions.values():
+            session.executor.hint()
+
+    def require_lease(self, lease_name: str) -> Lease:
+        """Return the lease under which this instance leads the group, or raise NotLeader."""
+        elector = self._electors.get(lease_name)
+        if elector is None:
+            raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
+        return elector.require_lease()
+
+    async def start(self, *, standalone: bool) -> None:
+        """Refuse what cannot work. A standalone instance becomes the leader of every group now."""
+        self._require_whole_groups()
+        if standalone:
+            await self._stand_alone()
+        elif self._open_lock_session is not None:
+            await require_election_by_lock(
+                self._open_lock_session, self._timings().cluster_lease_seconds, self.lease_names
+            )
 
     def apply(self) -> None:
-        """Let a change of the concurrency reach the terms that run."""
-        for tenure in self._tenures.values():
-            tenure.set_slots(self._slots())
-
-    async def stand_alone(self) -> None:
-        """Lead every group from now on, or refuse where somebody else does."""
-        for lease_name in sorted(self.lease_names):
-            leadership = self._leaderships[lease_name] = self._leadership(lease_name)
-            await leadership.step()
-            if not leadership.is_leader:
-                holder_id = leadership.seen.holder_id if leadership.seen else "somebody else"
-                raise InvalidArgument(
-                    f"standalone is refused: {holder_id} leads {lease_name!r}; stop it first, or, "
-                    f"where it is dead, wait for the end of its lease in "
-                    f"{leadership.seconds_left:.0f} seconds, or start this instance without "
-                    "--standalone, as one among others"
-                )
-            self._loops[lease_name] = Loop(leadership, self._holder_id)
+        """Pass a changed concurrency on to the running sessions."""
+        for session in self._sessions.values():
+            session.set_slots(self._slots())
 
     async def step(self) -> Pause:
-        """Stand for election wherever a target asks for it, and nowhere else."""
+        """Start an elector for each group that has targets here, and stop the others."""
         wanted = self.lease_names
-        for lease_name in wanted - self._leaderships.keys():
-            self._leaderships[lease_name] = leadership = self._leadership(lease_name)
-            self._loops[lease_name] = Loop(leadership, self._holder_id)
-        for lease_name in self._leaderships.keys() - wanted:
+        for lease_name in wanted - self._electors.keys():
+            self._electors[lease_name] = elector = self._new_elector(lease_name)
+            self._loops[lease_name] = Loop(elector, self._holder_id)
+        for lease_name in self._electors.keys() - wanted:
             await self._withdraw(lease_name, self._timings().shutdown_seconds)
-        self._groups.look()
+        self._report_partial_groups()
         return Pause(self._timings().contracts_seconds)
 
     async def resign(self) -> None:
-        """End every term in order, so that others lead at once."""
+        """End every term in order, so that other instances can lead at once."""
         seconds = self._timings().shutdown_seconds
-        names = list(self._leaderships)
+        names = list(self._electors)
         ends = await asyncio.gather(
             *(self._withdraw(name, seconds) for name in names), return_exceptions=True
         )
         for name, error in zip(names, ends, strict=True):
-            # The lease of this one expires by itself; the others' must not wait for that.
+            # A lease that could not be released expires by itself; it must not delay the others.
             if isinstance(error, BaseException):
                 _LOG.error("resignation_failed", lease_name=name, exc_info=error)
 
-    def _leadership(self, lease_name: str) -> Leadership:
-        return Leadership(
-            lease_name,
-            self._holder_id,
-            self._elector(lease_name),
-            self._metrics,
-            self._begin_tenure,
+    def _require_whole_groups(self) -> None:
+        """Refuse to start if this instance serves only some targets of a group.
+
+        If it were elected, it would keep every other instance from executing the rest.
+        """
+        for lease_name, missing in sorted(self._targets.left_out.items()):
+            raise InvalidArgument(
+                f"this instance serves only part of the group {lease_name!r}: while it leads, "
+                f"nobody executes {', '.join(missing)}; name all targets of the group, or publish "
+                "the missing ones with another lease_name"
+            )
+
+    async def _stand_alone(self) -> None:
+        """Lead every group now, or refuse if another instance leads one."""
+        for lease_name in sorted(self.lease_names):
+            elector = self._electors[lease_name] = self._new_elector(lease_name)
+            await elector.step()
+            if not elector.is_leader:
+                holder_id = elector.seen.holder_id if elector.seen else "another instance"
+                raise InvalidArgument(
+                    f"standalone is refused: {holder_id} leads {lease_name!r}. Stop it first. If "
+                    f"it is dead, its lease ends in {elector.seconds_left:.0f} seconds. Or start "
+                    "without --standalone, as one of several instances"
+                )
+            self._loops[lease_name] = Loop(elector, self._holder_id)
+
+    def _new_elector(self, lease_name: str) -> Elector:
+        backend = self._lease_backend(lease_name)
+        return Elector(lease_name, self._holder_id, backend, self._metrics, self._begin_session)
+
+    def _lease_backend(self, lease_name: str) -> LeaseBackend:
+        if self._open_lock_session is None:
+            return RowLease(self._store, lease_name, self._holder_id, self._timings)
+        return AdvisoryLock(
+            self._store, self._open_lock_session, lease_name, self._holder_id, self._timings
         )
 
     async def _withdraw(self, lease_name: str, seconds: float) -> None:
-        loop, leadership = self._loops.pop(lease_name, None), self._leaderships.pop(lease_name)
+        loop, elector = self._loops.pop(lease_name, None), self._electors.pop(lease_name)
         if loop is not None:
             loop.stop()
             await loop.join(_JOIN_SECONDS)
-        await leadership.resign(seconds)
-        self._tenures.pop(lease_name, None)
+        await elector.resign(seconds)
+        self._sessions.pop(lease_name, None)
 
-    def _begin_tenure(self, leadership: Leadership, term: Term) -> Tenure:
-        tenure = self._tenures[leadership.lease_name] = LeaderTenure(
+    def _begin_session(self, elector: Elector, term: Term) -> TermSession:
+        session = self._sessions[elector.lease_name] = LeaderTenure(
             self._store,
             self._targets,
             self._metrics,
             self._timings,
             self._slots(),
-            leadership,
+            elector,
             term,
             self._faults,
         )
-        return tenure
+        return session
+
+    def _report_partial_groups(self) -> None:
+        """Log which targets of our groups were published later and are not served here; once."""
+        left_out = self._targets.left_out
+        for lease_name, missing in left_out.items():
+            if self._reported_partial.get(lease_name) != missing:
+                _LOG.error(
+                    "group_served_in_part",
+                    worker_id=self._holder_id,
+                    lease_name=lease_name,
+                    not_executed=missing,
+                )
+        self._reported_partial = left_out

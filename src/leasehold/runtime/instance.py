@@ -1,11 +1,12 @@
-"""Instance: one process of Leasehold, put together from its parts. The only place that knows all.
+"""Instance: one process of Leasehold. This is the composition root, the only module that knows all
+parts.
 
     async with Instance(read_settings()) as instance:
         await instance.run()  # until instance.request_stop()
 
-What may change while it runs: contracts, which are read again every few seconds (with them lease
-durations, concurrency and rates per target), and the timings and the concurrency of the process
-itself, by `apply`. Everything else is read once.
+Contracts are read again every few seconds, so lease durations, concurrency and rates of a target
+may change at runtime. `apply` changes the timings and the concurrency of the process. Every other
+setting is read once, at start.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ import os
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
 from leasehold.coordination.claims import Claims
 from leasehold.coordination.heartbeat import Renewal
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
-from leasehold.coordination.row_lease import RowLease
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completer import Completion
 from leasehold.executor.faults import NO_FAULTS
@@ -32,22 +32,20 @@ from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.elections import Cluster
-from leasehold.runtime.identity import new_worker_id
-from leasehold.runtime.notifier import Listener
+from leasehold.runtime.elections import Elections
+from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
-from leasehold.runtime.registration import Presence
-from leasehold.runtime.scopes import ScopeState
+from leasehold.runtime.registration import Registration, new_worker_id
 from leasehold.service.loop import Loop
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from types import TracebackType
 
     from leasehold.config import Settings
-    from leasehold.coordination.term import Elector
     from leasehold.domain.contract import Contract
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
@@ -56,16 +54,29 @@ if TYPE_CHECKING:
     from leasehold.service.service import Service
     from leasehold.store.lock_session import LockSession
 
-# For the last results to be written, after the time for calls to end is over.
+# Time to write the last results, after `shutdown_seconds` has passed.
 FLUSH_SECONDS = 3.0
-# For a service's last step to end.
+# Time for the last step of a service.
 _JOIN_SECONDS = 3.0
+_LOOK_SECONDS = 0.02
 
 _LOG = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeState:
+    """The state of an instance in one scope, for health checks.
+
+    `mode` is competing, leader, follower, standalone or off.
+    """
+
+    mode: str
+    holder_id: str | None = None
+    lease_expires_at: datetime | None = None
+
+
 class Instance:
-    """Claims, submits, records, renews and repairs, from start to drain."""
+    """Claims, submits, records, renews and repairs, from `start` to `drain`."""
 
     def __init__(
         self,
@@ -80,13 +91,21 @@ class Instance:
         self._settings = settings
         self._environment = environment
         self._is_standalone = settings.standalone
-        self._is_elected_by_lock = settings.elector == "advisory" and not settings.standalone
+        is_elected_by_lock = settings.elector == "advisory" and not settings.standalone
         self._stop = asyncio.Event()
-        self._loops: dict[str, Loop] = {}
+        self._loops: dict[Service, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
         self._claims = Claims(self.worker_id, settings.concurrency)
         self._targets = Targets(
-            self._store, self._opened, self.timings, self._claims.clock, settings.targets
+            self._store, self._open_gateway, self.timings, self._claims.clock, settings.targets
+        )
+        self._cluster_targets = Targets(
+            self._store,
+            self._open_gateway,
+            self.timings,
+            self._claims.clock,
+            settings.targets,
+            scope="cluster",
         )
         fence = ClaimFence(self._store, self.worker_id)
         self._completion = Completion(
@@ -101,7 +120,7 @@ class Instance:
             trouble=self._trouble,
             faults=faults,
         )
-        self._renewal = Renewal(
+        self._heartbeat = Renewal(
             self._store, self._claims, self.timings, self.metrics, self._attempts.abort
         )
         self._executor = CompetingExecutor(
@@ -113,66 +132,64 @@ class Instance:
             self.timings,
             trouble=self._trouble,
         )
-        self._cluster_targets = Targets(
-            self._store,
-            self._opened,
-            self.timings,
-            self._claims.clock,
-            settings.targets,
-            scope="cluster",
-        )
-        self.cluster = Cluster(
+        self.elections = Elections(
             self._store,
             self._cluster_targets,
             self.metrics,
             self.timings,
             self.worker_id,
             lambda: self._settings.concurrency,
-            self._elector,
+            self._open_lock_session if is_elected_by_lock else None,
             faults,
         )
-        self._presence = Presence(
+        self._registration = Registration(
             self._store, self.worker_id, self.timings, self._role, self._detail
         )
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
-        self._listener: Listener | None = None
+        self._notifier = Notifier(
+            settings.required_database_url(),
+            [self._executor, self.elections],
+            self.worker_id,
+            self._role,
+        )
 
     def timings(self) -> Timings:
-        """Give the timings as they are now."""
+        """Return the current timings."""
         return self._settings.timings()
 
     def scopes(self) -> dict[str, ScopeState]:
-        """Say what this instance is in each scope, for those who ask whether it is well."""
+        """Return the state of this instance in each scope, for health checks."""
         found = {"item": ScopeState(mode="competing", holder_id=self.worker_id)}
         as_leader = "standalone" if self._is_standalone else "leader"
-        for one in self.cluster.leaderships:
-            # The lease as the database last told of it, on the database's clock.
-            seen = one.seen
-            found[f"cluster/{one.lease_name}"] = ScopeState(
-                mode=as_leader if one.is_leader else "follower",
+        for elector in self.elections.electors:
+            seen = elector.seen
+            found[f"cluster/{elector.lease_name}"] = ScopeState(
+                mode=as_leader if elector.is_leader else "follower",
                 holder_id=seen.holder_id if seen else None,
                 lease_expires_at=seen.expires_at if seen else None,
             )
         return found
 
     def apply(self, settings: Settings) -> None:
-        """Take over timings and concurrency while running."""
+        """Adopt new timings and a new concurrency while running."""
         self._settings = settings
         self._claims.slots = settings.concurrency
-        self.cluster.apply()
-        for service in (self._renewal, self._reaper, self._targets, self._executor):
+        self.elections.apply()
+        for service in (self._heartbeat, self._reaper, self._targets, self._executor):
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
 
     def require_lease(self, lease_name: str) -> Lease:
-        """Give the lease under which this instance leads a group now, for what only its leader may
-        do; raises NotLeader, and logs a warning, where it does not lead.
+        """Return the lease under which this instance leads the group now.
+
+        For work that only the leader may do. Raises NotLeader, and logs a warning, if this instance
+        does not lead.
         """
-        return self.cluster.require_lease(lease_name)
+        return self.elections.require_lease(lease_name)
 
     @property
     def stuck_calls(self) -> int:
-        """How many calls ignore that they were cancelled; an event loop waits for them forever."""
+        """How many calls ignore their cancellation; an event loop would wait for them forever."""
         return self._claims.stuck_calls
 
     async def __aenter__(self) -> Self:
@@ -188,98 +205,78 @@ class Instance:
         await self.drain()
 
     async def start(self) -> None:
-        """Connect, check what cannot work, and begin to claim."""
+        """Connect, refuse what cannot work, and start all services."""
         await self._store.pool.open()
         try:
             await self._targets.start()
             await self._cluster_targets.start()
-            self.cluster.require_whole_groups()
             if not self._settings.reaper:
                 await require_other_reaper(self._store, self.worker_id)
-            await self._prepare_elections()
+            await self.elections.start(standalone=self._is_standalone)
         except BaseException:
-            await self.cluster.resign()
+            await self.elections.resign()
             await self._store.pool.close()
             raise
         for service in self._services():
-            self._loops[service.name] = Loop(service, self.worker_id)
+            self._loops[service] = Loop(service, self.worker_id)
         _LOG.info(
             "worker_started",
             worker_id=self.worker_id,
-            targets=sorted([*self._targets.current, *self._cluster_targets.current]),
+            targets=self._target_names(),
             concurrency=self._claims.slots,
         )
 
     async def run(self) -> None:
-        """Work until somebody asks for a stop."""
+        """Work until `request_stop` is called."""
         await self._stop.wait()
 
     def request_stop(self) -> None:
-        """Have `run` return; may be called from a signal handler of the loop."""
+        """Make `run` return; safe to call from a signal handler of the event loop."""
         self._stop.set()
 
     async def drain(self) -> None:
-        """End in order: claim nothing, give back what was not begun, finish what was, and go."""
-        self._stop_services("executor", "listener", "targets", "cluster targets", "cluster")
-        await self._join("cluster")
-        resigned = asyncio.create_task(self.cluster.resign())
+        """Stop in order: claim nothing more, give back what has not begun, finish the rest."""
+        self._stop_services(
+            self._executor, self._notifier, self._targets, self._cluster_targets, self.elections
+        )
+        await self._join(self.elections)
+        resigned = asyncio.create_task(self.elections.resign())
         self._attempts.close()
-        await self._join("listener", seconds=0)
-        is_done = await self._wait_until_empty(self.timings().shutdown_seconds)
-        if not is_done:
+        await self._join(self._notifier, seconds=0)
+        if not await self._wait_until_empty(self.timings().shutdown_seconds):
             for held in self._claims.all():
                 self._attempts.abort(held, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
         self._stop_services(*self._loops)
-        for name in list(self._loops):
-            await self._join(name)
-        await self._say_goodbye()
+        for service in list(self._loops):
+            await self._join(service)
+        await self._close()
         _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._claims))
 
     def _services(self) -> list[Service]:
+        settings = self._settings
         services: list[Service] = [
-            self._renewal,
+            self._heartbeat,
             self._completion,
             self._executor,
             self._targets,
             self._cluster_targets,
-            self.cluster,
-            self._presence,
+            self.elections,
+            self._registration,
         ]
-        if self._settings.reaper:
+        if settings.reaper:
             services.append(self._reaper)
         else:
             services.append(ReaperWatch(self._store, self.worker_id, self.timings))
-        if self._settings.metrics_port is not None:
+        if settings.metrics_port is not None:
             services.append(QueueWatch(self._store, self.metrics))
-        if self._settings.listen and not self._settings.through_pooler:
-            address = self._settings.required_database_url()
-            self._listener = Listener(
-                address, [self._executor, self.cluster], self.worker_id, self._role
-            )
-            services.append(self._listener)
+        if settings.listen and not settings.through_pooler:
+            services.append(self._notifier)
         return services
 
-    def _opened(self, contract: Contract) -> Gateway:
+    def _open_gateway(self, contract: Contract) -> Gateway:
         return open_gateway(contract, environment=self._environment)
-
-    async def _prepare_elections(self) -> None:
-        if self._is_standalone:
-            await self.cluster.stand_alone()
-        elif self._is_elected_by_lock:
-            await require_election_by_lock(
-                self._open_lock_session,
-                self.timings().cluster_lease_seconds,
-                self.cluster.lease_names,
-            )
-
-    def _elector(self, lease_name: str) -> Elector:
-        if self._is_elected_by_lock:
-            return AdvisoryLock(
-                self._store, self._open_lock_session, lease_name, self.worker_id, self.timings
-            )
-        return RowLease(self._store, lease_name, self.worker_id, self.timings)
 
     async def _open_lock_session(
         self, lease_seconds: float, replaces: LockSession | None
@@ -293,64 +290,59 @@ class Instance:
         )
 
     def _role(self) -> str:
-        """Say what this instance is, for people."""
+        """Return the role shown to people: standalone, worker, leader or follower."""
         if self._is_standalone:
             return "standalone"
-        leaderships = self.cluster.leaderships
-        if not leaderships:
+        electors = self.elections.electors
+        if not electors:
             return "worker"
-        return "leader" if any(one.is_leader for one in leaderships) else "follower"
+        return "leader" if any(one.is_leader for one in electors) else "follower"
 
     def _trouble(self, error: Exception) -> None:
-        """A call of the database failed: let the heartbeat find out at once whether all is lost."""
+        """A database call failed: let the heartbeat check at once whether our leases are lost."""
         del error
-        self._renewal.wake.set()
+        self._heartbeat.wake.set()
+
+    def _target_names(self) -> list[str]:
+        return sorted([*self._targets.current, *self._cluster_targets.current])
 
     def _detail(self) -> dict[str, Any]:
         return {
             "version": metadata.version("leasehold"),
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "targets": sorted([*self._targets.current, *self._cluster_targets.current])[:100],
-            "leads": [one.lease_name for one in self.cluster.leaderships if one.is_leader][:100],
+            "targets": self._target_names()[:100],
+            "leads": [one.lease_name for one in self.elections.electors if one.is_leader][:100],
             "concurrency": self._claims.slots,
-            "in_flight": len(self._claims) + self.cluster.in_flight,
+            "in_flight": len(self._claims) + self.elections.in_flight,
             "reaper": self._settings.reaper,
         }
 
-    def _stop_services(self, *names: str) -> None:
-        for name in names:
-            if name in self._loops:
-                self._loops[name].stop()
+    def _stop_services(self, *services: Service) -> None:
+        for service in services:
+            if service in self._loops:
+                self._loops[service].stop()
 
-    async def _join(self, name: str, seconds: float = _JOIN_SECONDS) -> None:
-        if name in self._loops:
-            await self._loops.pop(name).join(seconds)
+    async def _join(self, service: Service, seconds: float = _JOIN_SECONDS) -> None:
+        if service in self._loops:
+            await self._loops.pop(service).join(seconds)
 
     async def _wait_until_empty(self, seconds: float) -> bool:
-        is_free = asyncio.Event()
-        self._claims.on_free(lambda _: is_free.set())
+        """Wait until no claim is left. A claim that is still arriving is given back."""
         ends_at = time.monotonic() + seconds
-        # A claim may be under way: what it brings is given back.
-        while len(self._claims) or not self._loops["executor"].is_done:
-            is_free.clear()
+        while len(self._claims) or not self._loops[self._executor].is_done:
             left = ends_at - time.monotonic()
             if left <= 0:
                 return False
-            try:
-                async with asyncio.timeout(min(left, 0.1)):
-                    await is_free.wait()
-            except TimeoutError:
-                continue
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
         return True
 
-    async def _say_goodbye(self) -> None:
-        if self._listener is not None:
-            await self._listener.close()
+    async def _close(self) -> None:
+        await self._notifier.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._reaper.release()
-                await self._presence.release()
+                await self._registration.release()
         await self._targets.close()
         await self._cluster_targets.close()
         await self._store.pool.close()

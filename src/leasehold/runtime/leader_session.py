@@ -21,7 +21,7 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.coordination.elector import Leadership
+    from leasehold.coordination.elector import Elector
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -46,18 +46,18 @@ class LeaderTenure:
         metrics: Metrics,
         timings: Callable[[], Timings],
         slots: int,
-        leadership: Leadership,
+        elector: Elector,
         term: Term,
         faults: Faults,
     ) -> None:
-        self._claims = Claims(leadership.holder_id, slots)
+        self._claims = Claims(elector.holder_id, slots)
         self._term = term
 
         def trouble(error: Exception) -> None:
-            leadership.step_down(term, error)
+            elector.step_down(term, error)
 
         async def confirm() -> None:
-            await leadership.confirm(term)
+            await elector.confirm(term)
 
         self.executor = ScheduledExecutor(
             store,
@@ -78,7 +78,7 @@ class LeaderTenure:
         heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
         # Two write results at a time: a worker has a claim in the database beside its, we have not.
         self._loops = [
-            Loop(service, leadership.holder_id)
+            Loop(service, elector.holder_id)
             for service in (completion, completion, self.executor, heartbeat)
         ]
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasehold.config import read_settings
-from leasehold.coordination.elector import Leadership
+from leasehold.coordination.elector import Elector
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import LeaseLost, NotLeader
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.identity import new_worker_id
+from leasehold.runtime.registration import new_worker_id
 from leasehold.service.loop import Loop
 from leasehold.store.postgres.store import PostgresStore
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     from leasehold.config import Settings
-    from leasehold.coordination.elector import Tenure
+    from leasehold.coordination.elector import TermSession
     from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
 
@@ -43,7 +43,7 @@ class Leader:
     """What the block may know of its leadership."""
 
     lease: Lease
-    _leadership: Leadership
+    _elector: Elector
     _term: Term
 
     @property
@@ -54,12 +54,12 @@ class Leader:
     @property
     def is_over(self) -> bool:
         """Whether nothing may be done any more, as far as this process can tell by itself."""
-        return self._term.is_closing or self._leadership.term is not self._term
+        return self._term.is_closing or self._elector.term is not self._term
 
     async def confirm(self) -> None:
         """Have the database say that we still lead; raises LeaseLost where it does not."""
         try:
-            await self._leadership.confirm(self._term)
+            await self._elector.confirm(self._term)
         except NotLeader as error:
             raise LeaseLost(str(error), lease_name=self.lease.name) from error
 
@@ -81,22 +81,22 @@ async def leadership(
     holder = holder_id or new_worker_id()
     block = _Block()
     async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
-        elector = RowLease(store, name, holder, settings.timings)
-        service = Leadership(name, holder, elector, Metrics(holder), block.begin)
-        loop = Loop(service, holder)
+        backend = RowLease(store, name, holder, settings.timings)
+        elector = Elector(name, holder, backend, Metrics(holder), block.begin)
+        loop = Loop(elector, holder)
         try:
             term = await block.elected()
             with block.cancelled_when_lost(term):
-                yield Leader(term.lease, service, term)
+                yield Leader(term.lease, elector, term)
         finally:
             block.is_running = False
             loop.stop()
             await loop.join(_JOIN_SECONDS)
-            await service.resign(0)
+            await elector.resign(0)
 
 
 class _Block:
-    """The user's block as a leader's tenure: there is nothing to finish, only to cancel."""
+    """The user's block as a leader's session: there is nothing to finish, only to cancel."""
 
     def __init__(self) -> None:
         self.is_running = False
@@ -104,9 +104,9 @@ class _Block:
         self._task: asyncio.Task[object] | None = None
         self._is_lost = False
 
-    def begin(self, leadership: Leadership, term: Term) -> Tenure:
+    def begin(self, elector: Elector, term: Term) -> TermSession:
         """Let the block begin. A second term does not come: the first one's end ends the block."""
-        del leadership
+        del elector
         if not self._term.done():
             self._term.set_result(term)
         else:

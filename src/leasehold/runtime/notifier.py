@@ -2,7 +2,7 @@
 
 A dead connection is noticed, and until there is a new one we poll. LISTEN comes first and then a
 look at everything, so that nothing falls between the two. A transaction pooler cannot carry LISTEN:
-there the listener is not started at all.
+there the notifier is not started at all.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Hinted(Protocol):
         ...
 
 
-class Listener:
+class Notifier:
     """The service that waits for hints."""
 
-    name = "listener"
+    name = "notifier"
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Listener:
         self._role = role
         self._is_deaf = False
         self._parameters: dict[str, Any] = connection_parameters(database_url) | {
-            "application_name": f"leasehold listener {worker_id}"[:63],
+            "application_name": f"leasehold notifier {worker_id}"[:63],
             "autocommit": True,
             "connect_timeout": _CONNECT_SECONDS,
             "keepalives": 1,

@@ -1,8 +1,15 @@
-"""An instance shows that it is there: a row in `instances`, for people; no decision reads it."""
+"""The registration of an instance: its name, and its row in the table `instances`.
+
+The row tells people and monitoring that the instance is alive and what it does. Only the fair
+shares of streams read it; no other decision does.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +22,22 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.store.protocol import ExecutorStore
 
-# Seen no longer ago than this many intervals: alive.
+# An instance counts as alive for this many heartbeat intervals after its last one.
 ALIVE_INTERVALS = 3
 
 
-class Presence:
-    """The service that renews the row."""
+def new_worker_id() -> str:
+    """Make a unique name for this process: host, process id and random digits.
 
-    name = "presence"
+    LEASEHOLD_HOLDER_ID replaces it; then its user must keep the names of live instances distinct.
+    """
+    return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Registration:
+    """The service that keeps this instance's row up to date."""
+
+    name = "registration"
 
     def __init__(
         self,
@@ -40,7 +55,7 @@ class Presence:
         self._detail = detail
 
     async def step(self) -> Pause:
-        """Say that we are alive, and what we do."""
+        """Write the row once."""
         seconds = self._timings().heartbeat_seconds
         alive_seconds = max(1.0, ALIVE_INTERVALS * seconds)
         await self._store.renew_instance(
@@ -49,6 +64,6 @@ class Presence:
         return Pause(seconds)
 
     async def release(self) -> None:
-        """Say that we are going."""
+        """Mark the instance as stopped."""
         with suppress(DatabaseUnavailable):
             await self._store.release_instance(self._worker_id)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.observe.logs import Format
-    from leasehold.runtime.scopes import ScopeState
+    from leasehold.runtime.instance import ScopeState
     from leasehold.service.service import Service
     from leasehold.store.postgres.roles import RoleStores
 
