@@ -55,8 +55,8 @@ async def test_resend_after_a_lost_answer_doubles_only_where_nothing_holds_it(
 async def test_paused_executor_that_sends_under_an_old_fence_is_refused(sandbox):
     key = uuid4()
     async with gateway_of(sandbox, "fenced") as gateway:
-        await gateway.submit(make_submission(key=key, fence=7))
-        stale = await gateway.submit(make_submission(key=key, fence=6))
+        await gateway.submit(make_submission(key=key, fencing_token=7))
+        stale = await gateway.submit(make_submission(key=key, fencing_token=6))
     assert isinstance(stale, Unknown)
     assert stale.code == "409"
     assert sandbox.effects("fenced").effects == 1

@@ -23,6 +23,7 @@ class WrittenTrace(NamedTuple):
     """A trace whose header is whatever a test wants to be sent."""
 
     traceparent: str
+    trace_id: str = "0" * 32
 
 
 def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: Any) -> Submission:
@@ -32,8 +33,8 @@ def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: 
         "target": "sms",
         "attempt_no": attempt_no,
         "submission_key": key or uuid4(),
-        "fencing_token": "claim",
-        "fence": attempt_no,
+        "fencing_token": attempt_no,
+        "worker_id": "worker-1",
         "payload": JsonDocument(b'{"amount": 1}'),
     }
     return Submission(**(given | changes))

@@ -44,8 +44,8 @@ class Fence(Protocol):
         """Say whether "about to call" must be durable before a call."""
         ...
 
-    def token(self, claimed: Claimed) -> tuple[str, int]:
-        """Give the fencing token for people, and the number that only rises for gateways."""
+    def token(self, claimed: Claimed) -> int:
+        """Return the fencing token for the gateway: a number that only rises for an intent."""
         ...
 
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
@@ -78,9 +78,9 @@ class ClaimFence:
         """Say whether the contract asks for it."""
         return contract.must_begin
 
-    def token(self, claimed: Claimed) -> tuple[str, int]:
-        """Name the claim. Not by its token: who knows that could complete in our name."""
-        return f"{self._worker_id}:{claimed.attempt_no}", claimed.attempt_no
+    def token(self, claimed: Claimed) -> int:
+        """Return the attempt's number. Never the claim's token, which is a secret."""
+        return claimed.attempt_no
 
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable."""
@@ -122,7 +122,6 @@ class LeaseFence:
     ) -> None:
         self._store = store
         self._lease = lease
-        self._token = (f"{lease.name}:{lease.epoch}", lease.epoch)
         self._put_off = put_off
 
     def must_begin(self, contract: Contract) -> bool:
@@ -131,10 +130,10 @@ class LeaseFence:
         """
         return contract.must_begin or contract.key_window_seconds is not None
 
-    def token(self, claimed: Claimed) -> tuple[str, int]:
-        """Name the term."""
+    def token(self, claimed: Claimed) -> int:
+        """Return the epoch of the lease."""
         del claimed
-        return self._token
+        return self._lease.epoch
 
     async def begin(self, batch: Sequence[Held]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable; raises LeaseLost."""

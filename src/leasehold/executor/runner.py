@@ -327,15 +327,14 @@ class Attempts:
 
     def _submission(self, held: Held, trace: Span) -> Submission:
         claimed = held.claimed
-        fencing_token, fence = self._fence.token(claimed)
         # In the order of its fields: by their names, making it would cost half as much again.
         return Submission(
             claimed.intent_id,
             claimed.target,
             claimed.attempt_no,
             claimed.submission_key,
-            fencing_token,
-            fence,
+            self._fence.token(claimed),
+            self._claims.worker_id,
             claimed.payload,
             claimed.body,
             claimed.content_type,

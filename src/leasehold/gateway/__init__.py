@@ -1,8 +1,8 @@
-"""Gateways: the adapters that perform a submission, and that may be able to look one up.
+"""Gateways: the adapters that submit an intent to the outside, and that may look a submission up.
 
-The invariant of this package: a gateway never says "it had no effect" unless that is certain. What
-is certain before the first byte left (`Retryable`), and what the gateway itself answered, is said;
-everything else is `Unknown`, and the contract's guarantee decides what follows.
+The rule of this package: a gateway reports "no effect" only if that is certain. It is certain
+before the first byte is sent (`Retryable`), and when the remote side says so. Everything else is
+`Unknown`, and the contract's guarantee decides what follows.
 
-A gateway never imports the store, so no transaction can be open across a network call.
+A gateway never imports the store, so no transaction is open across a network call.
 """

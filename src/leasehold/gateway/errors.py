@@ -1,9 +1,9 @@
-"""What goes wrong around a gateway, and what to do about it.
+"""Errors around a gateway.
 
 LeaseholdError
-├── GatewayMisconfigured       the contract or its environment cannot work; nothing was sent
-│   └── ForbiddenAddress       the guard refuses where a call would go
-└── NotSent                    raised by a user's function: nothing was sent, try again
+├── GatewayMisconfigured       the contract or the environment is wrong; nothing was sent
+│   └── ForbiddenAddress       the address guard refuses the destination
+└── NotSent                    raised by a user's function: nothing was sent, retry
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from leasehold.domain.errors import LeaseholdError
 
 
 class GatewayMisconfigured(LeaseholdError):
-    """The gateway cannot be opened as its contract says. The message never holds a secret."""
+    """The gateway cannot be opened as its contract says. The message never contains a secret."""
 
 
 class ForbiddenAddress(GatewayMisconfigured):
-    """A call would go where calls must not go: `address` of `host` is `kind`."""
+    """The guard refuses calls to `host`; `address` is what it resolved to, if it did."""
 
     def __init__(self, message: str, *, host: str, address: str | None = None) -> None:
         super().__init__(message)
@@ -25,9 +25,9 @@ class ForbiddenAddress(GatewayMisconfigured):
 
 
 class NotSent(LeaseholdError):
-    """Raise it in your own gateway function when nothing was sent and it is worth another try.
+    """Raise this in your gateway function if nothing was sent and the call should be retried.
 
-    Any other exception leaves the outcome unknown: we cannot see how far your function came.
+    Any other exception makes the outcome unknown: Leasehold cannot see how far the function got.
     """
 
     def __init__(

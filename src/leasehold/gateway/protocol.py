@@ -1,4 +1,4 @@
-"""What the engine needs of a gateway: perform a submission, say what became of one."""
+"""What the executor needs of a gateway: submit an intent, look a submission up."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ if TYPE_CHECKING:
 
 
 class Trace(Protocol):
-    """The span that a call is."""
+    """The span of one call."""
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace that the span belongs to."""
+        ...
 
     @property
     def traceparent(self) -> str:
-        """Write it as the header `traceparent`."""
+        """The span as the header `traceparent`."""
         ...
 
 
 class Submission(NamedTuple):
-    """All that a call needs.
+    """One attempt to submit an intent: everything that a gateway needs for the call.
 
-    `submission_key` is the idempotency key towards the gateway: the same on every try, whoever
-    makes it. `fencing_token` names the claim or "<lease name>:<epoch>" for people and logs; `fence`
-    is the number for gateways that refuse what is older than they have seen: the attempt's number
-    for items, the epoch under a lease. Both only rise.
+    `submission_key` is the idempotency key towards the gateway: the same on every attempt, whoever
+    makes it. `fencing_token` is a number that only rises for a key (the attempt's number for items,
+    the epoch under a lease): a gateway may refuse a lower one than it has seen. `worker_id` names
+    the instance that makes the call, for logs.
     """
 
     intent_id: IntentId
     target: str
     attempt_no: int
     submission_key: UUID
-    fencing_token: str
-    fence: int
+    fencing_token: int
+    worker_id: str
     payload: JsonDocument | None = None
     body: bytes | None = None
     content_type: str | None = None
@@ -44,23 +49,35 @@ class Submission(NamedTuple):
 
     @property
     def trace_context(self) -> str | None:
-        """The call's own `traceparent`, to be sent along."""
+        """The `traceparent` of this call, to send to the gateway."""
         return self.trace.traceparent if self.trace else None
+
+    @property
+    def log_fields(self) -> dict[str, str | int | None]:
+        """The fields of every log line about this submission."""
+        return {
+            "intent_id": str(self.intent_id),
+            "attempt_no": self.attempt_no,
+            "target": self.target,
+            "worker_id": self.worker_id,
+            "trace_id": self.trace.trace_id if self.trace else None,
+        }
 
 
 class Gateway(Protocol):
-    """One target's way to the outside. Safe for many calls at once."""
+    """The connection of one target to the outside. Safe for concurrent calls."""
 
     async def submit(self, submission: Submission) -> Outcome:
-        """Make the call and say what became of it. Raises nothing but cancellation; a caller that
-        cancels must take the outcome for Unknown.
+        """Make the call and return its outcome. Raises nothing but cancellation.
+
+        A caller that cancels must treat the outcome as Unknown.
         """
         ...
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
-        """Ask what became of earlier calls. Unknown where the gateway cannot be asked."""
+        """Ask what became of earlier attempts. Unknown if the gateway cannot tell."""
         ...
 
     async def close(self) -> None:
-        """Give the connections back. Nothing may be submitted afterwards."""
+        """Close all connections. Nothing may be submitted afterwards."""
         ...

@@ -1,4 +1,4 @@
-"""From a contract to the gateway that performs it."""
+"""Opens the gateway that a contract names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 
 def open_gateway(contract: Contract, *, environment: Mapping[str, str]) -> Gateway:
-    """Make the gateway of a contract, or raise GatewayMisconfigured with what to change.
+    """Create the gateway of a contract. Connects to nothing yet.
 
-    `environment` is where the secrets are that the contract names. Nothing is connected yet.
+    `environment` holds the secrets that the contract names. Raises GatewayMisconfigured, which says
+    what to change.
     """
     terms = contract.gateway
     match terms:
         case HttpTerms():
-            # A sixth of what an instance waits for when it starts, and not every one calls HTTP.
+            # Imported here: aiohttp is a sixth of an instance's start time, and not every instance
+            # calls HTTP.
             from leasehold.gateway.http.gateway import HttpGateway
 
             return HttpGateway(contract, terms, environment=environment)

@@ -126,6 +126,22 @@ def test_password_never_reaches_the_log_whoever_logs_it(stream, form, text):
     assert "***" in stream.getvalue()
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_traceback_shows_no_local_variables(stream, form):
+    def fail(payload):
+        local = payload
+        raise RuntimeError(len(local))
+
+    configure_logs(form, "debug", stream)
+    try:
+        fail(SECRET * 2)
+    except RuntimeError as error:
+        get_logger("x").error("broke", exc_info=error)
+        logging.getLogger("library").exception("broke too")
+    assert stream.getvalue().count("RuntimeError: 14") == 2
+    assert SECRET not in stream.getvalue()
+
+
 @pytest.mark.parametrize("name", sorted(SECRET_NAMES))
 def test_value_under_a_secret_name_is_blanked_out_however_it_is_written(stream, name):
     configure_logs("json", "info", stream)

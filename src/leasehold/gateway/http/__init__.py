@@ -1,1 +1,1 @@
-"""The HTTP gateway: calls, headers, signatures, classification, and the address guard."""
+"""The HTTP gateway: calls, headers and signatures, classification, and the address guard."""

@@ -1,7 +1,7 @@
-"""From a whole answer of an HTTP gateway to an outcome. Pure: the contract's lists decide.
+"""Turns a complete HTTP response into an outcome. Pure: the contract's status lists decide.
 
-A status that no list names is Unknown, also every redirect: we do not follow it, and only the
-gateway's owner knows whether something happened before it was sent.
+A status in no list is Unknown, and so is every redirect: it is not followed, and only the owner of
+the gateway knows whether something happened before it was sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leasehold.domain.outcome import (
     Submitted,
     Unknown,
 )
-from leasehold.gateway.ledger_text import CODE_MAX, clean, detail_of, reference_of
+from leasehold.gateway.sanitize import CODE_MAX, sanitize, sanitize_body, sanitize_reference
 from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from leasehold.domain.gateway_terms import HttpTerms, ResponseClass
     from leasehold.domain.outcome import LookupAnswer, Outcome
 
-# Where the gateway names no time.
+# If the gateway sends no Retry-After.
 ASK_AFTER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A response that arrived whole and within its limit."""
+class Response:
+    """A response that arrived completely and within its size limit."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Answer:
 
 
 class StatusTable:
-    """The contract's lists as one table, made once: a call costs a single look."""
+    """The contract's status lists, resolved once for all statuses."""
 
     def __init__(self, terms: HttpTerms) -> None:
         self._classes: dict[int, ResponseClass] = {
@@ -51,18 +51,22 @@ class StatusTable:
         }
 
     def find(self, status: int) -> ResponseClass:
-        """Say what a status means by the contract."""
+        """Return what a status means by the contract."""
         return self._classes.get(status, "unknown")
 
 
-def outcome_of(answer: Answer, table: StatusTable, submission_key: UUID, now: datetime) -> Outcome:
-    """Classify the answer to a submission."""
-    code = str(answer.status)
-    document = json_object(answer.body)
-    reference = _reference(answer, document)
-    detail = detail_of(answer.body)
-    wait = retry_after_seconds(answer.headers, now)
-    response_class = table.find(answer.status)
+def classify_submission(
+    response: Response, table: StatusTable, submission_key: UUID, now: datetime
+) -> Outcome:
+    """Turn the response to a submission into its outcome."""
+    code = str(response.status)
+    document = _json_object(response.body)
+    reference = sanitize_reference(document.get("reference")) or sanitize_reference(
+        response.headers.get("Location")
+    )
+    detail = sanitize_body(response.body)
+    wait_seconds = retry_after_seconds(response.headers, now)
+    response_class = table.find(response.status)
     match response_class:
         case "accepted":
             return Accepted(reference=reference, code=code)
@@ -71,23 +75,18 @@ def outcome_of(answer: Answer, table: StatusTable, submission_key: UUID, now: da
             return Rejected(reason=reason, reference=reference, code=code, detail=detail)
         case "retryable" | "saturated":
             return Retryable(
-                retry_after_seconds=wait,
+                retry_after_seconds=wait_seconds,
                 is_saturated=response_class == "saturated",
                 reason=response_class,
                 code=code,
                 detail=detail,
             )
         case "submitted":
-            # Without a reference of its own the gateway is asked by the key, which it has.
-            return Submitted(
-                reference=reference or str(submission_key),
-                ask_after_seconds=ASK_AFTER_SECONDS if wait is None else wait,
-                code=code,
-            )
+            return _submitted(reference, submission_key, wait_seconds, code)
         case "unknown":
             return Unknown(
-                retry_after_seconds=wait,
-                reason="redirect" if answer.status // 100 == 3 else "status",
+                retry_after_seconds=wait_seconds,
+                reason="redirect" if response.status // 100 == 3 else "status",
                 reference=reference,
                 code=code,
                 detail=detail,
@@ -96,32 +95,41 @@ def outcome_of(answer: Answer, table: StatusTable, submission_key: UUID, now: da
             assert_never(response_class)
 
 
-def lookup_answer_of(answer: Answer, submission_key: UUID, now: datetime) -> LookupAnswer:
-    """Read the answer to a lookup: 404, or 200 with {"status": ..., "reference": ...}."""
-    code = str(answer.status)
-    if answer.status == 404:
-        return NotFound(detail=detail_of(answer.body))
-    document = json_object(answer.body) if answer.status == 200 else {}
-    reference = reference_of(document.get("reference"))
-    wait = retry_after_seconds(answer.headers, now)
+def classify_lookup(response: Response, submission_key: UUID, now: datetime) -> LookupAnswer:
+    """Read the response to a lookup: 404, or 200 with {"status": ..., "reference": ...}."""
+    code = str(response.status)
+    if response.status == 404:
+        return NotFound(detail=sanitize_body(response.body))
+    document = _json_object(response.body) if response.status == 200 else {}
+    reference = sanitize_reference(document.get("reference"))
+    wait_seconds = retry_after_seconds(response.headers, now)
     match document.get("status"):
         case "accepted":
             return Accepted(reference=reference, code=code)
         case "rejected":
             return Rejected(reason=_reason(document), reference=reference, code=code)
         case "pending":
-            return Submitted(
-                reference=reference or str(submission_key),
-                ask_after_seconds=ASK_AFTER_SECONDS if wait is None else wait,
-                code=code,
-            )
+            return _submitted(reference, submission_key, wait_seconds, code)
         case _:
-            detail = detail_of(answer.body)
-            return Unknown(retry_after_seconds=wait, reason="lookup", code=code, detail=detail)
+            detail = sanitize_body(response.body)
+            return Unknown(
+                retry_after_seconds=wait_seconds, reason="lookup", code=code, detail=detail
+            )
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """Read a body as a JSON object; empty where it is anything else."""
+def _submitted(
+    reference: str | None, submission_key: UUID, wait_seconds: float | None, code: str
+) -> Submitted:
+    """The gateway will know later. Without a reference of its own it is asked by our key."""
+    return Submitted(
+        reference=reference or str(submission_key),
+        ask_after_seconds=ASK_AFTER_SECONDS if wait_seconds is None else wait_seconds,
+        code=code,
+    )
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    """Parse a body as a JSON object; empty if it is anything else."""
     if body.lstrip()[:1] != b"{":
         return {}
     try:
@@ -131,10 +139,6 @@ def json_object(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _reference(answer: Answer, document: Mapping[str, Any]) -> str | None:
-    return reference_of(document.get("reference")) or reference_of(answer.headers.get("Location"))
-
-
 def _reason(document: Mapping[str, Any]) -> str | None:
     reason = document.get("reason")
-    return clean(reason, CODE_MAX) if isinstance(reason, str) else None
+    return sanitize(reason, CODE_MAX) if isinstance(reason, str) else None

@@ -1,10 +1,10 @@
-"""The HTTP gateway: one POST per try, and the line between "nothing was sent" and "who knows".
+"""The HTTP gateway: one POST per attempt. It decides between "nothing was sent" and "unknown".
 
-That line is the moment before the first byte of the request is handed to the transport. aiohttp
-tells us (`on_request_headers_sent` fires before it writes, not after). Whatever fails earlier, a
-name that does not resolve, a refused connection, a certificate that does not verify, had no effect
-and may be tried again. Whatever fails later is Unknown, unless a whole answer arrived: a timeout, a
-reset, an answer that is cut short, too long or cannot be decoded.
+The line is the moment before the first byte of the request is handed to the transport. aiohttp
+reports it (`on_request_headers_sent` fires before the write, not after). What fails earlier had no
+effect and is retried: a name that does not resolve, a refused connection, a certificate that does
+not verify. What fails later is Unknown: a timeout, a reset, a response that is incomplete, too long
+or malformed. Only a complete response is classified by its status.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import aiohttp
-import structlog
 from yarl import URL
 
 from leasehold.domain.outcome import Retryable, Unknown
 from leasehold.gateway.errors import ForbiddenAddress
-from leasehold.gateway.http.classify import Answer, StatusTable, lookup_answer_of, outcome_of
+from leasehold.gateway.http.classify import (
+    Response,
+    StatusTable,
+    classify_lookup,
+    classify_submission,
+)
 from leasehold.gateway.http.guard import Guard, GuardedResolver
 from leasehold.gateway.http.headers import Headers
-from leasehold.gateway.ledger_text import DETAIL_MAX, clean
+from leasehold.gateway.sanitize import describe_error
+from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,31 +40,32 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.gateway.protocol import Submission
 
-_log = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
-# How long an idle connection is kept. A gateway may close one just as we write into it, and then
-# nobody can tell: that costs a resend (keyed, fenced), a quarantine (lookup) or a person (blind).
+# How long an idle connection is kept. A gateway may close one just as we write to it, and then the
+# outcome is unknown: that costs a resend (keyed, fenced), a quarantine (lookup) or a person's time
+# (blind, which therefore gets a new connection for each call).
 _KEEP_ALIVE_SECONDS: Mapping[str, float] = {"keyed": 15.0, "fenced": 15.0, "lookup": 2.0}
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one request came."""
+    """How far one request got."""
 
-    may_have_left: bool = False
+    may_be_sent: bool = False
 
 
-class _TooLong(Exception):
-    """The answer passed its limit."""
+class ResponseTooLong(Exception):
+    """The response exceeds response_bytes_max."""
 
 
 class HttpGateway:
-    """Submits to one URL. Its connections are opened by the first call."""
+    """Submits to one URL. The first call opens the connections."""
 
     def __init__(
         self, contract: Contract, terms: HttpTerms, *, environment: Mapping[str, str]
     ) -> None:
-        """Raise GatewayMisconfigured for what can be seen to be wrong without a call."""
+        """Raise GatewayMisconfigured for every mistake that shows without a call."""
         guard = Guard(allow_hosts=terms.allow_hosts, allow_private=terms.allow_private)
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
@@ -71,37 +77,32 @@ class HttpGateway:
         self._session: aiohttp.ClientSession | None = None
 
     async def submit(self, submission: Submission) -> Outcome:
-        """POST it, and say what became of it."""
+        """POST the submission and return its outcome."""
         now = datetime.now(UTC)
         body = submission.payload.raw if submission.payload else submission.body or b""
         headers = self._headers.for_submission(submission, body, now)
         progress = _Progress()
         try:
-            answer = await self._call("POST", self._url, headers, body, progress)
-        except ForbiddenAddress as error:
-            # A mistake in the contract or an attack on a name server: neither is the intent's
-            # fault, so it is kept, and the target rests until somebody looks.
-            return Retryable(is_saturated=True, reason="forbidden_address", detail=str(error))
-        except Exception as error:  # noqa: BLE001 (the progress decides, whatever it was)
+            response = await self._call("POST", self._url, headers, body, progress)
+        except Exception as error:  # noqa: BLE001 (the progress decides, whatever the error)
             return _failed(submission, error, progress)
-        return outcome_of(answer, self._statuses, submission.submission_key, now)
+        return classify_submission(response, self._statuses, submission.submission_key, now)
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
-        """GET what became of it. Whatever goes wrong with a question, it may be asked again."""
+        """GET the state of the submission. A lookup that fails may be repeated."""
         if self._lookup_url is None:
             return Unknown(reason="no_lookup", detail="the contract has no lookup_url")
         url = URL(self._lookup_url.replace("{key}", str(submission.submission_key)))
         headers = self._headers.for_lookup(submission)
         try:
-            answer = await self._call("GET", url, headers, None, _Progress())
-        except Exception as error:  # noqa: BLE001 (a question that failed tells nothing)
-            reason = _reason(error)
-            _log.warning("gateway.lookup_failed", reason=reason, **_names(submission))
-            return Unknown(reason=reason, detail=_detail(error))
-        return lookup_answer_of(answer, submission.submission_key, datetime.now(UTC))
+            response = await self._call("GET", url, headers, None, _Progress())
+        except Exception as error:  # noqa: BLE001 (whatever the error, the answer is unknown)
+            _log_failure("lookup_failed", submission, error)
+            return Unknown(reason=_reason(error), detail=describe_error(error))
+        return classify_lookup(response, submission.submission_key, datetime.now(UTC))
 
     async def close(self) -> None:
-        """Close all connections; a call in flight fails."""
+        """Close all connections. Calls in flight fail."""
         if self._session is not None:
             await self._session.close()
 
@@ -112,8 +113,8 @@ class HttpGateway:
         headers: Mapping[str, str],
         body: bytes | None,
         progress: _Progress,
-    ) -> Answer:
-        """Make one request and read its whole answer, all of it inside the contract's time."""
+    ) -> Response:
+        """Send one request and read the complete response, within the contract's call timeout."""
         async with (
             asyncio.timeout(self._contract.call_timeout_seconds),
             self._opened().request(
@@ -126,7 +127,7 @@ class HttpGateway:
             ) as response,
         ):
             content = await self._read(response)
-        return Answer(status=response.status, headers=response.headers, body=content)
+        return Response(status=response.status, headers=response.headers, body=content)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         content = bytearray()
@@ -134,23 +135,23 @@ class HttpGateway:
             content += chunk
             if len(content) > self._bytes_max:
                 response.close()
-                raise _TooLong
+                raise ResponseTooLong(f"more than {self._bytes_max} bytes")
         return bytes(content)
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Open the session with the first call: it belongs to the loop that is then running."""
+        """Return the session. The first call opens it, because it belongs to the running loop."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(
-                total=None,  # ours covers all of the call, to the millisecond
+                total=None,  # _call has a timeout of its own, exact to the millisecond
                 connect=self._contract.connect_timeout_seconds,
                 ceil_threshold=float("inf"),
             )
             self._session = aiohttp.ClientSession(
                 connector=self._connector(),
                 timeout=timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),  # no answer changes the next call
-                trust_env=False,  # a proxy would resolve names where our guard cannot see
-                trace_configs=[_traces()],
+                cookie_jar=aiohttp.DummyCookieJar(),  # a response must not change the next call
+                trust_env=False,  # a proxy would resolve names without our guard
+                trace_configs=[_track_progress()],
             )
         return self._session
 
@@ -159,28 +160,31 @@ class HttpGateway:
         return aiohttp.TCPConnector(
             resolver=GuardedResolver(self._guard),
             ssl=self._tls(),
-            # The executor bounds the calls; room beside them for connections that still close.
+            # The executor bounds the calls; twice as many leaves room for connections that close.
             limit=2 * self._contract.concurrency,
             keepalive_timeout=keep_alive_seconds,
             force_close=keep_alive_seconds is None,
         )
 
     def _tls(self) -> ssl.SSLContext | bool:
-        """Verify certificates. A context of our own reads SSL_CERT_FILE now, not at import; to make
-        one takes a tenth of a second, so only those make it who use it.
+        """Verify certificates. Our own context reads SSL_CERT_FILE now, not at import.
+
+        Creating one takes a tenth of a second, so only gateways with TLS do.
         """
         urls = (str(self._url), self._lookup_url or "")
         return ssl.create_default_context() if any(map(_is_tls, urls)) else True
 
 
-def _traces() -> aiohttp.TraceConfig:
+def _track_progress() -> aiohttp.TraceConfig:
+    """Have aiohttp note in a call's _Progress that bytes may leave from now on."""
+
     async def before_first_byte(
         _session: aiohttp.ClientSession,
         context: SimpleNamespace,
         _parameters: aiohttp.TraceRequestHeadersSentParams,
     ) -> None:
         progress: _Progress = context.trace_request_ctx
-        progress.may_have_left = True
+        progress.may_be_sent = True
 
     traces = aiohttp.TraceConfig()
     traces.on_request_headers_sent.append(before_first_byte)
@@ -188,18 +192,29 @@ def _traces() -> aiohttp.TraceConfig:
 
 
 def _failed(submission: Submission, error: Exception, progress: _Progress) -> Outcome:
-    """Say what a call without a whole answer means: it depends only on how far it came."""
-    if progress.may_have_left:
-        reason = _reason(error)
-        _log.warning("gateway.outcome_unknown", reason=reason, **_names(submission))
-        return Unknown(reason=reason, detail=_detail(error))
-    _log.warning("gateway.not_sent", error=_detail(error), **_names(submission))
-    return Retryable(is_saturated=True, reason="connect", detail=_detail(error))
+    """Return the outcome of a call without a complete response: it depends on how far it got."""
+    if progress.may_be_sent:
+        _log_failure("outcome_unknown", submission, error)
+        return Unknown(reason=_reason(error), detail=describe_error(error))
+    _log_failure("connect_failed", submission, error)
+    if isinstance(error, ForbiddenAddress):
+        # A mistake in the contract or an attack on a name server. Neither is the intent's fault, so
+        # the intent is kept, and the target rests until somebody looks.
+        return Retryable(is_saturated=True, reason="forbidden_address", detail=str(error))
+    return Retryable(is_saturated=True, reason="connect", detail=describe_error(error))
+
+
+def _log_failure(event: str, submission: Submission, error: Exception) -> None:
+    fields = {"reason": _reason(error), "error": describe_error(error), **submission.log_fields}
+    if isinstance(error, ForbiddenAddress):
+        _LOG.error("address_forbidden", host=error.host, address=error.address, **fields)
+    else:
+        _LOG.warning(event, **fields)
 
 
 def _reason(error: Exception) -> str:
     match error:
-        case _TooLong():
+        case ResponseTooLong():
             return "response_too_long"
         case TimeoutError():
             return "timeout"
@@ -213,20 +228,5 @@ def _reason(error: Exception) -> str:
             return "error"
 
 
-def _detail(error: Exception) -> str | None:
-    """Name the error. Its text comes from the network stack or the parser, never from a header of
-    ours, but the parser may quote a long answer.
-    """
-    return clean(f"{type(error).__name__}: {error}", DETAIL_MAX)
-
-
 def _is_tls(url: str) -> bool:
     return url.lower().startswith("https:")
-
-
-def _names(submission: Submission) -> dict[str, str | int]:
-    return {
-        "intent_id": str(submission.intent_id),
-        "attempt_no": submission.attempt_no,
-        "target": submission.target,
-    }

@@ -1,30 +1,32 @@
-"""The guard against calls to where calls must not go (server-side request forgery).
+"""The address guard: keeps calls from private, local and metadata addresses (SSRF).
 
-An URL is read once, by the parser that also connects, and refused when it is spelled so that two
-parsers could read it differently. A name is resolved once, and the addresses that were judged are
-the ones that are connected to: a name server that changes its mind in between gains nothing.
-Redirects are never followed, so there is no second URL.
+A URL is parsed once, by the parser that also connects, and refused if two parsers could read it
+differently. A name is resolved once, and only the checked addresses are connected to, so a name
+server that changes its answer in between gains nothing. Redirects are never followed, so there is
+no second URL.
+
+The address tables are ours and not those of `ipaddress`: its definition of "private" changed
+between patch releases of Python, and it knows no metadata services. An IPv6 address that carries an
+IPv4 address (mapped, translated, NAT64, 6to4) is classified by the latter, because the packets end
+there.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, NoReturn
 
-import structlog
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from leasehold.gateway.errors import ForbiddenAddress, GatewayMisconfigured
-from leasehold.gateway.http.addresses import AddressKind, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_log = structlog.get_logger(__name__)
 
 _KEY = "{key}"
 _SAMPLE_KEY = "00000000-0000-0000-0000-000000000000"
@@ -34,18 +36,95 @@ _NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
     r"(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
-# The last label decides: a name never ends in a number, so what does is an address to somebody.
+# No host name ends in a numeric label, so some parser reads such a host as an address.
 _NUMBER_LABEL = re.compile(r"(?:\d+|0x[0-9a-f]*)\Z")
-_ADMITTED_AS_PRIVATE = frozenset({AddressKind.PRIVATE, AddressKind.LOOPBACK})
+
+
+class AddressKind(StrEnum):
+    """Why an address is not the public internet."""
+
+    METADATA = "a metadata service"
+    UNSPECIFIED = "unspecified"
+    LOOPBACK = "loopback"
+    PRIVATE = "private"
+    LINK_LOCAL = "link-local"
+    MULTICAST = "multicast"
+    RESERVED = "reserved"
+
+
+# Where clouds hand out credentials. Azure's 168.63.129.16 lies in a public range.
+_METADATA = frozenset(
+    {
+        IPv4Address("169.254.169.254"),
+        IPv4Address("169.254.170.2"),
+        IPv4Address("169.254.170.23"),
+        IPv4Address("168.63.129.16"),
+        IPv4Address("100.100.100.200"),
+        IPv4Address("192.0.0.192"),
+        IPv6Address("fd00:ec2::254"),
+        IPv6Address("fd00:ec2::23"),
+        IPv6Address("fd20:ce::254"),
+    }
+)
+
+_NETWORKS_V4 = tuple(
+    (IPv4Network(network), kind)
+    for network, kind in (
+        ("0.0.0.0/8", AddressKind.UNSPECIFIED),
+        ("10.0.0.0/8", AddressKind.PRIVATE),
+        ("100.64.0.0/10", AddressKind.PRIVATE),
+        ("127.0.0.0/8", AddressKind.LOOPBACK),
+        ("169.254.0.0/16", AddressKind.LINK_LOCAL),
+        ("172.16.0.0/12", AddressKind.PRIVATE),
+        ("192.0.0.0/24", AddressKind.RESERVED),
+        ("192.0.2.0/24", AddressKind.RESERVED),
+        ("192.88.99.0/24", AddressKind.RESERVED),
+        ("192.168.0.0/16", AddressKind.PRIVATE),
+        ("198.18.0.0/15", AddressKind.RESERVED),
+        ("198.51.100.0/24", AddressKind.RESERVED),
+        ("203.0.113.0/24", AddressKind.RESERVED),
+        ("224.0.0.0/4", AddressKind.MULTICAST),
+        ("240.0.0.0/4", AddressKind.RESERVED),
+    )
+)
+
+_NETWORKS_V6 = tuple(
+    (IPv6Network(network), kind)
+    for network, kind in (
+        ("::/128", AddressKind.UNSPECIFIED),
+        ("::1/128", AddressKind.LOOPBACK),
+        ("2001::/23", AddressKind.RESERVED),
+        ("2001:db8::/32", AddressKind.RESERVED),
+        ("3fff::/20", AddressKind.RESERVED),
+        ("fc00::/7", AddressKind.PRIVATE),
+        ("fe80::/10", AddressKind.LINK_LOCAL),
+        ("fec0::/10", AddressKind.PRIVATE),
+        ("ff00::/8", AddressKind.MULTICAST),
+    )
+)
+_GLOBAL_V6 = IPv6Network("2000::/3")
+
+# IPv6 networks that carry an IPv4 address, and the number of bits to the right of it.
+_CARRYING_V4 = tuple(
+    (IPv6Network(network), shift)
+    for network, shift in (
+        ("::ffff:0:0/96", 0),
+        ("::ffff:0:0:0/96", 0),
+        ("64:ff9b::/96", 0),
+        ("2002::/16", 80),
+    )
+)
+_BITS_V4 = 0xFFFFFFFF
+_KINDS_ALLOWED_AS_PRIVATE = frozenset({AddressKind.PRIVATE, AddressKind.LOOPBACK})
 
 
 class Guard:
-    """Decides for one contract where its calls may go.
+    """Decides where the calls of one contract may go.
 
-    `allow_private` admits private and loopback addresses. `allow_hosts` does so for the hosts that
-    it names (`gateway.internal`), or for all below a suffix (`*.svc.internal`). Metadata services,
-    link-local addresses and the rest stay refused, whatever a name server says: only an address
-    that `allow_hosts` names as such (`169.254.7.1`) is never judged.
+    `allow_private` permits private and loopback addresses for all hosts; `allow_hosts` permits them
+    for the hosts that it names (`gateway.internal`) or below a suffix (`*.svc.internal`). Metadata
+    services, link-local addresses and the others stay refused. Only a literal address in
+    `allow_hosts` (`169.254.7.1`) is not checked at all.
     """
 
     def __init__(self, *, allow_hosts: Sequence[str] = (), allow_private: bool = False) -> None:
@@ -54,19 +133,21 @@ class Guard:
         self._allow_private = allow_private
 
     def checked_url(self, text: str) -> URL:
-        """Read an URL as it will be called, or raise GatewayMisconfigured with what is odd."""
+        """Parse a URL as it will be called. Raises GatewayMisconfigured for an unclear one."""
         authority = _authority(text)
         if _ODD_CHARACTER.search(text):
-            _refuse(text, "has a space, a control character or one that must be percent-encoded")
+            _refuse(
+                text, "contains a space, a control character or one that must be percent-encoded"
+            )
         if "@" in authority:
-            _refuse(text, "has a user or password in it: use secret_headers")
+            _refuse(text, "contains a user or a password: use secret_headers")
         if "%" in authority:
-            _refuse(text, "has a percent sign in its host: no encoded hosts, no zone ids")
+            _refuse(text, "has a percent sign in its host: encoded hosts and zone ids are refused")
         url = _parsed(text)
         if url.scheme not in {"http", "https"}:
             _refuse(text, "must start with http:// or https://")
         if "#" in text:
-            _refuse(text, "has a fragment, which is never sent: leave it out")
+            _refuse(text, "has a fragment, which is never sent: remove it")
         if url.port == 0:
             _refuse(text, "names port 0")
         host = url.raw_host or ""
@@ -74,7 +155,7 @@ class Guard:
         return url
 
     def checked_template(self, text: str) -> str:
-        """Check an URL with {key} in its path or query; return it as it is."""
+        """Check a URL with {key} in its path or query; return it unchanged."""
         before, found, _ = text.partition(_KEY)
         if not found or _KEY in _authority(text) or "://" not in before:
             _refuse(text, "must have {key} in its path or query")
@@ -82,11 +163,11 @@ class Guard:
         return text
 
     def check_address(self, host: str, address: str) -> None:
-        """Raise ForbiddenAddress unless a call to `host` may be made to `address`."""
+        """Raise ForbiddenAddress unless calls to `host` may go to `address`."""
         if host == address and host.lower() in self._hosts:
             return
-        kind = judge(ip_address(address))
-        if kind is None or (kind in _ADMITTED_AS_PRIVATE and self._admits_private(host)):
+        kind = classify_address(ip_address(address))
+        if kind is None or (kind in _KINDS_ALLOWED_AS_PRIVATE and self._allows_private(host)):
             return
         raise ForbiddenAddress(
             f"a call to {host} would go to {address}, which is {kind}: {_advice(kind)}",
@@ -99,26 +180,26 @@ class Guard:
             self.check_address(host, str(IPv6Address(host)))
             return
         if host.endswith("."):
-            _refuse(text, "has a host that ends in a dot: leave it out")
+            _refuse(text, "has a host that ends in a dot: remove it")
         if not _NAME.match(host):
-            _refuse(text, "has no host that is a name or an address (write other scripts as xn--)")
+            _refuse(text, "has no valid host name or address (write international names as xn--)")
         if _NUMBER_LABEL.match(host.rsplit(".", 1)[-1]):
-            self._check_number(text, host)
+            self._check_numeric_host(text, host)
 
-    def _check_number(self, text: str, host: str) -> None:
+    def _check_numeric_host(self, text: str, host: str) -> None:
         try:
             address = IPv4Address(host)
         except ValueError:
-            _refuse(text, "has an address in an odd spelling: write four plain decimal numbers")
+            _refuse(text, "has an address in an unusual notation: write four decimal numbers")
         self.check_address(host, str(address))
 
-    def _admits_private(self, host: str) -> bool:
+    def _allows_private(self, host: str) -> bool:
         name = host.lower()
         return self._allow_private or name in self._hosts or name.endswith(self._suffixes)
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves a name once and hands out only addresses that the guard has judged."""
+    """Resolves a name once and returns only addresses that the guard has checked."""
 
     def __init__(self, guard: Guard, inner: AbstractResolver | None = None) -> None:
         self._guard = guard
@@ -127,22 +208,18 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Resolve, or raise ForbiddenAddress when any of the addresses is forbidden.
+        """Resolve a name. Raises ForbiddenAddress if any of its addresses is forbidden.
 
-        Any and not each: a name that answers with both kinds is an attack or a mistake, and which
-        of its addresses would be tried is a matter of luck.
+        One is enough: a name with addresses of both kinds is an attack or a mistake, and which of
+        them would be tried is random.
         """
         results = await self._inner.resolve(host, port, family)
-        try:
-            for result in results:
-                self._guard.check_address(host, result["host"])
-        except ForbiddenAddress as error:
-            _log.error("gateway.forbidden_address", host=host, address=error.address)
-            raise
+        for result in results:
+            self._guard.check_address(host, result["host"])
         return results
 
     async def close(self) -> None:
-        """Close the resolver inside."""
+        """Close the inner resolver."""
         await self._inner.close()
 
 
@@ -157,17 +234,48 @@ def _parsed(text: str) -> URL:
         if _authority(text).startswith("["):
             IPv6Address(url.raw_host or "")
     except ValueError:
-        _refuse(text, "cannot be read")
+        _refuse(text, "cannot be parsed")
     return url
 
 
 def _refuse(text: str, why: str) -> NoReturn:
-    # What stands before the @ may be a password.
+    # The part before the @ may be a password.
     shown = re.sub(r"//.*@", "//...@", text, count=1)
     raise GatewayMisconfigured(f"the URL {shown[:200]!r} {why}")
 
 
 def _advice(kind: AddressKind) -> str:
-    if kind in _ADMITTED_AS_PRIVATE:
-        return "if that is meant, name the host in allow_hosts or set allow_private"
-    return "if that is meant, name the address itself in allow_hosts"
+    if kind in _KINDS_ALLOWED_AS_PRIVATE:
+        return "to permit it, add the host to allow_hosts or set allow_private"
+    return "to permit it, add the address itself to allow_hosts"
+
+
+def classify_address(address: IPv4Address | IPv6Address) -> AddressKind | None:
+    """Return why an address is not public; None for the public internet."""
+    if isinstance(address, IPv6Address):
+        return _classify_v6(address)
+    if address in _METADATA:
+        return AddressKind.METADATA
+    return next((kind for network, kind in _NETWORKS_V4 if address in network), None)
+
+
+def _classify_v6(address: IPv6Address) -> AddressKind | None:
+    # Without its scope (fe80::1%eth0), which would make it unequal to the addresses in the tables.
+    bare = IPv6Address(int(address))
+    if bare in _METADATA:
+        return AddressKind.METADATA
+    carried = _carried_v4(bare)
+    if carried is not None:
+        return classify_address(carried)
+    for network, kind in _NETWORKS_V6:
+        if bare in network:
+            return kind
+    return None if bare in _GLOBAL_V6 else AddressKind.RESERVED
+
+
+def _carried_v4(address: IPv6Address) -> IPv4Address | None:
+    """Return the IPv4 address at which packets to this address end."""
+    for network, shift in _CARRYING_V4:
+        if address in network:
+            return IPv4Address((int(address) >> shift) & _BITS_V4)
+    return None

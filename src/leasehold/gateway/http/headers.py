@@ -1,19 +1,27 @@
-"""The headers of a call: what each receiver may rely on, and what the contract adds."""
+"""The headers of a call: those that every gateway can rely on, the contract's, and the signature.
+
+Calls are signed by the Standard Webhooks specification, which receivers can verify with a library
+in any language.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from multidict import CIMultiDict
+from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.http.signature import Signer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
+    from uuid import UUID
 
     from leasehold.domain.gateway_terms import HttpTerms
     from leasehold.gateway.protocol import Submission
@@ -23,54 +31,100 @@ JSON_TYPE = "application/json"
 
 _VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*\Z")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+_SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix that every secret has)
+_SECRET_BYTES_MIN = 16
 
 
 class Headers:
-    """Makes the headers of every call of one contract; reads its secrets once, when it is made."""
+    """Builds the headers of every call of one contract. Reads its secrets once, at construction."""
 
     def __init__(self, terms: HttpTerms, environment: Mapping[str, str]) -> None:
-        # No compression is asked for: a small answer can unpack to a large one.
+        # No compression: a small response could unpack to a huge one.
         self._fixed = CIMultiDict({"User-Agent": USER_AGENT, "Accept-Encoding": "identity"})
         self._fixed.update(terms.headers)
         for header, name in terms.secret_headers.items():
-            self._fixed[header] = _secret(name, environment, f"for the header {header}")
+            self._fixed[header] = _read_secret(name, environment, f"for the header {header}")
         self._signer: Signer | None = None
         if terms.signing_secret_env is not None:
-            secret = _secret(terms.signing_secret_env, environment, "for signatures")
+            secret = _read_secret(terms.signing_secret_env, environment, "for signatures")
             self._signer = Signer(secret, name=terms.signing_secret_env)
 
     def for_submission(
         self, submission: Submission, body: bytes, now: datetime
     ) -> CIMultiDict[str]:
-        """Give the headers of one try; ours replace the contract's, in whatever case they are."""
+        """Return the headers of one attempt. Ours replace the contract's, in whatever case."""
         headers = self.for_lookup(submission)
         headers["Content-Type"] = _content_type(submission)
         headers["Idempotency-Key"] = str(submission.submission_key)
-        headers["Fencing-Token"] = str(submission.fence)
+        headers["Fencing-Token"] = str(submission.fencing_token)
         headers["Leasehold-Attempt"] = str(submission.attempt_no)
         if self._signer is not None:
             headers.update(self._signer.headers(submission.submission_key, body, now))
         return headers
 
     def for_lookup(self, submission: Submission) -> CIMultiDict[str]:
-        """Give the headers of a question; it carries no key that could be taken for a call."""
+        """Return the headers of a lookup; without a key, so that no gateway takes it for a call."""
         headers = self._fixed.copy()
         traceparent = submission.trace_context
-        # What is no traceparent would make receivers drop the whole trace, or worse.
+        # A receiver drops the whole trace if this header is malformed.
         if traceparent is not None and _TRACEPARENT.match(traceparent):
             headers["traceparent"] = traceparent
         return headers
 
 
+class Signer:
+    """Signs bodies with one secret, or with several (separated by spaces) during a rotation."""
+
+    def __init__(self, secrets: str, *, name: str) -> None:
+        """`name` is the environment variable that errors name; they never show the secret."""
+        try:
+            parts = secrets.split()
+            self._keys = [base64.b64decode(_padded(part), validate=True) for part in parts]
+            self._webhooks = [Webhook(key) for key in self._keys]
+        except (ValueError, EmptyWebhookSecretError):
+            raise GatewayMisconfigured(
+                f"{name} holds no signing secret: expected whsec_ and base64"
+            ) from None
+        if not self._keys or min(map(len, self._keys)) < _SECRET_BYTES_MIN:
+            raise GatewayMisconfigured(
+                f"{name} holds a signing secret of less than {_SECRET_BYTES_MIN} bytes"
+            )
+
+    def headers(self, message_id: UUID, body: bytes, now: datetime) -> Mapping[str, str]:
+        """Return the signature headers. The id is the same on every attempt, the time is not."""
+        seconds = int(now.timestamp())
+        return {
+            "webhook-id": str(message_id),
+            "webhook-timestamp": str(seconds),
+            "webhook-signature": " ".join(self._signatures(str(message_id), seconds, body)),
+        }
+
+    def _signatures(self, message_id: str, seconds: int, body: bytes) -> list[str]:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            # The library signs text only; the specification signs bytes, and ours may be any.
+            signed = f"{message_id}.{seconds}.".encode() + body
+            digests = (hmac.new(key, signed, hashlib.sha256).digest() for key in self._keys)
+            return [f"v1,{base64.b64encode(digest).decode()}" for digest in digests]
+        timestamp = datetime.fromtimestamp(seconds, UTC)
+        return [webhook.sign(message_id, timestamp, text) for webhook in self._webhooks]
+
+
+def _padded(secret: str) -> str:
+    bare = secret.removeprefix(_SECRET_PREFIX)
+    return bare + "=" * (-len(bare) % 4)
+
+
 def _content_type(submission: Submission) -> str:
-    """Name the body's type. It came with the intent, so anything may be in it."""
+    """Return the body's type. It was enqueued with the intent, so it may contain anything."""
     if submission.body is None:
         return JSON_TYPE
     given = submission.content_type or "application/octet-stream"
     return given if given.isascii() and _VALUE.match(given) else quote(given, safe="/;=+ ")
 
 
-def _secret(name: str, environment: Mapping[str, str], purpose: str) -> str:
+def _read_secret(name: str, environment: Mapping[str, str], purpose: str) -> str:
     value = environment.get(name, "").strip()
     if not value:
         raise GatewayMisconfigured(
@@ -78,7 +132,7 @@ def _secret(name: str, environment: Mapping[str, str], purpose: str) -> str:
         )
     if not _VALUE.match(value):
         raise GatewayMisconfigured(
-            f"the environment variable {name} ({purpose}) holds a line break or other characters"
-            " that no header may have"
+            f"the environment variable {name} ({purpose}) holds a line break or another character"
+            " that a header must not contain"
         )
     return value

@@ -12,10 +12,10 @@ from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.gateway.http.classify import (
     ASK_AFTER_SECONDS,
-    Answer,
+    Response,
     StatusTable,
-    lookup_answer_of,
-    outcome_of,
+    classify_lookup,
+    classify_submission,
 )
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
@@ -26,15 +26,15 @@ ASKABLE = HttpTerms(url="https://api.example.com/", lookup_url="https://api.exam
 
 def answer(status, body=b"", **headers):
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status=status, headers=CIMultiDict(named), body=body)
+    return Response(status=status, headers=CIMultiDict(named), body=body)
 
 
 def outcome(status, body=b"", terms=PLAIN, **headers):
-    return outcome_of(answer(status, body, **headers), StatusTable(terms), KEY, NOW)
+    return classify_submission(answer(status, body, **headers), StatusTable(terms), KEY, NOW)
 
 
 def lookup(status, body=b"", **headers):
-    return lookup_answer_of(answer(status, body, **headers), KEY, NOW)
+    return classify_lookup(answer(status, body, **headers), KEY, NOW)
 
 
 @pytest.mark.parametrize(

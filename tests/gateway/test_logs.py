@@ -1,0 +1,148 @@
+"""Every line that a gateway logs names the attempt, goes through our logs, and leaks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+
+import pytest
+
+from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.intent import JsonDocument
+from leasehold.gateway.registry import open_gateway
+from leasehold.observe.logs import configure_logs
+from leasehold.observe.traces import new_trace
+from tests.support.gateway_calls import RawServer, abort, http_gateway, make_submission
+
+FUNCTIONS = "tests.unit.gateway.gateway_functions"
+PAYLOAD = "the payload of a customer"
+SECRET = "Bearer hunter2"
+TRACE = new_trace()
+
+
+@pytest.fixture
+def stream():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logs("json", "debug", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def submission():
+    return make_submission(
+        attempt_no=3,
+        worker_id="worker-7",
+        trace=TRACE,
+        payload=JsonDocument(json.dumps({"text": PAYLOAD}).encode()),
+    )
+
+
+def http(url, **changes):
+    return http_gateway(
+        url,
+        **{
+            "call_timeout_seconds": 0.3,
+            "connect_timeout_seconds": 0.2,
+            "lookup_url": f"{url}{{key}}",
+            "secret_headers": {"Authorization": "TOKEN"},
+            "environment": {"TOKEN": SECRET},
+        }
+        | changes,
+    )
+
+
+async def lose_connection(_reader, writer):
+    abort(writer)
+
+
+async def stay_silent(_reader, _writer):
+    await asyncio.sleep(60)
+
+
+async def answer_garbage(_reader, writer):
+    writer.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+    await writer.drain()
+
+
+async def answer_too_much(_reader, writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)
+    await writer.drain()
+
+
+async def call_http(act, asked, **changes):
+    async with RawServer(act).running() as server, http(server.url, **changes) as gateway:
+        return await getattr(gateway, asked)(submission())
+
+
+async def call_function(function, asked):
+    terms = PythonTerms(function=f"{FUNCTIONS}:{function}", lookup=f"{FUNCTIONS}:{function}")
+    contract = Contract(
+        target="sms",
+        scope="item",
+        guarantee="lookup",
+        gateway=terms,
+        call_timeout_seconds=0.1,
+        connect_timeout_seconds=0.05,
+    )
+    return await getattr(open_gateway(contract, environment={}), asked)(submission())
+
+
+async def call_nobody(asked):
+    async with http("http://127.0.0.1:9/") as gateway:
+        return await getattr(gateway, asked)(submission())
+
+
+async def call_forbidden_address(asked):
+    async with http("https://localhost/", allow_private=False) as gateway:
+        return await getattr(gateway, asked)(submission())
+
+
+FAILURES = {
+    "connection lost": lambda asked: call_http(lose_connection, asked),
+    "timeout": lambda asked: call_http(stay_silent, asked),
+    "garbage": lambda asked: call_http(answer_garbage, asked),
+    "too long": lambda asked: call_http(answer_too_much, asked, response_bytes_max=1000),
+    "connection refused": call_nobody,
+    "forbidden address": call_forbidden_address,
+    "function failed": lambda asked: call_function("failing", asked),
+    "function timed out": lambda asked: call_function("slow", asked),
+    "function returned something else": lambda asked: call_function("chatty", asked),
+}
+
+
+@pytest.mark.parametrize("asked", ["submit", "lookup"])
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_line_about_a_failed_call_names_the_attempt_and_leaks_nothing(
+    stream, capfd, failure, asked
+):
+    await FAILURES[failure](asked)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    lines = [line for line in lines if line["logger"].startswith("leasehold.gateway")]
+    assert len(lines) == 1
+    [line] = lines
+    assert line["attempt_no"] == 3
+    assert line["worker_id"] == "worker-7"
+    assert line["trace_id"] == TRACE.trace_id
+    assert line["intent_id"]
+    assert line["target"] == "sms"
+    assert line["level"] in {"warning", "error"}
+    written = stream.getvalue() + "".join(capfd.readouterr())
+    assert PAYLOAD not in written
+    assert "hunter2" not in written
+
+
+async def test_nothing_is_written_past_the_configured_logs(stream, capfd):
+    await call_function("failing", "submit")
+    assert capfd.readouterr() == ("", "")
+    assert "half way through" in stream.getvalue()  # the traceback of the user's function
+
+
+async def test_level_is_respected(stream):
+    logging.getLogger().setLevel("CRITICAL")
+    await call_function("failing", "submit")
+    assert stream.getvalue() == ""
