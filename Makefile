@@ -78,7 +78,7 @@ openapi: setup ## Write docs/reference/openapi.json from the routes
 lock: setup ## Pin requirements/dev.txt and requirements/bench.txt anew
 	@$(BIN)/python -m pip install --quiet pip-tools
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-header --extra embedded --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	  --no-emit-trusted-host --no-header --extra embedded --extra server --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --output-file requirements/bench.txt requirements/bench.in
 

@@ -1,13 +1,15 @@
-"""Leasehold: outgoing side effects under leases that the database grants.
+"""Leasehold submits intents to the world outside a database, under leases that it grants.
 
-These are the public names. Each is imported when it is first used, so that `import leasehold` in a
-process that only enqueues does not load what only a worker needs.
+These are the public names. Each is imported on first use: a process that only enqueues neither
+loads nor needs the dependencies of a worker.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from leasehold.extras import install_hint
 
 if TYPE_CHECKING:
     from leasehold.client.asynchronous import AsyncClient
@@ -90,5 +92,17 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(home), name)
+            return _load(home, name)
     raise AttributeError(f"module 'leasehold' has no attribute {name!r}")
+
+
+def _load(home: str, name: str) -> object:
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        hint = install_hint(error)
+        if hint is None:
+            raise
+        raise ImportError(
+            f"leasehold.{name} cannot be imported: {hint}", name=error.name
+        ) from error

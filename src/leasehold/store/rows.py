@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
-from leasehold.domain.contract import Contract, Scope
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import Claimed, IntentId
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+    from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.intent import AttemptState, JsonDocument, Status
     from leasehold.domain.lease import Lease, LeaseToken
     from leasehold.domain.verdict import (
@@ -286,6 +286,8 @@ class PublishedContract:
 # Executors read the terms of all targets every few seconds, and hardly ever is one new.
 @lru_cache(maxsize=10_000)
 def _contract(target: str, version: int, terms: JsonDocument) -> Contract:
+    from leasehold.domain.contract import Contract  # needs pydantic, which enqueuing does not
+
     return Contract.from_terms(target, version, terms.value())
 
 
