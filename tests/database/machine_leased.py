@@ -158,43 +158,41 @@ class Machine(ItemMachine):
                 item.begun, item.begun_epoch = True, grant.epoch
                 item.first_tried = self.model.now if item.first_tried is None else item.first_tried
 
-    @rule(which=which_one, intents=picks, mark_no=st.integers(1, 2))
-    def hand_out(self, which: int, intents: list[int], mark_no: int) -> None:
-        """Called all together; beside what was called before, or in its place."""
-        grant = self.picked_grant(which)
-        ids = self.picked_items(intents, grant)
-        due = self.due_under(grant, ids)
-        fence = (grant.name, grant.holder, grant.epoch)
-        rows = self.call("executor", "hand_out_scheduled", *fence, ids, mark_no)
-        if not self.is_kept(grant, in_grace=False):
-            expect(rows, "P7002")
-            return
-        expect({row["intent_id"]: row["attempt_no"] for row in rows}, due)
-        marked = {one: no for one, no in due.items() if self.model.items[one].is_marked_when_called}
-        self.model.marks.setdefault(grant.name, {})[mark_no] = marked
-
-    @rule(which=which_one, intents=picks, mark_no=st.integers(1, 2), tries=st.integers(0, 1))
-    def mark_calls(self, which: int, intents: list[int], mark_no: int, tries: int) -> None:
-        """The same of what was read ahead, some of it before its last try."""
+    @rule(
+        which=which_one,
+        intents=picks,
+        mark_no=st.integers(1, 2),
+        earlier=st.integers(0, 1),
+        needs_content=st.booleans(),
+    )
+    def mark_calls(
+        self, which: int, intents: list[int], mark_no: int, earlier: int, needs_content: bool
+    ) -> None:
+        """Mark a batch beside the last one or in its place; some rows were read a try earlier."""
         grant = self.picked_grant(which)
         ids = self.picked_items(intents, grant)
         numbers = {
-            one: max(1, len(item.states) + 1 - tries) if (item := self.model.items.get(one)) else 1
+            one: max(1, len(item.states) + 1 - earlier)
+            if (item := self.model.items.get(one))
+            else 1
             for one in ids
         }
-        marked = {
+        due = {
             one: number
             for one, number in self.due_under(grant, ids).items()
-            if number == numbers[one] and self.model.items[one].is_marked_when_called
+            if number == numbers[one]
         }
+        marked = {one: no for one, no in due.items() if self.model.items[one].is_marked_when_called}
+        may_be_made = due if needs_content else marked
         fence = (grant.name, grant.holder, grant.epoch)
-        calls = (list(numbers), list(numbers.values()))
-        rows = self.call("executor", "mark_scheduled_calls", *fence, *calls, mark_no)
+        calls = (list(numbers), list(numbers.values()), mark_no, [needs_content] * len(numbers))
+        rows = self.call("executor", "mark_calls", *fence, *calls)
         if not self.is_kept(grant, in_grace=False):
             expect(rows, "P7002")
             return
-        [row] = rows
-        expect(set(row["left_out"]), numbers.keys() - marked.keys())
+        [first, *contents] = rows
+        expect(set(first["left_out"]), numbers.keys() - may_be_made.keys())
+        expect({row["intent_id"] for row in contents}, set(due) if needs_content else set())
         self.model.marks.setdefault(grant.name, {})[mark_no] = marked
 
     def due_under(self, grant: Grant, ids: list[UUID]) -> dict[UUID, int]:
@@ -206,13 +204,11 @@ class Machine(ItemMachine):
         }
 
     @rule(which=which_one, intents=picks)
-    def keep_calls(self, which: int, intents: list[int]) -> None:
-        """Some were never made; their marks go."""
+    def unmark_calls(self, which: int, intents: list[int]) -> None:
+        """Some calls were never made; their marks go."""
         grant = self.picked_grant(which)
         kept = self.picked_items(intents, grant)
-        rows = self.call(
-            "executor", "keep_scheduled_calls", grant.name, grant.holder, grant.epoch, kept
-        )
+        rows = self.call("executor", "unmark_calls", grant.name, grant.holder, grant.epoch, kept)
         if not self.is_kept(grant):
             expect(rows, "P7002")
             return

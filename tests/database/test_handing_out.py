@@ -37,9 +37,7 @@ async def window(stores, term, *, bank=2, post=2):
 
 
 async def marked(outbox):
-    rows = outbox.database.execute(
-        "SELECT unnest(intent_ids) AS one FROM leasehold.scheduled_calls"
-    )
+    rows = outbox.database.execute("SELECT unnest(intent_ids) AS one FROM leasehold.call_marks")
     return {row["one"].int for row in rows}
 
 

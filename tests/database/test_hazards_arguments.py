@@ -39,6 +39,7 @@ BAD = {
     "uuid": [None],
     "timestamp with time zone": [None],
     "boolean": [None],
+    "boolean[]": [[None], [True] * 3],
     "jsonb": [None, '"text"', "42", f'"{LONG}"'],
     "text[]": [None, [None], ["a", "a"], [f"t{n}" for n in range(10_001)]],
     "uuid[]": [None, [None], [ZERO_ID, ZERO_ID], [UUID(int=n) for n in range(10_001)]],
@@ -72,7 +73,7 @@ VALID = {
     "p_instance_id": "instance",
     "p_intent": '{"payload": 1}',
     "p_intent_id": None,
-    "p_in_flight": None,
+    "p_keep": None,
     "p_intent_ids": None,
     "p_intents": '[{"target": "sms", "payload": 1}]',
     "p_lease_epoch": 1,
@@ -87,6 +88,7 @@ VALID = {
     "p_lock_key": 42,
     "p_mark_no": 1,
     "p_months_ahead": 1,
+    "p_needs_content": [True],
     "p_note": "because",
     "p_operator": "operator",
     "p_options": "{}",
@@ -169,7 +171,7 @@ def scene(outbox):
     claim, _ = outbox.claim()
     return VALID | {
         "p_intent_id": claim["intent_id"],
-        "p_in_flight": [],
+        "p_keep": [],
         "p_intent_ids": [claim["intent_id"]],
         "p_lease_token": claim["lease_token"],
         "p_lease_tokens": [claim["lease_token"]],

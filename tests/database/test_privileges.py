@@ -35,7 +35,7 @@ RELATIONS = {
     "outbox_attempts_default": (NOBODY, {}),
     "outbox_pending": (READERS, {"lease_token": READERS}),
     "pending_transactions": (READERS, {"signed_bytes": READERS}),
-    "scheduled_calls": (READERS, {}),
+    "call_marks": (READERS, {}),
     "schema_migrations": (EVERYBODY, {}),
     "schema_sources": (EVERYBODY, {}),
     "streams": (NOBODY, {}),
@@ -56,8 +56,7 @@ EXECUTION = (
     "create_ledger_partitions",
     "hand_out_scheduled",
     "hold_lease",
-    "keep_scheduled_calls",
-    "mark_scheduled_calls",
+    "mark_calls",
     "read_former_terms",
     "record_attempts",
     "record_dispatched",
@@ -75,6 +74,7 @@ EXECUTION = (
     "repair_expired_leases",
     "repair_missed_deadlines",
     "surplus_streams",
+    "unmark_calls",
 )
 INTERVENTION = ("cancel_intent", "publish_contract", "redrive_intents", "resolve_intent")
 # Retention, the tokens of the HTTP API, and the helpers of the functions above.
@@ -101,7 +101,7 @@ OWNERS = (
     "ledger_months",
     "list_tokens",
     "lock_for_intervention",
-    "lock_scheduled_calls",
+    "lock_call_marks",
     "lock_streams",
     "number_in_streams",
     "numbered_intent_id",

@@ -117,9 +117,7 @@ async def leader(stores):
 
 
 def marked(outbox):
-    rows = outbox.database.execute(
-        "SELECT unnest(intent_ids) AS one FROM leasehold.scheduled_calls"
-    )
+    rows = outbox.database.execute("SELECT unnest(intent_ids) AS one FROM leasehold.call_marks")
     return [row["one"] for row in rows]
 
 
@@ -164,8 +162,8 @@ async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(lead
     leader.claims.let_go([held])
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=2))
     outbox.database.execute(
-        "ALTER FUNCTION leasehold.mark_scheduled_calls"
-        "(text, text, bigint, uuid[], integer[], integer) RENAME TO mark_scheduled_calls_gone"
+        "ALTER FUNCTION leasehold.mark_calls"
+        "(text, text, bigint, uuid[], integer[], integer, boolean[]) RENAME TO mark_calls_gone"
     )
     leader.executor._reconcile_at = 0.0
     step = await leader.step_paused_before("mark_scheduled_calls")

@@ -61,7 +61,7 @@ CHANGED = {
         r"PERFORM leasehold\.doubt_begun_calls\(.*?\);",
         "",
     ),
-    "a takeover forgets the calls that were handed out": (
+    "a takeover forgets the marked calls": (
         "doubt_begun_calls",
         r"OR call\.intent_id IS NOT NULL",
         "",
@@ -121,8 +121,8 @@ on_one_server = pytest.mark.parametrize(
     indirect=True,
     scope="session",
 )
-# Among the slowest to be found; test_scheduled_calls has the same without chance.
-RARE = "a takeover forgets the calls that were handed out"
+# Found late; test_call_marks tests the same without chance.
+RARE = "a takeover forgets the marked calls"
 
 
 @on_one_server

@@ -27,7 +27,6 @@ from leasehold.domain.verdict import (
     RenewVerdict,
     ResolveVerdict,
 )
-from leasehold.store.rows import handed_out as handed_out_at
 
 pytestmark = pytest.mark.one_server
 
@@ -292,7 +291,8 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.record_attempts(old, []),
         store.record_dispatched(old, []),
         store.refresh_due_window("a", [old], ["bank"], 10),
-        store.mark_scheduled_calls(old, [], 1),
+        store.mark_calls(old, [], 1),
+        store.unmark_calls(old, []),
         store.refresh_schedule("a", [old], None, 10),
     ):
         with pytest.raises(LeaseLost) as raised:
@@ -353,23 +353,26 @@ async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(
         assert row.finished_at - row.started_at == timedelta(seconds=0.5)
 
 
-async def test_calls_under_a_lease_stay_marked_for_as_long_as_they_are_in_flight(stores):
+async def test_marked_call_cannot_be_cancelled_until_it_is_unmarked(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     first, second = await enqueue(stores, "bank", 2)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    [handed_out] = await store.hand_out_scheduled(lease, [first], 1)
-    assert (handed_out.intent_id, handed_out.payload.value()) == (first, {"number": 0})
-    assert len(await store.hand_out_scheduled(lease, [second], 2)) == 1
+    rows = {one.intent_id: one for one in await store.refresh_due_window("a", [lease], ["bank"], 9)}
+    marked = await store.mark_calls(lease, [rows[first]], 1)
+    [call] = marked.calls
+    assert (call.intent_id, call.payload.value(), marked.left_out) == (first, {"number": 0}, [])
+    assert len((await store.mark_calls(lease, [rows[second]], 2)).calls) == 1
     for intent_id in (first, second):
         verdict = await stores.operator.cancel_intent(intent_id, "ann", "a test")
         assert verdict == "in_flight"
-    await store.keep_scheduled_calls(lease, [second])
+    await store.unmark_calls(lease, [second])
     assert await stores.operator.cancel_intent(first, "ann", "a test") == "cancelled"
+    assert (await store.mark_calls(lease, list(rows.values()), 3)).left_out == [first]
 
 
-async def test_content_that_comes_with_the_window_is_what_is_handed_out(stores):
+async def test_marked_call_is_the_same_whether_its_content_came_with_the_window_or_not(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
@@ -380,6 +383,7 @@ async def test_content_that_comes_with_the_window_is_what_is_handed_out(stores):
                 payload={"number": number},
                 deadline_seconds=60,
                 trace_context="00-1-2-01",
+                metadata={"number": number},
             )
         )
     lease = (await store.acquire_lease("leader", "a", 30)).lease
@@ -387,20 +391,19 @@ async def test_content_that_comes_with_the_window_is_what_is_handed_out(stores):
     await store.record_attempts(
         lease, [Result(intent_id=tried.intent_id, outcome=Retryable(retry_after_seconds=0))]
     )
-    window = await store.refresh_due_window("a", [lease], ["bank"], 10, 1000)
-    assert all(row.has_content for row in window)
-    marked = await store.mark_scheduled_calls(lease, window, 1)
-    assert marked.left_out == []
-    at_hand = {one.intent_id: one for one in handed_out_at(window, marked.marked_at)}
-    handed_out = await store.hand_out_scheduled(lease, list(at_hand), 2)
-    assert len(handed_out) == 3
-    for one in handed_out:
-        ours = at_hand[one.intent_id]
-        assert ours.payload.value() == one.payload.value()
-        same = {"claimed_at": one.claimed_at, "payload": one.payload}
-        same |= {"first_tried_at": one.first_tried_at} if one.attempt_no == 1 else {}
-        assert ours._replace(**same) == one
-        assert ours.due_at < ours.claimed_at <= one.claimed_at
+    whole = await store.refresh_due_window("a", [lease], ["bank"], 10, 1000)
+    bare = await store.refresh_due_window("a", [lease], ["bank"], 10)
+    assert [row.has_content for row in whole + bare] == [True] * 3 + [False] * 3
+    first = await store.mark_calls(lease, whole, 1)
+    second = await store.mark_calls(lease, [*bare[:2], whole[2]], 2)
+    assert first.left_out == second.left_out == []
+    assert [call.intent_id for call in first.calls] == [row.intent_id for row in whole]
+    for ours, theirs in zip(first.calls, second.calls, strict=True):
+        assert ours.payload.value() == theirs.payload.value()
+        same = {"claimed_at": ours.claimed_at, "payload": ours.payload, "metadata": ours.metadata}
+        same |= {"first_tried_at": ours.first_tried_at} if ours.attempt_no == 1 else {}
+        assert theirs._replace(**same) == ours
+        assert ours.due_at < ours.claimed_at == first.marked_at <= theirs.claimed_at
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ LONG = {"cluster_lease_seconds": "60", "cluster_renew_seconds": "20"}
 
 def marked(engine):
     """All calls that count as in flight."""
-    rows = engine.database.execute(
-        "SELECT unnest(intent_ids) AS one FROM leasehold.scheduled_calls"
-    )
+    rows = engine.database.execute("SELECT unnest(intent_ids) AS one FROM leasehold.call_marks")
     return {row["one"] for row in rows}
 
 

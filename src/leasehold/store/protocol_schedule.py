@@ -38,9 +38,24 @@ class ScheduleStore(Protocol):
         after: Mapping[str, Mapping[int, answers.Position]] | None = None,
     ) -> list[answers.DueRow]:
         """Read what is to be done next: so many of each target and priority, or of each stream;
-        with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
+        with its content, up to so many bytes each, where mark_calls is all that is left.
         `after` reads on, of the priorities that it names for each target.
         """
+        ...
+
+    async def mark_calls(
+        self, lease: Lease, rows: Sequence[answers.DueRow], mark_no: int
+    ) -> answers.Marked:
+        """Mark the calls of these rows as in flight under a lease before they are made, and get
+        the content of those rows that came without it (see DueRow.has_content).
+
+        The batch takes the place of the one that was marked under `mark_no` before: reuse a number
+        only when all calls under it have ended.
+        """
+        ...
+
+    async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
+        """Remove the marks of all calls under a lease except `keep`."""
         ...
 
     async def mark_scheduled_calls(

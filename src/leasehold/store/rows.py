@@ -189,9 +189,11 @@ class DueRow(NamedTuple):
         return self.created_at is not None
 
 
-def handed_out(rows: Iterable[DueRow], at: datetime) -> list[Claimed]:
-    """Give what was read with its content as of when it is handed out, which is its first try or
-    not. Many at one go, and without a look at names: this is done for each call of a leader.
+def as_claimed(rows: Iterable[DueRow], at: datetime) -> list[Claimed]:
+    """Make rows that have their content into what a runner gets, claimed at this moment.
+
+    The columns of Claimed come first in a DueRow, so this is a slice of the tuple: it is done for
+    every call of a leader.
     """
     make = partial(tuple[Any, ...].__new__, cast("type[tuple[Any, ...]]", Claimed))
     first_try = (at, at)
@@ -203,6 +205,7 @@ def handed_out(rows: Iterable[DueRow], at: datetime) -> list[Claimed]:
 
 
 _TRIED = Claimed._fields.index("first_tried_at")
+handed_out = as_claimed  # the former name
 
 
 # How far a target and priority were read in the order of their due times.
@@ -210,10 +213,13 @@ Position: TypeAlias = "tuple[datetime, IntentId]"
 
 
 class Marked(NamedTuple):
-    """When calls were marked as in flight, and which of them were not, and are not to be made."""
+    """The calls of a batch that may be made now, in the order of the rows, with all that a call
+    needs; and those that are left out because their row has changed, which must not be made.
+    """
 
     marked_at: datetime
     left_out: list[IntentId]
+    calls: list[Claimed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
@@ -19,12 +19,12 @@ from leasehold.store.postgres.items import (
 )
 from leasehold.store.postgres.leases import fence, fences
 from leasehold.store.postgres.query import Calls, rows_of
-from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded
+from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from leasehold.domain.intent import Claimed
+    from leasehold.domain.intent import Claimed, JsonDocument
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.store.rows import Position
@@ -53,7 +53,24 @@ _WAIT_SECONDS: Final = (
     "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
 )
 _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
-_MARKED = rows_of(Marked)
+
+
+class _MarkedRow(NamedTuple):
+    """A row of mark_calls: the first has only the first two columns, the others all the rest."""
+
+    marked_at: datetime
+    left_out: list[IntentId]
+    intent_id: IntentId
+    submission_key: UUID
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+    trace_context: str | None
+    created_at: datetime
+
+
+_MARKED = rows_of(_MarkedRow)
 
 
 class PostgresSchedule:
@@ -91,7 +108,7 @@ class PostgresSchedule:
         after: Mapping[str, Mapping[int, Position]] | None = None,
     ) -> list[DueRow]:
         """Read what is to be done next: so many of each target and priority, or of each stream;
-        with its content, up to so many bytes each, where mark_scheduled_calls is all that is left.
+        with its content, up to so many bytes each, where mark_calls is all that is left.
         `after` reads on, of the priorities that it names for each target.
         """
         positions = (
@@ -119,21 +136,46 @@ class PostgresSchedule:
         )
         return with_states(rows)
 
+    async def mark_calls(self, lease: Lease, rows: Sequence[DueRow], mark_no: int) -> Marked:
+        """Mark calls as in flight, and get the content of those rows that came without it."""
+        needs_content = [not row.has_content for row in rows]
+        [first, *found] = await self._calls.rows(
+            _MARKED,
+            "SELECT marked_at, left_out, intent_id, submission_key, payload, body, content_type,"
+            "       metadata, trace_context, created_at"
+            "  FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s, %s::boolean[])",
+            *fence(lease),
+            Ids([row.intent_id for row in rows]),
+            Integers([row.attempt_no for row in rows]),
+            mark_no,
+            needs_content if any(needs_content) else None,
+            lease_name=lease.name,
+        )
+        if first.left_out:
+            left_out = set(first.left_out)
+            rows = [row for row in rows if row.intent_id not in left_out]
+        if found:
+            contents = {one.intent_id: one for one in found}
+            rows = [
+                row if row.has_content else _with_content(row, contents[row.intent_id])
+                for row in rows
+            ]
+        return Marked(first.marked_at, first.left_out, as_claimed(rows, first.marked_at))
+
+    async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
+        """Remove the marks of all calls except `keep`."""
+        await self._calls.value(
+            "SELECT leasehold.unmark_calls(%s, %s, %s, %s::uuid[])",
+            *fence(lease),
+            Ids(keep),
+            lease_name=lease.name,
+        )
+
     async def mark_scheduled_calls(
         self, lease: Lease, rows: Sequence[DueRow], mark_no: int
     ) -> Marked:
-        """Mark calls as in flight whose content is there already."""
-        [marked] = await self._calls.rows(
-            _MARKED,
-            "SELECT marked_at, left_out"
-            "  FROM leasehold.mark_scheduled_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s)",
-            *fence(lease),
-            Ids([one.intent_id for one in rows]),
-            Integers([one.attempt_no for one in rows]),
-            mark_no,
-            lease_name=lease.name,
-        )
-        return marked
+        """Use mark_calls."""
+        return await self.mark_calls(lease, rows, mark_no)
 
     async def hand_out_scheduled(
         self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
@@ -154,13 +196,8 @@ class PostgresSchedule:
         return with_states(claimed)
 
     async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
-        """Forget the marks of all calls that are not in flight."""
-        await self._calls.value(
-            "SELECT leasehold.keep_scheduled_calls(%s, %s, %s, %s::uuid[])",
-            *fence(lease),
-            Ids(in_flight),
-            lease_name=lease.name,
-        )
+        """Use unmark_calls."""
+        await self.unmark_calls(lease, in_flight)
 
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]
@@ -198,3 +235,15 @@ class PostgresSchedule:
             *dispatched_arguments(results),
             lease_name=lease.name,
         )
+
+
+def _with_content(row: DueRow, found: _MarkedRow) -> DueRow:
+    return row._replace(
+        submission_key=found.submission_key,
+        payload=found.payload,
+        body=found.body,
+        content_type=found.content_type,
+        metadata=found.metadata,
+        trace_context=found.trace_context,
+        created_at=found.created_at,
+    )

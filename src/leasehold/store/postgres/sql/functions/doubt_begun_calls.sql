@@ -1,6 +1,6 @@
 -- Put every call that may be in flight under this lease in doubt: one IN_DOUBT row each, in the name of the
 -- holder who began it. Those are the rows that it begun one by one, and the calls that it marked batch by
--- batch (scheduled_calls) and whose attempt is not on the ledger yet. Its marks go.
+-- batch (call_marks) and whose attempt is not on the ledger yet. Its marks go.
 -- Locks: these rows, by id, after the lease row that the caller holds. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.doubt_begun_calls(p_lease_name text, p_replaced_holder text)
 RETURNS void
@@ -15,10 +15,10 @@ DECLARE
 BEGIN
   SELECT max(mark.lease_epoch), coalesce(array_agg(call.intent_id), '{}'), array_agg(call.attempt_no)
     INTO v_epoch, v_marked_ids, v_marked_numbers
-    FROM leasehold.scheduled_calls mark
+    FROM leasehold.call_marks mark
    CROSS JOIN unnest(mark.intent_ids, mark.attempt_numbers) AS call (intent_id, attempt_no)
    WHERE mark.lease_name = p_lease_name;
-  DELETE FROM leasehold.scheduled_calls WHERE lease_name = p_lease_name;
+  DELETE FROM leasehold.call_marks WHERE lease_name = p_lease_name;
   v_ids := v_marked_ids || ARRAY(SELECT intent_id FROM leasehold.outbox_pending
                                   WHERE lease_name = p_lease_name AND begun_epoch IS NOT NULL);
   IF cardinality(v_ids) = 0 THEN

@@ -21,7 +21,7 @@ BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
   PERFORM leasehold.require_between('p_mark_no', p_mark_no, 1, 10000);
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
-  PERFORM leasehold.lock_scheduled_calls(p_lease_name);
+  PERFORM leasehold.lock_call_marks(p_lease_name);
   v_now := clock_timestamp();
 
   RETURN QUERY
@@ -34,11 +34,11 @@ BEGIN
      WHERE p.intent_id = ANY (p_intent_ids) AND p.lease_name = p_lease_name
        AND p.begun_at IS NULL AND p.due_at <= v_now
   ), marked AS (
-    INSERT INTO leasehold.scheduled_calls (lease_name, mark_no, lease_epoch, intent_ids, attempt_numbers)
+    INSERT INTO leasehold.call_marks (lease_name, mark_no, lease_epoch, intent_ids, attempt_numbers)
     SELECT p_lease_name, p_mark_no, p_lease_epoch,
            coalesce(array_agg(intent_id), '{}'), coalesce(array_agg(attempt_no), '{}')
       FROM handed_out WHERE is_marked_here
-        ON CONFLICT ON CONSTRAINT scheduled_calls_pkey DO UPDATE
+        ON CONFLICT ON CONSTRAINT call_marks_pkey DO UPDATE
        SET lease_epoch = excluded.lease_epoch, intent_ids = excluded.intent_ids,
            attempt_numbers = excluded.attempt_numbers
   )

@@ -9,11 +9,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id;
   IF pending.scope = 'cluster' THEN
-    PERFORM leasehold.lock_scheduled_calls(pending.lease_name);
+    PERFORM leasehold.lock_call_marks(pending.lease_name);
   END IF;
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id FOR UPDATE;
   is_in_flight := pending.begun_at IS NOT NULL OR pending.claimed_by IS NOT NULL
-    OR EXISTS (SELECT FROM leasehold.scheduled_calls mark
+    OR EXISTS (SELECT FROM leasehold.call_marks mark
                 CROSS JOIN unnest(mark.intent_ids, mark.attempt_numbers) AS call (intent_id, attempt_no)
                 WHERE mark.lease_name = pending.lease_name AND pending.scope = 'cluster'
                   AND call.intent_id = p_intent_id AND call.attempt_no = pending.attempt_count + 1);

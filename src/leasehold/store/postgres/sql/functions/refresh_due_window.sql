@@ -1,8 +1,8 @@
 -- What is to be done next under these leases: of a cluster lease the first p_limit by due time of each of
 -- p_targets in each priority, of a stream the first p_limit by number. What is held is not to be done.
 -- With it a schedule is built anew and refilled, whatever the size of the backlog. Content of up to
--- p_content_bytes comes along (created_at says so) where it is due and mark_scheduled_calls is all that its call
--- needs; the rest is handed out by hand_out_scheduled. To read on, p_after_due_at and p_after_intent_ids say for
+-- p_content_bytes comes along (created_at says so) where it is due and mark_calls is all that its call
+-- needs; mark_calls returns the rest. To read on, p_after_due_at and p_after_intent_ids say for
 -- the four priorities of each target, one target after the other, after which row.
 -- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_due_window(

@@ -1,4 +1,4 @@
-"""A leader's calls are marked all together; whoever takes its lease over puts them in doubt."""
+"""A leader marks its calls batch by batch; whoever takes its lease over puts them in doubt."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ def leader(outbox):
     return take(outbox)
 
 
-def hand_out(holder, ids, mark_no=1):
-    rows = holder.call("hand_out_scheduled", *holder.fence, list(ids), mark_no)
-    return {row["intent_id"]: row["attempt_no"] for row in rows}
+def mark(holder, calls, mark_no=1, *, needs_content=True):
+    """Mark calls by the numbers of their attempts, or first tries; gives those that may be made.
+
+    Without `needs_content` they are calls whose content came with the due window.
+    """
+    numbers = calls if isinstance(calls, dict) else dict.fromkeys(calls, 1)
+    given = (list(numbers), list(numbers.values()), mark_no, [needs_content] * len(numbers))
+    [first, *contents] = holder.call("mark_calls", *holder.fence, *given)
+    marked = {one: number for one, number in numbers.items() if one not in first["left_out"]}
+    assert {row["intent_id"] for row in contents} == (set(marked) if needs_content else set())
+    return marked
 
 
-def mark(holder, numbers, mark_no=1):
-    """Mark calls whose content was read ahead, by the numbers of their attempts; what is left."""
-    calls = (list(numbers), list(numbers.values()))
-    [row] = holder.call("mark_scheduled_calls", *holder.fence, *calls, mark_no)
-    return {one: number for one, number in numbers.items() if one not in row["left_out"]}
-
-
-def keep(holder, in_flight):
-    holder.call("keep_scheduled_calls", *holder.fence, list(in_flight))
+def unmark(holder, keep):
+    holder.call("unmark_calls", *holder.fence, list(keep))
 
 
 def successor(outbox, leader):
@@ -47,36 +48,37 @@ def states(outbox, intent_id):
     return [(row["attempt_no"], row["state"], row["holder"]) for row in outbox.ledger(intent_id)]
 
 
-def test_call_in_flight_at_a_takeover_leaves_a_row_and_is_made_again(outbox, leader):
+def test_takeover_writes_a_ledger_row_for_a_call_in_flight_and_it_is_retried(outbox, leader):
     [called] = outbox.enqueue(1)
     [waiting] = outbox.enqueue(1)
-    assert hand_out(leader, [called]) == {called: 1}
+    assert mark(leader, [called]) == {called: 1}
     heir = successor(outbox, leader)
     assert states(outbox, called) == [(1, "IN_DOUBT", "holder-1")]
     [row] = outbox.ledger(called)
     assert (row["reason"], row["lease_epoch"]) == ("lease_taken_over", leader.epoch)
     assert states(outbox, waiting) == []
     outbox.make_due()
-    assert hand_out(heir, [called, waiting]) == {called: 2, waiting: 1}
+    assert mark(heir, {called: 2, waiting: 1}) == {called: 2, waiting: 1}
 
 
-def test_call_that_was_read_ahead_is_marked_and_doubted_as_if_handed_out(outbox, leader):
+def test_call_whose_content_is_at_hand_is_marked_and_doubted_too(outbox, leader):
     [called] = outbox.enqueue(1)
     [waiting] = outbox.enqueue(1)
-    assert mark(leader, {called: 1}) == {called: 1}
+    assert mark(leader, [called], needs_content=False) == {called: 1}
     [row] = outbox.call("operator", "cancel_intent", called, "ann", "a test")
     assert row["cancel_intent"] == "in_flight"
     heir = successor(outbox, leader)
     assert states(outbox, called) == [(1, "IN_DOUBT", "holder-1")]
     assert states(outbox, waiting) == []
     with refused("P7002"):
-        mark(leader, {waiting: 1})
+        mark(leader, [waiting], needs_content=False)
     outbox.make_due()
-    assert mark(heir, {called: 1, waiting: 1}) == {waiting: 1}
-    assert mark(heir, {called: 2, waiting: 1}) == {called: 2, waiting: 1}
+    assert mark(heir, {called: 1, waiting: 1}, needs_content=False) == {waiting: 1}
+    assert mark(heir, {called: 2, waiting: 1}, needs_content=False) == {called: 2, waiting: 1}
 
 
-def test_what_changed_since_it_was_read_ahead_is_left_out_and_not_marked(outbox, leader):
+@pytest.mark.parametrize("needs_content", [True, False])
+def test_call_whose_row_has_changed_is_left_out_and_not_marked(outbox, leader, needs_content):
     ended, cancelled, retried, later, begun, careful, called = (
         *outbox.enqueue(3),
         *outbox.enqueue(1),
@@ -84,7 +86,7 @@ def test_what_changed_since_it_was_read_ahead_is_left_out_and_not_marked(outbox,
         *outbox.enqueue(1, "careful"),
         *outbox.enqueue(1),
     )
-    hand_out(leader, [ended, retried])
+    mark(leader, [ended, retried])
     leader.record([ended], "DISPATCHED")
     leader.record([retried], "RETRYABLE", retry_after_seconds=0)
     outbox.call("operator", "cancel_intent", cancelled, "ann", "a test")
@@ -95,18 +97,29 @@ def test_what_changed_since_it_was_read_ahead_is_left_out_and_not_marked(outbox,
     )
     assert leader.begin([begun]) == ["begun"]
     asked = [ended, cancelled, retried, later, begun, careful, called]
-    assert mark(leader, dict.fromkeys(asked, 1)) == {called: 1}
+    # A call that must be begun by itself is handed out, but never marked.
+    may_be_made = [careful, called] if needs_content else [called]
+    assert mark(leader, asked, needs_content=needs_content) == dict.fromkeys(may_be_made, 1)
     successor(outbox, leader)
     doubted = {one for one in asked if states(outbox, one)[-1:] == [(1, "IN_DOUBT", "holder-1")]}
     assert doubted == {begun, called}
 
 
-def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
+def test_content_comes_only_for_the_calls_that_need_it(outbox, leader):
+    at_hand, bare = outbox.enqueue(2)
+    given = ([at_hand, bare], [1, 1], 1, [False, True])
+    [first, content] = leader.call("mark_calls", *leader.fence, *given)
+    assert (first["left_out"], first["intent_id"]) == ([], None)
+    assert (content["intent_id"], content["payload"]) == (bare, {"number": 1})
+    assert content["marked_at"] == first["marked_at"]
+
+
+def test_call_whose_result_is_recorded_is_not_put_in_doubt(outbox, leader):
     ended, retried, cancelled = outbox.enqueue(3)
-    hand_out(leader, [ended, retried, cancelled])
+    mark(leader, [ended, retried, cancelled])
     assert leader.record([ended], "DISPATCHED") == ["applied"]
     assert leader.record([retried], "RETRYABLE", retry_after_seconds=60) == ["applied"]
-    keep(leader, [ended, retried])
+    unmark(leader, [ended, retried])
     outbox.call("operator", "cancel_intent", cancelled, "ann", "a test")
     successor(outbox, leader)
     assert [state for _, state, _ in states(outbox, ended)] == ["DISPATCHED"]
@@ -117,15 +130,15 @@ def test_call_whose_result_is_written_is_not_doubted(outbox, leader):
 def test_calls_of_every_batch_are_doubted(outbox, leader):
     ids = outbox.enqueue(3)
     for number, intent_id in enumerate(ids, 1):
-        hand_out(leader, [intent_id], number)
+        mark(leader, [intent_id], number)
     successor(outbox, leader)
     assert [len(states(outbox, intent_id)) for intent_id in ids] == [1, 1, 1]
 
 
-def test_batch_takes_the_place_of_the_one_that_had_its_number(outbox, leader):
+def test_batch_replaces_the_one_marked_under_the_same_number(outbox, leader):
     first, second = outbox.enqueue(2)
-    hand_out(leader, [first])
-    hand_out(leader, [second])
+    mark(leader, [first])
+    mark(leader, [second])
     successor(outbox, leader)
     assert (states(outbox, first), len(states(outbox, second))) == ([], 1)
 
@@ -133,54 +146,54 @@ def test_batch_takes_the_place_of_the_one_that_had_its_number(outbox, leader):
 def test_call_that_is_marked_twice_is_doubted_once(outbox, leader):
     [intent_id] = outbox.enqueue(1)
     for number in (1, 2):
-        assert hand_out(leader, [intent_id], number) == {intent_id: 1}
+        assert mark(leader, [intent_id], number) == {intent_id: 1}
     successor(outbox, leader)
     assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-1")]
 
 
-def test_marks_go_with_the_leader_that_made_them(outbox, leader):
+def test_takeover_removes_the_marks_of_the_previous_leader(outbox, leader):
     [intent_id] = outbox.enqueue(1)
-    hand_out(leader, [intent_id], 7)
+    mark(leader, [intent_id], 7)
     heir = successor(outbox, leader)
-    assert outbox.database.execute("SELECT FROM leasehold.scheduled_calls") == []
+    assert outbox.database.execute("SELECT FROM leasehold.call_marks") == []
     outbox.make_due()
     outbox.expire_lease(heir.lease_name)
     take(outbox, "holder-3")
     assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-1")]
 
 
-def test_mark_of_what_is_not_in_flight_can_be_forgotten(outbox, leader):
+def test_unmarking_keeps_only_the_named_calls_in_doubt(outbox, leader):
     first, second, third = outbox.enqueue(3)
-    hand_out(leader, [first, second], 1)
-    hand_out(leader, [third], 2)
-    keep(leader, [second])
+    mark(leader, [first, second], 1)
+    mark(leader, [third], 2)
+    unmark(leader, [second])
     successor(outbox, leader)
     assert states(outbox, first) == states(outbox, third) == []
     assert len(states(outbox, second)) == 1
 
 
-def test_stale_leader_forgets_nothing(outbox, leader):
+def test_stale_leader_cannot_unmark_calls_of_its_successor(outbox, leader):
     [intent_id] = outbox.enqueue(1)
     heir = successor(outbox, leader)
-    hand_out(heir, [intent_id])
+    mark(heir, [intent_id])
     with refused("P7002"):
-        keep(leader, [])
+        unmark(leader, [])
     successor(outbox, heir)
     assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-2")]
 
 
-def test_leader_that_leaves_with_nothing_in_flight_leaves_no_doubt(outbox, leader):
+def test_leader_that_unmarks_everything_before_release_leaves_no_doubt(outbox, leader):
     ids = outbox.enqueue(3)
-    hand_out(leader, ids)
-    keep(leader, [])
+    mark(leader, ids)
+    unmark(leader, [])
     leader.release()
     take(outbox, "holder-2")
     assert all(states(outbox, intent_id) == [] for intent_id in ids)
 
 
-def test_call_that_must_be_begun_by_itself_is_not_doubted_before_it_was(outbox, leader):
+def test_call_that_must_be_begun_is_in_doubt_only_after_it_was_begun(outbox, leader):
     [unbegun, begun] = outbox.enqueue(2, "careful")
-    assert set(hand_out(leader, [unbegun, begun])) == {unbegun, begun}
+    assert set(mark(leader, [unbegun, begun])) == {unbegun, begun}
     assert leader.begin([begun]) == ["begun"]
     successor(outbox, leader)
     assert states(outbox, unbegun) == []
@@ -191,7 +204,7 @@ def test_call_that_must_be_begun_by_itself_is_not_doubted_before_it_was(outbox, 
     ("guarantee", "key_window_seconds"),
     [*((one, None) for one in get_args(Guarantee)), ("keyed", 3600)],
 )
-def test_call_is_either_marked_here_or_begun_by_the_executor(
+def test_call_is_either_marked_or_begun_by_the_executor(
     outbox, leader, guarantee, key_window_seconds
 ):
     """The executor's rule of what it begins, and the database's of what it marks, fit together."""
@@ -199,24 +212,24 @@ def test_call_is_either_marked_here_or_begun_by_the_executor(
     terms = {name: value for name, value in terms.items() if value is not None}
     outbox.publish("other", scope="cluster", **terms)
     [intent_id] = outbox.enqueue(1, "other")
-    hand_out(leader, [intent_id])
+    mark(leader, [intent_id])
     gateway = PythonTerms(function="somewhere:submit", **(LOOKUP if guarantee == "lookup" else {}))
     contract = Contract(target="other", scope="cluster", gateway=gateway, **terms)
     must_begin = LeaseFence(None, leader, None).must_begin(contract)
-    [mark] = outbox.database.execute("SELECT intent_ids FROM leasehold.scheduled_calls")
-    assert (mark["intent_ids"] == [intent_id]) is not must_begin
+    [row] = outbox.database.execute("SELECT intent_ids FROM leasehold.call_marks")
+    assert (row["intent_ids"] == [intent_id]) is not must_begin
 
 
-def test_intent_that_kills_leader_after_leader_is_held_in_the_end(outbox, leader):
+def test_intent_that_kills_every_leader_ends_up_held(outbox, leader):
     outbox.publish(scope="cluster", attempts_max=3)
     [poison] = outbox.enqueue(1)
     holder = leader
     for number in (1, 2, 3):
-        assert hand_out(holder, [poison]) == {poison: number}
+        assert mark(holder, {poison: number}) == {poison: number}
         outbox.expire_lease(holder.lease_name)
         holder = take(outbox, f"holder-{number + 1}")
         outbox.make_due()
-    assert hand_out(holder, [poison]) == {}
+    assert mark(holder, {poison: 4}) == {}
     assert [state for _, state, _ in states(outbox, poison)] == ["IN_DOUBT"] * 3
     [row] = outbox.database.execute(
         "SELECT due_at = 'infinity' AS is_held FROM leasehold.outbox_pending"
@@ -224,18 +237,18 @@ def test_intent_that_kills_leader_after_leader_is_held_in_the_end(outbox, leader
     assert row["is_held"]
 
 
-def test_stale_leader_marks_nothing_and_gets_nothing(outbox, leader):
+def test_stale_leader_cannot_mark_calls(outbox, leader):
     [intent_id] = outbox.enqueue(1)
     heir = successor(outbox, leader)
     with refused("P7002"):
-        hand_out(leader, [intent_id])
-    assert hand_out(heir, [intent_id]) == {intent_id: 1}
+        mark(leader, [intent_id])
+    assert mark(heir, [intent_id]) == {intent_id: 1}
     outbox.expire_lease(heir.lease_name)
     take(outbox, "holder-3")
     assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-2")]
 
 
-def test_intervention_waits_until_no_leader_can_be_calling(outbox, leader):
+def test_operator_cannot_change_an_intent_while_its_call_is_marked(outbox, leader):
     def cancel(intent_id):
         [row] = outbox.call("operator", "cancel_intent", intent_id, "ann", "a test")
         return row["cancel_intent"]
@@ -245,21 +258,20 @@ def test_intervention_waits_until_no_leader_can_be_calling(outbox, leader):
         return row["resolve_intent"]
 
     called, waiting = outbox.enqueue(2)
-    hand_out(leader, [called])
+    mark(leader, [called])
     assert (cancel(called), cancel(waiting)) == ("in_flight", "cancelled")
     heir = successor(outbox, leader)
     assert cancel(called) == "in_doubt"
     outbox.make_due()
-    hand_out(heir, [called])
+    assert mark(heir, {called: 2}) == {called: 2}
     assert resolve(called) == "in_flight"
-    keep(heir, [])
+    unmark(heir, [])
     assert resolve(called) == "resolved"
 
 
-HAND_OUT = "SELECT intent_id FROM leasehold.hand_out_scheduled(%s, %s, %s, %s, 1)"
-# The same of what was read ahead.
 MARK = (
-    "SELECT asked.intent_id FROM leasehold.mark_scheduled_calls(%s, %s, %s, %s, '{1}', 1) AS marked"
+    "SELECT asked.intent_id"
+    "  FROM leasehold.mark_calls(%s, %s, %s, %s, '{1}', 1, ARRAY[%s]) AS marked"
     " CROSS JOIN unnest(%s::uuid[]) AS asked (intent_id)"
     " WHERE asked.intent_id <> ALL (marked.left_out)"
 )
@@ -268,35 +280,35 @@ CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
 
 @pytest.fixture(params=["first", "later"])
 def meeting(request, outbox, leader, database):
-    """An intent that one session hands out and another cancels, also where no mark is yet."""
+    """An intent that one session marks and another cancels, also where there is no mark yet."""
     if request.param == "later":
-        hand_out(leader, [])
+        mark(leader, [])
     [intent_id] = outbox.enqueue(1)
     return intent_id, database.session("executor"), database.session("operator")
 
 
-@pytest.fixture(params=["handed out", "marked"])
-def handing(request, leader, meeting):
-    """Either way to a call, with its arguments."""
-    fence = [*leader.fence, [meeting[0]]]
-    return (HAND_OUT, fence) if request.param == "handed out" else (MARK, [*fence, [meeting[0]]])
+@pytest.fixture(params=["with content", "without content"])
+def marking(request, leader, meeting):
+    """Either way to mark a call: the statement and its arguments."""
+    ids = [meeting[0]]
+    return MARK, [*leader.fence, ids, request.param == "without content", ids]
 
 
-def test_cancellation_waits_for_the_handing_out_of_the_call(meeting, handing):
+def test_cancellation_waits_until_the_call_is_marked(meeting, marking):
     intent_id, executor, operator = meeting
     executor.run("BEGIN")
-    assert executor.run(*handing) == [{"intent_id": intent_id}]
+    assert executor.run(*marking) == [{"intent_id": intent_id}]
     cancelling = operator.start(CANCEL, [intent_id])
     cancelling.assert_blocked()
     executor.run("COMMIT")
     assert cancelling.result() == [{"verdict": "in_flight"}]
 
 
-def test_call_is_not_handed_out_once_its_cancellation_has_begun(meeting, handing):
+def test_call_is_not_marked_once_its_cancellation_has_begun(meeting, marking):
     intent_id, executor, operator = meeting
     operator.run("BEGIN")
     assert operator.run(CANCEL, [intent_id]) == [{"verdict": "cancelled"}]
-    handing_out = executor.start(*handing)
-    handing_out.assert_blocked()
+    waiting = executor.start(*marking)
+    waiting.assert_blocked()
     operator.run("COMMIT")
-    assert handing_out.result() == []
+    assert waiting.result() == []
