@@ -13,6 +13,7 @@ from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.timing import Timings
 from leasehold.executor.leader import executor as scheduled
 from leasehold.runtime import notifier
+from leasehold.store.postgres import notifications
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.elections import ROW_LEASE_SETTINGS, fences, lease, logged_lines, start_leader
 from tests.support.engine import until
@@ -182,7 +183,7 @@ async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
     group, caplog, monkeypatch, trouble
 ):
     monkeypatch.setattr(notifier, "LISTEN_SECONDS", 0.2)
-    monkeypatch.setattr(notifier, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(notifications, "_ANSWER_SECONDS", 0.3)
     group.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "the leader", 60)
     url = group.database.url_as("executor")
     async with (
@@ -197,11 +198,13 @@ async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
         )
         await until(lambda: [one for one in instance.elections.electors if one.seen])
         getattr(proxy, trouble)()
-        await until(lambda: "listening_failed" in caplog.text)
-        [said] = [record for record in caplog.records if "listening_failed" in record.getMessage()]
+        await until(lambda: "notifications_lost" in caplog.text)
+        [said] = [
+            record for record in caplog.records if "notifications_lost" in record.getMessage()
+        ]
         assert said.levelname == "ERROR"
         assert "role=follower" in said.getMessage()
-        assert "which work is due and which lease is free" in said.getMessage()
+        assert "which work is due and which leases are free" in said.getMessage()
 
 
 async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_settings_changed(group):

@@ -38,6 +38,7 @@ from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.registration import Registration, new_worker_id
 from leasehold.service.loop import Loop
 from leasehold.store.postgres.lock_session import PostgresLockSession
+from leasehold.store.postgres.notifications import PostgresNotifications
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Instance:
         )
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         self._notifier = Notifier(
-            settings.required_database_url(),
+            PostgresNotifications(settings.required_database_url(), self.worker_id),
             [self._executor, self.elections],
             self.worker_id,
             self._role,

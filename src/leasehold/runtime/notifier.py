@@ -1,139 +1,105 @@
-"""Hints that work is due, by LISTEN on a connection of its own; polling is correct without them.
+"""The notifier: passes hints of the database on to the services that they concern.
 
-A dead connection is noticed, and until there is a new one we poll. LISTEN comes first and then a
-look at everything, so that nothing falls between the two. A transaction pooler cannot carry LISTEN:
-there the notifier is not started at all.
+Hints only save waiting; polling alone is correct. After a lost connection the notifier listens
+again first and then has everything looked at, so that no change falls between the two. LISTEN does
+not work through a transaction pooler, so the notifier is not started there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
-
-import psycopg
+from typing import TYPE_CHECKING, Protocol
 
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN
-from leasehold.store.postgres.address import connection_parameters, without_password
-from leasehold.store.postgres.lending import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.service.service import Pause
+    from leasehold.store.notifications import Hint, Notifications
 
-DUE_CHANNEL = "leasehold_due"
-LEASE_CHANNEL = "leasehold_lease"
-# Between two proofs that the connection is alive.
+# How often the connection must prove that it is alive.
 LISTEN_SECONDS = 30.0
-_CONNECT_SECONDS = 5
-_ANSWER_SECONDS = 5.0
 
 _LOG = get_logger(__name__)
 
 
 class Hinted(Protocol):
-    """Whoever wants to know that work is due."""
+    """A service that takes hints."""
 
     def work_is_due(self, target: str) -> None:
-        """Take the hint that a target has work."""
+        """Hint: this target has due work."""
         ...
 
     def lease_is_free(self, lease_name: str) -> None:
-        """Take the hint that a leader has let go."""
+        """Hint: a leader released this lease."""
         ...
 
     def look_everywhere(self) -> None:
-        """Take the hint that nobody knows which targets have work."""
+        """Hint: notifications may have been missed, so any target may have due work."""
         ...
 
 
 class Notifier:
-    """The service that waits for hints."""
+    """The service that receives hints and passes them on."""
 
     name = "notifier"
 
     def __init__(
         self,
-        database_url: str,
-        told: Sequence[Hinted],
+        notifications: Notifications,
+        hinted: Sequence[Hinted],
         worker_id: str,
         role: Callable[[], str],
     ) -> None:
         self.wake = asyncio.Event()
-        self._told = told
+        self._notifications = notifications
+        self._hinted = hinted
         self._worker_id = worker_id
         self._role = role
-        self._is_deaf = False
-        self._parameters: dict[str, Any] = connection_parameters(database_url) | {
-            "application_name": f"leasehold notifier {worker_id}"[:63],
-            "autocommit": True,
-            "connect_timeout": _CONNECT_SECONDS,
-            "keepalives": 1,
-            "keepalives_idle": 5,
-            "keepalives_interval": 2,
-            "keepalives_count": 3,
-            # Keepalives are not sent while something of ours waits to be confirmed.
-            "tcp_user_timeout": round(_ANSWER_SECONDS * 1000),
-            "prepare_threshold": None,
-        }
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._is_reported = False
 
     async def step(self) -> Pause:
-        """Pass on what comes for a while, then prove that the connection is alive."""
+        """Pass hints on for a while, then check that the connection is alive."""
         try:
-            connection = self._connection or await self._connected()
-            async for hint in connection.notifies(timeout=LISTEN_SECONDS):
+            if not self._notifications.is_open:
+                await self._listen()
+            async for hint in self._notifications.received(LISTEN_SECONDS):
                 self._pass_on(hint)
-            await self._asked(connection, "SELECT 1")
-        except (psycopg.Error, TimeoutError) as error:
+            await self._notifications.ping()
+        except DatabaseUnavailable as error:
             await self.close()
-            said = without_password(str(error) or "no answer", self._parameters)
-            self._tell_failure(said)
-            raise DatabaseUnavailable(f"listening failed: {said}") from None
+            self._report(error)
+            raise
         return AGAIN
 
-    async def _asked(self, connection: psycopg.AsyncConnection[Any], statement: str) -> None:
-        """Have it answered in time. A cancellation would wait for a network that swallows packets;
-        the end of the stream does not.
-        """
-        watch = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, cut, connection)
-        try:
-            await connection.execute(statement.encode())
-        finally:
-            watch.cancel()
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._notifications.close()
 
-    def _tell_failure(self, said: str) -> None:
-        """Say what is stale from now on; once, not at each try to connect."""
-        if not self._is_deaf:
-            self._is_deaf = True
+    async def _listen(self) -> None:
+        await self._notifications.listen()
+        self._is_reported = False
+        for one in self._hinted:
+            one.look_everywhere()
+
+    def _pass_on(self, hint: Hint) -> None:
+        for one in self._hinted:
+            if hint.kind == "lease":
+                one.lease_is_free(hint.name)
+            else:
+                one.work_is_due(hint.name)
+
+    def _report(self, error: DatabaseUnavailable) -> None:
+        """Log what may be stale now: once per outage, not for each attempt to connect."""
+        if not self._is_reported:
+            self._is_reported = True
             _LOG.error(
-                "listening_failed",
+                "notifications_lost",
                 worker_id=self._worker_id,
                 role=self._role(),
-                sql_error=said,
-                stale="which work is due and which lease is free; both are asked for now and then",
+                sql_error=str(error),
+                stale="which work is due and which leases are free; polling goes on",
             )
-
-    def _pass_on(self, hint: psycopg.Notify) -> None:
-        for one in self._told:
-            if hint.channel == LEASE_CHANNEL:
-                one.lease_is_free(hint.payload)
-            else:
-                one.work_is_due(hint.payload)
-
-    async def close(self) -> None:
-        """Hang up."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-
-    async def _connected(self) -> psycopg.AsyncConnection[Any]:
-        connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
-        self._connection = connection
-        await self._asked(connection, f"LISTEN {DUE_CHANNEL}; LISTEN {LEASE_CHANNEL}")
-        self._is_deaf = False
-        for one in self._told:
-            one.look_everywhere()
-        return connection
