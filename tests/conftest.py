@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a fresh database per test, on every PostgreSQL that this machine has."""
+"""Fixtures for all tests: a fresh database per test, on every PostgreSQL version installed here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import required_programs as programs
+from tests.support import required_programs
 from tests.support.database import Database
 from tests.support.outbox import Outbox
 from tests.support.pooler import Pooler, run_pooler
 from tests.support.servers import Server, Servers, available_binaries, on_first_server
-from tests.support.xdist_order import among_workers
+from tests.support.xdist_order import spread_waiting_files
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: many tests wait, for a process to start or a lease to end."""
+    """Use two more workers than cores, at most four: many tests wait for processes or leases."""
     return min(len(os.sched_getaffinity(0)) + 2, 4)
 
 
@@ -33,20 +33,20 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.thorough)
     yield
     if hasattr(config, "workerinput"):
-        among_workers(items)
+        spread_waiting_files(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    programs.require_programs(item)
+    required_programs.require_programs(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    programs.report_missing(terminalreporter)
+    required_programs.report_missing(terminalreporter)
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
-    """All servers of this test process; each xdist worker has its own."""
+    """The servers of this test process; each xdist worker has its own."""
     servers = Servers(os.environ.get("PYTEST_XDIST_WORKER", "main"))
     yield servers
     servers.stop()
@@ -54,22 +54,22 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="session", params=list(available_binaries()))
 def postgres(request: pytest.FixtureRequest) -> str:
-    """Runs the test once on each PostgreSQL: the embedded one, and the system's."""
+    """Runs the test once on each PostgreSQL version: the embedded one and the system's."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def server(postgres: str, servers: Servers) -> Server:
-    """The server that the tests of one version share.
+    """The server that all tests of one version share.
 
-    Looked up for each file anew: files that override `postgres` would leave theirs to the next one.
+    Module scope, because a file may override `postgres`: the next file must look it up again.
     """
     return servers.get(postgres)
 
 
 @pytest.fixture
 def pristine_server(postgres: str, servers: Servers) -> Iterator[Server]:
-    """A server without our roles, for tests of who may create them; drop its databases yourself."""
+    """A server without our roles, for tests that create them; the test drops its databases."""
     server = servers.get(postgres, "pristine")
     yield server
     server.drop_roles()
@@ -85,7 +85,7 @@ def database(server: Server) -> Iterator[Database]:
 
 @pytest.fixture
 def empty_database(server: Server) -> Iterator[Database]:
-    """A fresh database without anything in it; the roles exist, since they belong to the server."""
+    """A fresh database without the schema; the roles exist, because they belong to the server."""
     database = Database(server, server.create_database(empty=True))
     yield database
     database.close()
@@ -93,12 +93,12 @@ def empty_database(server: Server) -> Iterator[Database]:
 
 @pytest.fixture
 def outbox(database: Database) -> Outbox:
-    """The words of the database tests, on a fresh database."""
+    """The verbs of the database tests, on a fresh database."""
     return Outbox(database)
 
 
 @pytest.fixture
 def pooler(database: Database) -> Iterator[Pooler]:
-    """A transaction pooler before `database`; mark the test with program("pgbouncer")."""
+    """A transaction pooler in front of `database`; mark the test with program("pgbouncer")."""
     with run_pooler(database) as pooler:
         yield pooler

@@ -114,7 +114,9 @@ class Balanced:
 
     async def ready(self) -> None:
         """Wait until HAProxy sends requests to every instance."""
-        await until(lambda: self.revive() or set(self.states().values()) == {"UP"}, told=self.told)
+        await until(
+            lambda: self.revive() or set(self.states().values()) == {"UP"}, context=self.told
+        )
 
     def revive(self) -> None:
         """Start again whoever found no database when it started, as systemd would."""

@@ -144,14 +144,14 @@ async def kill_one_after_the_other(balanced, load):
         elif elapsed >= SOAK_SECONDS and kills >= KILLS_MIN:
             return kills
         victim = kills % INSTANCES
-        await until(partial(is_up_beside, balanced, victim), told=balanced.told)
+        await until(partial(is_up_beside, balanced, victim), context=balanced.told)
         before = len(load.acknowledged)
         balanced.kill(victim)
         balanced.restart(victim)
         LOG.info("killed %s, after %s intents", victim, before)
         await asyncio.sleep(KILL_SECONDS)
         # Whoever is left goes on.
-        await until(partial(load.has_passed, before), told=balanced.told)
+        await until(partial(load.has_passed, before), context=balanced.told)
     raise AssertionError("it counts for ever")
 
 
@@ -169,9 +169,9 @@ async def test_every_acknowledged_intent_has_its_effect_once_whoever_is_killed(b
         ids = list(load.acknowledged.values())
         await until(
             lambda: not balanced.unfinished(ids),
-            told=lambda: (balanced.unfinished(ids)[:5], balanced.told()),
+            context=lambda: (balanced.unfinished(ids)[:5], balanced.told()),
         )
-        await until(lambda: seen.keys() >= set(ids), told=balanced.told)
+        await until(lambda: seen.keys() >= set(ids), context=balanced.told)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     LOG.info("%s kills, %s intents; cured by a retry: %s", kills, len(ids), dict(load.cured))
@@ -237,7 +237,7 @@ async def test_instance_that_drains_is_out_before_it_stops_and_nobody_notices(ba
         for _ in range(8):
             callers.create_task(ask(client))
         leaving.send(signal.SIGTERM)
-        await until(lambda: balanced.states()["instance-1"] == "DOWN", told=balanced.told)
+        await until(lambda: balanced.states()["instance-1"] == "DOWN", context=balanced.told)
         assert leaving.process.poll() is None, "it has stopped, and HAProxy still sent it requests"
         before = sum(answers.values())
         assert await leaving.ended() == 0
@@ -261,7 +261,7 @@ async def test_haproxy_speaks_in_problem_documents_and_keeps_to_itself_what_is_a
         assert len((await client.get("/healthz")).headers["x-request-id"]) == 36
         for number in range(INSTANCES):
             balanced.instances[number].send(signal.SIGSTOP)
-        await until(lambda: "UP" not in balanced.states().values(), told=balanced.told)
+        await until(lambda: "UP" not in balanced.states().values(), context=balanced.told)
         nobody = await client.post("/v1/intents")
         for number in range(INSTANCES):
             balanced.instances[number].send(signal.SIGCONT)

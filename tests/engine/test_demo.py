@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 def test_demo_ends_by_itself_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder):
     demo = start_demo("--for", "6")
-    assert demo.ended() == 0, demo.said
+    assert demo.ended() == 0, demo.output
     summary = demo.summary()
-    assert (summary["lost"], summary["doubled"], summary["exhausted"]) == (0, 0, 0), demo.said
+    assert (summary["lost"], summary["doubled"], summary["exhausted"]) == (0, 0, 0), demo.output
     assert summary["accepted"] >= 20
     finished = summary["accepted"] - summary["rejected"] - summary["held"]
     assert finished <= summary["effects"] <= summary["accepted"]
-    assert "\x1b" not in demo.said
-    assert len(re.findall(r"^ +[\d.]+ s  accepted \d+  finished", demo.said, re.MULTILINE)) >= 3
+    assert "\x1b" not in demo.output
+    assert len(re.findall(r"^ +[\d.]+ s  accepted \d+  finished", demo.output, re.MULTILINE)) >= 3
     require_nothing_left(demo, demo_folder)
 
 
@@ -39,7 +39,7 @@ def test_api_of_the_demo_answers_the_lines_of_the_readme_as_printed(start_demo, 
     statuses = [re.match(r"HTTP/1.1 (\d+)", answer) for answer in answers[:3]]
     assert [found.group(1) for found in statuses] == ["201", "200", "201"]
     assert '"order-4711"' in answers[3]
-    assert demo.ended() == 0, demo.said
+    assert demo.ended() == 0, demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
     require_nothing_left(demo, demo_folder)
 
@@ -52,15 +52,15 @@ def curl(line, address):
 
 def test_killed_worker_is_recovered_and_replaced(start_demo, demo_folder):
     demo = start_demo("--for", "3", "--kill")
-    assert demo.ended() == 0, demo.said
-    killed = re.search(r"KILLED worker \d .* in the middle of (\d+) claims", demo.said)
+    assert demo.ended() == 0, demo.output
+    killed = re.search(r"KILLED worker \d .* in the middle of (\d+) claims", demo.output)
     claims = int(killed.group(1))
     assert claims >= 1
-    told = re.findall(r"recovered (\w+) \.\.\w{8} after ([\d.]+) s: (\w+)", demo.said)
-    assert len(told) + demo.said.count("its last word arrived") == claims
+    told = re.findall(r"recovered (\w+) \.\.\w{8} after ([\d.]+) s: (\w+)", demo.output)
+    assert len(told) + demo.output.count("its last word arrived") == claims
     assert all(1 < float(seconds) < 20 for _, seconds, _ in told)
     assert {state for _, _, state in told} <= {"ZOMBIE_REQUEUE", "IN_DOUBT"}
-    assert "worker 3 starts as its replacement" in demo.said
+    assert "worker 3 starts as its replacement" in demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
     require_nothing_left(demo, demo_folder)
 
@@ -72,18 +72,18 @@ def test_terminal_shows_a_live_view_until_ctrl_c(start_demo, demo_folder):
     for title in ("Instances", "Leases", "Targets", "Latest ledger rows", "leasehold-reaper"):
         demo.until(title)
     demo.press_ctrl_c()
-    assert demo.ended(STOP_SECONDS) == 0, demo.said
+    assert demo.ended(STOP_SECONDS) == 0, demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
     # The screen of before is back, with its cursor.
-    assert demo.said.rindex("\x1b[?1049l") < demo.said.rindex("stopping:")
-    assert "\x1b[?25h" in demo.said
+    assert demo.output.rindex("\x1b[?1049l") < demo.output.rindex("stopping:")
+    assert "\x1b[?25h" in demo.output
     require_nothing_left(demo, demo_folder)
 
 
 def test_second_run_removes_the_database_of_the_first(start_demo, demo_folder):
     for _ in range(2):
         demo = start_demo("--for", "1", "--workers", "1")
-        assert demo.ended() == 0, demo.said
+        assert demo.ended() == 0, demo.output
     with EmbeddedPostgres(demo_folder) as server, psycopg.connect(server.url) as connection:
         names = connection.execute(
             "SELECT datname FROM pg_database WHERE datname LIKE 'leasehold_demo_%'"
@@ -96,4 +96,4 @@ def test_folder_that_cannot_be_used_is_told_in_one_line(tmp_path, start_demo):
     blocked.write_text("in the way")
     demo = start_demo("--data-dir", str(blocked / "data"))
     assert demo.ended() == 1
-    assert demo.said.startswith("Error: ")
+    assert demo.output.startswith("Error: ")

@@ -18,7 +18,7 @@ def test_signal_stops_everything_within_seconds(start_demo, demo_folder, number)
     demo.until(r" s  accepted [1-9]\d*  finished [1-9]")
     assert sorted(demo.children().values()) == ["sandbox", "serve", "worker", "worker"]
     demo.process.send_signal(number)
-    assert demo.ended(STOP_SECONDS) == 0, demo.said
+    assert demo.ended(STOP_SECONDS) == 0, demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
     require_nothing_left(demo, demo_folder)
 
@@ -45,7 +45,7 @@ def test_gateway_that_dies_ends_the_demo_with_its_reason(start_demo, demo_folder
     [pid] = [pid for pid, command in demo.children().items() if command == "sandbox"]
     os.kill(pid, signal.SIGKILL)
     assert demo.ended(STOP_SECONDS) == 1
-    assert "Error: the demo's sandbox ended (signal 9)" in demo.said
+    assert "Error: the demo's sandbox ended (signal 9)" in demo.output
     require_nothing_left(demo, demo_folder)
 
 
@@ -67,7 +67,7 @@ def test_interrupt_before_it_plays_leaves_nothing(start_demo, demo_folder, momen
     demo.until(moment)
     demo.process.send_signal(signal.SIGINT)
     assert demo.ended(2 * STOP_SECONDS) == 0
-    assert "stopped" in demo.said
+    assert "stopped" in demo.output
     require_nothing_left(demo, demo_folder)
 
 

@@ -60,7 +60,7 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
         else:
             [down] = logged_lines(leader, "leader_steps_down", lease_epoch=epoch)
             assert down["why"] == lost["why"] != "shutdown", what
-        await until(lambda ids=ids: is_done(cluster, ids), told=leader.log.read_text)
+        await until(lambda ids=ids: is_done(cluster, ids), context=leader.log.read_text)
 
 
 async def sound_epoch(cluster):
@@ -80,7 +80,7 @@ async def sound_epoch(cluster):
 async def lost_by(leader, epoch, what):
     [lost] = await until(
         lambda: logged_lines(leader, "leader_lost", lease_epoch=epoch),
-        told=lambda: (what, leader.log.read_text()),
+        context=lambda: (what, leader.log.read_text()),
     )
     return lost
 

@@ -1,0 +1,44 @@
+"""Helpers that several test folders share.
+
+Servers and databases:
+    servers              PostgreSQL servers, one per installed version; template database and logins
+    database             the database of one test and its connections, one login per role
+    outbox               verbs of the database tests: publish, enqueue, claim, complete, expire
+    lease_holder         a holder of a cluster or stream lease that may be stale
+    sessions             sessions stepped through an interleaving: run, start, assert_blocked
+    race                 many callers at the same moment, each with its own sessions
+    sqlstates            assert the SQLSTATE that a statement is refused with
+    caller_transactions  the caller's transaction in psycopg, SQLAlchemy, Django and asyncpg
+    backlog              200,000 pending rows and 1,000,000 ledger rows, for plan tests
+    query_plans          the query plans of a call, including statements inside functions
+    schema_catalog       the schema as sorted lines, to compare two databases
+    sql_tree             a small SQL folder, for tests of migration
+
+Processes:
+    engine               worker processes on the test's database; `until` polls for a condition
+    engine_fixtures      the fixtures engine, sandbox and postgres, for folders that start workers
+    elections            start a leader, read its lease, keep work coming, check who executed what
+    faulty_worker        a worker that is killed, stopped or blocked at a fault point
+    python_gateways      Python gateways that block or ignore cancellation
+    serve_process        `leasehold serve` in a subprocess
+    cli_process          any `leasehold` command in a subprocess
+    demo_process         `leasehold demo` on a pipe or a pseudo-terminal
+    skewed_clock/        a sitecustomize that shifts the wall clock of a process
+
+Network:
+    api                  the HTTP API in the test's event loop, and clients with tokens
+    hostile_requests     requests that must be refused and must not change anything
+    http_gateways        a submission, an HTTP contract and gateway, and a raw HTTP server
+    tcp_proxy            a proxy before the database that cuts or blackholes connections
+    pooler               pgbouncer in transaction mode
+
+Values and tools:
+    claimed_item         a claimed item without a database
+    metric_labels        the label names of a metric
+    ram_disk             where throwaway servers keep their data
+    required_programs    skip tests whose external program is missing
+    install_programs.sh  `make test-programs`
+    xdist_order          the order of test files under pytest-xdist
+    reference            `make reference`: writes docs/reference/functions.md
+    openapi              `make openapi`: writes docs/reference/openapi.json
+"""

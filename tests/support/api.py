@@ -1,4 +1,4 @@
-"""The HTTP API on a real socket, in the event loop of the test, and clients with tokens for it."""
+"""The HTTP API on a real socket in the test's event loop, and HTTP clients with tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_token(
     targets: Collection[str] | None = None,
     name: str | None = None,
 ) -> str:
-    """Make a token, as `leasehold tokens create` does."""
+    """Create an API token, as `leasehold tokens create` does."""
     token = new_token()
     database.owner_execute(
         "SELECT leasehold.create_token(%s, %s, %s::text[], %s::text[], 'test')",
@@ -44,7 +44,7 @@ def make_token(
 
 
 class Api:
-    """A server, and how to talk to it."""
+    """A running API server and HTTP clients for it."""
 
     def __init__(self, database: Database, service: WebService, server: HttpServer) -> None:
         self.database = database
@@ -55,7 +55,7 @@ class Api:
         self._all: httpx.AsyncClient | None = None
 
     async def client(self, *scopes: str, **more: Any) -> httpx.AsyncClient:
-        """A client with a token of its own."""
+        """Return a client with its own token of these scopes."""
         token = make_token(self.database, *scopes, **more)
         await self.service.tokens.step()
         return await self.with_token(token)
@@ -67,7 +67,7 @@ class Api:
         return await self._clients.enter_async_context(client)
 
     async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Ask with a token that may do everything."""
+        """Send a request with a token of every scope."""
         if self._all is None:
             self._all = await self.client(*Scope, name="everything")
         return await self._all.request(method, path, **more)
@@ -79,7 +79,7 @@ class Api:
         return await self.request("POST", path, json=body, **more)
 
     def intents(self) -> int:
-        """How many intents there are."""
+        """Count the intents in the database."""
         [row] = self.database.execute("SELECT count(*) AS n FROM leasehold.intents")
         return row["n"]
 
@@ -91,7 +91,7 @@ class Api:
 async def serve(
     database: Database, settings: WebSettings | None = None, url: str | None = None
 ) -> AsyncGenerator[Api]:
-    """Serve the API on a database."""
+    """Serve the API for a database."""
     settings = settings or WebSettings(instance_id="test", log_level="warning")
     async with (
         RoleStores(url or database.url, POOL) as stores,
@@ -110,7 +110,7 @@ async def serve(
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The document of a refusal, which must be a proper one."""
+    """Return the problem document; assert its status, code and required members."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     document = json.loads(response.content)

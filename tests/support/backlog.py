@@ -1,7 +1,7 @@
-"""A large outbox, loaded fast: 200,000 pending and 1,000,000 ledger rows over four months.
+"""Loads a large backlog: 200,000 pending and 1,000,000 ledger rows over four months.
 
-Rows are written to the tables as the owner, in the shape that the functions leave behind. Each
-target of the backlog is one way in which most of it is not wanted.
+The owner inserts the rows directly, in the form that the functions would write. Each target stands
+for one reason why a claim must skip most of its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR = 3600
 
 @dataclass(frozen=True)
 class Group:
-    """Pending rows of one kind; offsets are seconds from now, None: not at all."""
+    """Pending rows of one kind; offsets are seconds from now, None leaves the column NULL."""
 
     target: str
     rows: int
@@ -36,7 +36,7 @@ class Group:
 
 
 GROUPS = (
-    Group("bulk", 98_000),  # due, but asked for by nobody
+    Group("bulk", 98_000),  # due, but no claim asks for them
     Group("quiet", 1_000),
     Group("later", 29_900, due=+HOUR),
     Group("later", 100),
@@ -114,7 +114,7 @@ SELECT 'stream', 'stream-' || n, 10000000 FROM generate_series(0, %(streams)s - 
 
 
 def load_backlog(database: Database) -> None:
-    """Load everything, without statistics: whoever tests decides when to ANALYZE."""
+    """Load everything without statistics; the test decides when to ANALYZE."""
     owner = database.owner()
     for target, scope in {"done": "item", **TARGETS}.items():
         more = {"lease_name": CLUSTER_LEASE} if scope == "cluster" else {}
@@ -125,7 +125,7 @@ def load_backlog(database: Database) -> None:
     large = [f"leasehold.{table}" for table in large_tables(database)]
     for table in large:
         owner.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-    # Indexes that are built at the end cost a third of what they cost growing row by row.
+    # Building the indexes at the end takes a third of the time of updating them row by row.
     database.execute(
         "UPDATE pg_index SET indisready = false WHERE indrelid = ANY (%s::regclass[])", [large]
     )
@@ -143,7 +143,7 @@ def load_backlog(database: Database) -> None:
 
 
 def large_tables(database: Database) -> list[str]:
-    """The tables whose rows must never be read one by one; of the ledger, its partitions."""
+    """List the tables that must never be scanned sequentially; the ledger by partition."""
     partitions = database.execute(
         "SELECT inhrelid::regclass::text AS name FROM pg_inherits"
         " WHERE inhparent = 'leasehold.outbox_attempts'::regclass"

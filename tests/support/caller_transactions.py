@@ -1,7 +1,7 @@
-"""A transaction of the caller's own, once per driver that a caller may have.
+"""The caller's transaction, for each driver that transactional enqueue supports.
 
-Each is a context manager that gives what a user of that driver has in hand, commits when it ends
-and rolls back when it raises.
+Each context manager yields what a user of that driver passes to `enqueue`. It commits at the end
+and rolls back on an exception.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def url_of(conninfo: str, scheme: str = "postgresql") -> str:
 
 @contextmanager
 def of_psycopg(conninfo):
-    # Rows of another form than ours are the caller's good right.
+    # A caller may use any row factory.
     with psycopg.connect(conninfo, row_factory=dict_row) as connection:
         yield connection
 
@@ -55,7 +55,7 @@ def of_sqlalchemy_connection(conninfo):
 
 
 def use_django(conninfo):
-    """Point Django's default connection to a database; a process has one configuration."""
+    """Point Django's default connection at a database; a process has one configuration."""
     given = conninfo_to_dict(conninfo)
     address = {
         "NAME": given["dbname"],

@@ -1,4 +1,4 @@
-"""An item as a claim hands it out, without a database that did."""
+"""Builds a claimed item without a database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOW = datetime(2031, 5, 4, 12, tzinfo=UTC)
 
 
 def claim_of(number: int, token: int = 1) -> Claimed:
-    """Make a plain one on its first try."""
+    """Return a claim on its first attempt; everything else has a plain value."""
     return Claimed(
         intent_id=IntentId(UUID(int=number)),
         lease_token=LeaseToken(UUID(int=token)),

@@ -1,4 +1,4 @@
-"""`leasehold` as a process of its own, as people and scripts run it."""
+"""Runs the `leasehold` command in a subprocess."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROGRAM = Path(sys.executable).parent / "leasehold"
 
 
 def leasehold(*arguments, url, stdin=""):
-    """Run a command to its end; the address comes by the environment."""
+    """Run a command to completion; the database URL is passed in the environment."""
     return subprocess.run(
         [PROGRAM, *map(str, arguments)],
         input=stdin,

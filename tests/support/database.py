@@ -1,4 +1,4 @@
-"""A database of one test, and the connections to it; all of it is gone after the test."""
+"""The database of one test and its connections; all are dropped after the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class EndlessTimeLoader(TimestamptzLoader):
-    """Reads infinity too, which no datetime can hold: as the last and the first one there is."""
+    """Reads infinity as the latest, and -infinity as the earliest datetime."""
 
     def load(self, data: Any) -> datetime:
         endless = {b"infinity": FOREVER, b"-infinity": LONG_AGO}.get(bytes(data))
@@ -32,10 +32,10 @@ class EndlessTimeLoader(TimestamptzLoader):
 
 
 class Database:
-    """`role` is None for the superuser, or owner, ingest, executor, operator, readonly, auditor.
+    """Connects as a role: owner, ingest, executor, operator, readonly, auditor; None is superuser.
 
-    Each role's connection is a login of its own (`test_ingest`, ...) that is a member of exactly
-    that role. Only the owner's connections are SET ROLE to it, so that what they create is its own.
+    Each role has its own login (`test_ingest`, ...), a member of exactly that role. Only the
+    owner's connections also SET ROLE, so that the objects they create belong to it.
     """
 
     def __init__(self, server: Server, name: str):
@@ -74,13 +74,13 @@ class Database:
         return self.connect("owner", autocommit=autocommit)
 
     def session(self, role: str | None = None) -> Session:
-        """A session to step through an interleaving; write BEGIN and COMMIT yourself."""
+        """Open a session to step through an interleaving; the test sends BEGIN and COMMIT."""
         session = Session(self.connect(role), observer=self._on("observer", None))
         self._sessions.append(session)
         return session
 
     def execute(self, statement: str, params: Params = None) -> list[DictRow]:
-        """Run a statement as superuser, each in a transaction of its own."""
+        """Run a statement as superuser, in its own transaction."""
         return rows(self._on(None, None).execute(statement, params))
 
     def owner_execute(self, statement: str, params: Params = None) -> list[DictRow]:
@@ -106,5 +106,5 @@ class Database:
 
 
 def rows(cursor: psycopg.Cursor[DictRow]) -> list[DictRow]:
-    """The rows of a statement, or none for one that gives no rows."""
+    """Return the rows of a statement; an empty list if it returns no rows."""
     return cursor.fetchall() if cursor.description else []

@@ -1,4 +1,4 @@
-"""`leasehold demo` as a process, read from a pipe or from a terminal of its own."""
+"""Runs `leasehold demo` in a subprocess, on a pipe or on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import psycopg
 import pytest
 
 COMMAND = [str(Path(sys.executable).with_name("leasehold")), "demo"]
-# Longer than anything takes on a machine that is busy with something else.
+# Long enough for a busy machine.
 SECONDS = 100
 STOP_SECONDS = 15
 
 
 class Demo:
-    """A running demo, read from a pipe or from a terminal of its own."""
+    """A running demo and its output so far."""
 
     def __init__(self, folder, *arguments, terminal=False):
-        self.said = ""
+        self.output = ""
         if terminal:
             self._reading, given = pty.openpty()
             fcntl.ioctl(given, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
@@ -41,33 +41,33 @@ class Demo:
             stdout=given,
             stderr=subprocess.STDOUT,
             env=os.environ | {"TERM": "xterm"},
-            # As a shell does: what the terminal's Ctrl-C reaches is this group, not the tests.
+            # Its own process group, as in a shell: Ctrl-C must not reach the tests.
             preexec_fn=_own_terminal if terminal else None,
         )
         os.close(given)
 
     def until(self, pattern):
-        """Read what it says until this is a part of it."""
+        """Read output until it matches the pattern."""
         deadline = time.monotonic() + SECONDS
-        while not (found := re.search(pattern, self.said, re.MULTILINE)):
-            assert time.monotonic() < deadline, self.said
-            assert self._read(), f"it ended: {self.said}"
+        while not (found := re.search(pattern, self.output, re.MULTILINE)):
+            assert time.monotonic() < deadline, self.output
+            assert self._read(), f"the demo ended: {self.output}"
         return found
 
     def press_ctrl_c(self):
         os.write(self._reading, b"\x03")
 
     def ended(self, seconds=SECONDS):
-        """Wait for its end within so many seconds, and give its exit code."""
+        """Wait until it exits; return the exit code."""
         deadline = time.monotonic() + seconds
         while self._read():
-            assert time.monotonic() < deadline, self.said
+            assert time.monotonic() < deadline, self.output
         code = self.process.wait(max(1, deadline - time.monotonic()))
-        assert "Traceback" not in self.said, self.said
+        assert "Traceback" not in self.output, self.output
         return code
 
     def children(self):
-        """The demo's workers and its gateway: they are told whose child they are."""
+        """Return the demo's child processes; their command line carries the demo's pid."""
         marked = f"leasehold.demo.child\0{self.process.pid}\0".encode()
         found = {}
         for place in Path("/proc").glob("[0-9]*/cmdline"):
@@ -80,7 +80,7 @@ class Demo:
         return found
 
     def summary(self):
-        lines = re.findall(r"^(\w+) +(\d+)\b", self.said.rpartition("stopping:")[2], re.MULTILINE)
+        lines = re.findall(r"^(\w+) +(\d+)\b", self.output.rpartition("stopping:")[2], re.MULTILINE)
         return {name: int(count) for name, count in lines}
 
     def close(self):
@@ -94,9 +94,9 @@ class Demo:
             return True
         try:
             part = os.read(self._reading, 65536)
-        except OSError:  # a terminal without anyone on the other side
+        except OSError:  # the other end of the terminal is closed
             return False
-        self.said += part.decode(errors="replace").replace("\r\n", "\n")
+        self.output += part.decode(errors="replace").replace("\r\n", "\n")
         return bool(part)
 
 
@@ -108,7 +108,7 @@ def _own_terminal():
 def require_nothing_left(demo, folder):
     assert demo.children() == {}
     assert not (folder / "cluster" / "postmaster.pid").exists()
-    address = re.search(r"postgresql://\S+", demo.said)
+    address = re.search(r"postgresql://\S+", demo.output)
     if address:
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(address.group(), connect_timeout=5)

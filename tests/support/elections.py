@@ -1,5 +1,5 @@
-"""What the tests of elections share: members of a group, its lease, work without end, and what the
-ledger and the gateway's record say about who did it.
+"""Helpers for tests of leader election: start a leader, read its lease, keep work coming, and check
+in the ledger and in the gateway's record who executed what.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ROW_LEASE_SETTINGS = {
     "cluster_acquire_seconds": "0.5",
     "schedule_refresh_seconds": "0.2",
 }
-# Between two deliveries of work that does not end.
-_BREATH_SECONDS = 0.03
+# Between two enqueues of constant_work.
+_ENQUEUE_SECONDS = 0.03
 
 
 async def start_leader(engine: Engine, **settings: str) -> Worker:
-    """Start a worker, and wait until it leads and has begun."""
+    """Start a worker; wait until it leads and has built its schedule."""
     worker = engine.worker(**settings)
     await worker.logged("schedule_built")
     return worker
@@ -45,7 +45,7 @@ def lease(engine: Engine) -> DictRow:
 
 
 def fences(engine: Engine) -> list[int | None]:
-    """The epochs under which calls arrived at the gateway, in the order of their arrival."""
+    """Return the epochs of the calls that the gateway received, in order of arrival."""
     found = [one for one in engine.sandbox.record() if one.kind == "submission"]
     return [one.fence for one in sorted(found, key=lambda one: one.received_at)]
 
@@ -55,8 +55,8 @@ def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:
 
 
 def holders_by_epoch(engine: Engine, ids: Sequence[UUID]) -> dict[int, set[str]]:
-    """Who wrote under which epoch, by the ledger. What a takeover writes of the one before it
-    stands in that one's name, but is not by it.
+    """Return who wrote ledger rows under each epoch. Rows that a takeover writes on behalf of the
+    previous holder carry its name, so they are left out.
     """
     rows = engine.database.execute(
         "SELECT lease_epoch, array_agg(DISTINCT holder) AS holders FROM leasehold.outbox_attempts"
@@ -69,22 +69,24 @@ def holders_by_epoch(engine: Engine, ids: Sequence[UUID]) -> dict[int, set[str]]
 
 @asynccontextmanager
 async def constant_work(engine: Engine, target: str = "ledger") -> AsyncGenerator[list[UUID]]:
-    """Hand in an intent every few milliseconds, so that whoever may call does. All must be done,
-    no call of an epoch may begin after one of a newer epoch did, and no epoch has two holders.
+    """Enqueue two intents every 30 ms, so that every leader has calls to make.
+
+    In the end: all are accepted, no call of an older epoch arrives after one of a newer epoch, and
+    no epoch has two holders.
     """
     ids: list[UUID] = []
-    is_enough = asyncio.Event()
+    stopping = asyncio.Event()
 
-    async def hand_in() -> None:
-        while not is_enough.is_set():
+    async def enqueue() -> None:
+        while not stopping.is_set():
             ids.extend(engine.outbox.enqueue(2, target))
-            await asyncio.sleep(_BREATH_SECONDS)
+            await asyncio.sleep(_ENQUEUE_SECONDS)
 
-    work = asyncio.create_task(hand_in())
+    work = asyncio.create_task(enqueue())
     try:
         yield ids
     finally:
-        is_enough.set()
+        stopping.set()
         await work
     await engine.until_status(ids)
     called = [fence for fence in fences(engine) if fence is not None]
@@ -96,25 +98,25 @@ async def constant_work(engine: Engine, target: str = "ledger") -> AsyncGenerato
 
 @contextmanager
 def failing_function(database: Database, function: str, sqlstate: str) -> Generator[None]:
-    """Let a database function fail, whoever calls it."""
+    """Make a database function raise this SQLSTATE for every caller."""
     [row] = database.execute(
         "SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc p"
         " WHERE p.pronamespace = 'leasehold'::regnamespace AND p.proname = %s",
         [function],
     )
-    whole: str = row["text"]
+    original: str = row["text"]
     body = (
         f"AS $function$ BEGIN RAISE EXCEPTION 'broken' USING ERRCODE = '{sqlstate}'; END $function$"
     )
     database.owner_execute(
-        re.sub(r"AS \$function\$.*\$function\$", lambda _: body, whole, flags=re.DOTALL)
+        re.sub(r"AS \$function\$.*\$function\$", lambda _: body, original, flags=re.DOTALL)
     )
     try:
         yield
     finally:
-        database.owner_execute(whole)
+        database.owner_execute(original)
 
 
 def logged_lines(worker: Worker, event: str, **fields: Any) -> list[dict[str, Any]]:
-    """What a worker logged of an event, with these values in it."""
+    """Return a worker's log entries of an event that contain these fields."""
     return [line for line in worker.lines(event) if fields.items() <= line.items()]

@@ -1,4 +1,4 @@
-"""Workers as real processes, and waiting for what they do: by polling, never by sleeping it off."""
+"""Worker processes of a test, and `until`, which polls for a condition with a deadline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 ROOT = Path(__file__).parents[2]
-# Longer than anything takes on a machine that is busy with something else.
+# Long enough for a busy machine.
 WAIT_SECONDS = 40.0
 LEASE_SECONDS = 2.0
-# What a lease of two seconds needs of a worker.
+# Worker settings that fit a lease of two seconds.
 FAST = {
     "LEASEHOLD_HEARTBEAT_SECONDS": "0.4",
     "LEASEHOLD_REAPER_SECONDS": "0.3",
@@ -42,18 +42,18 @@ FAST = {
 }
 
 
-async def until(look: Callable[[], Found], *, told: Callable[[], object] | None = None) -> Found:
-    """Look until there is something to see, and give it."""
+async def until(look: Callable[[], Found], *, context: Callable[[], object] | None = None) -> Found:
+    """Poll `look` until it returns something true, and return that; fail after WAIT_SECONDS."""
     ends_at = time.monotonic() + WAIT_SECONDS
     while not (seen := look()):
         if time.monotonic() > ends_at:
-            raise AssertionError(f"waited in vain for {look}: {told() if told else ''}")
+            raise AssertionError(f"timed out waiting for {look}: {context() if context else ''}")
         await asyncio.sleep(0.02)
     return seen
 
 
 class Worker:
-    """A process that runs `leasehold worker`, or the test's own with somebody at a fault point."""
+    """A process that runs `leasehold worker`, or a worker with a fault point armed."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Worker:
         return self.process.pid
 
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
-        """What it logged, of one event or all."""
+        """Return its log entries, all or those of one event."""
         found: list[dict[str, Any]] = []
         for line in self.log.read_text().splitlines(keepends=True):
             if line.startswith("{") and line.endswith("\n"):
@@ -88,19 +88,19 @@ class Worker:
         return found
 
     async def started(self) -> str:
-        """Wait until it works, and give its worker id."""
+        """Wait until it has started; return its worker id."""
         lines = await until(lambda: self.lines("worker_started") or self._fail_if_dead())
         return lines[0]["worker_id"]
 
     async def logged(self, event: str) -> dict[str, Any]:
-        return (await until(lambda: self.lines(event), told=self.log.read_text))[0]
+        return (await until(lambda: self.lines(event), context=self.log.read_text))[0]
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait for its end, and give its exit code."""
-        await until(lambda: self.process.poll() is not None, told=self.log.read_text)
+        """Wait until it exits; return the exit code."""
+        await until(lambda: self.process.poll() is not None, context=self.log.read_text)
         return self.process.returncode
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Worker:
 
 
 class Engine:
-    """One test's workers, on its database and its gateway."""
+    """Starts workers on the test's database, with the sandbox as gateway."""
 
     def __init__(self, database: Database, outbox: Outbox, sandbox: Sandbox, folder: Path) -> None:
         self.database = database
@@ -126,7 +126,7 @@ class Engine:
         self._workers: list[Worker] = []
 
     def publish(self, target: str = "sms", guarantee: str = "keyed", **terms: Any) -> int:
-        """Publish a contract with the sandbox as its gateway, and short times."""
+        """Publish a contract with the sandbox as gateway and short timings."""
         gateway: dict[str, Any] = {
             "kind": "http",
             "url": f"{self.sandbox.url}/{guarantee}",
@@ -149,7 +149,7 @@ class Engine:
     def worker(
         self, *arguments: str, url: str | None = None, fault: str | None = None, **environment: str
     ) -> Worker:
-        """Start one; `fault` is `<point>:<what happens there>`, see worker_with_fault."""
+        """Start a worker; `fault` is `<fault point>:<action>`, see faulty_worker."""
         module = "leasehold" if fault is None else "tests.support.faulty_worker"
         more = {
             name.upper()
@@ -170,8 +170,8 @@ class Engine:
         self._workers.append(started)
         return started
 
-    def nobody_failed(self) -> bool:
-        """Fail now, rather than wait for a worker that could not start."""
+    def assert_none_failed(self) -> bool:
+        """Fail at once if a worker has failed, instead of waiting for it."""
         for worker in self._workers:
             assert worker.process.poll() in (None, 0, -signal.SIGKILL), worker.log.read_text()
         return True
@@ -184,8 +184,8 @@ class Engine:
 
     async def until_status(self, intent_ids: list[UUID], status: str = "accepted") -> None:
         await until(
-            lambda: self.nobody_failed() and set(self.statuses(intent_ids)) == {status},
-            told=lambda: [
+            lambda: self.assert_none_failed() and set(self.statuses(intent_ids)) == {status},
+            context=lambda: [
                 self.statuses(intent_ids),
                 *(one.log.read_text() for one in self._workers),
             ],
@@ -194,18 +194,18 @@ class Engine:
     async def until_claimed(self, intent_id: UUID) -> dict[str, Any]:
         return await until(
             lambda: (row := self.outbox.pending(intent_id)) and row["claimed_by"] and row,
-            told=lambda: [one.log.read_text() for one in self._workers],
+            context=lambda: [one.log.read_text() for one in self._workers],
         )
 
     async def until_in_flight(self, worker_id: str, count: int) -> None:
-        """Wait until a worker itself says that it works on so many."""
+        """Wait until a worker reports this many calls in flight."""
         await until(
             lambda: self.database.execute(
                 "SELECT 1 FROM leasehold.instances"
                 " WHERE instance_id = %s AND (detail ->> 'in_flight')::integer = %s",
                 [worker_id, count],
             ),
-            told=lambda: [one.log.read_text() for one in self._workers],
+            context=lambda: [one.log.read_text() for one in self._workers],
         )
 
     def close(self) -> None:

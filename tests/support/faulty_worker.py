@@ -1,6 +1,6 @@
-"""A worker with somebody at one of its fault points: TEST_FAULT=<point>:<kill|stop|wait>.
+"""A worker that fails at a fault point: TEST_FAULT=<point>:<kill|stop|wait>.
 
-Only here does a process listen to that variable; `leasehold worker` does not.
+Only this module reads that variable; `leasehold worker` does not.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from leasehold.observe.logs import get_logger
 from leasehold.runtime import event_loop
 from leasehold.runtime.instance import Instance
 
-# For a request to leave before the worker does.
-ON_ITS_WAY_SECONDS = 0.15
+# Time for the request to leave before the worker dies.
+REQUEST_SECONDS = 0.15
 
 _LOG = get_logger(__name__)
 
 
-class Saboteur:
-    """Strikes once."""
+class FaultInjector:
+    """Kills, stops or blocks this process, once, when it reaches the fault point."""
 
-    def __init__(self, told: str) -> None:
-        point, _, self._deed = told.partition(":")
+    def __init__(self, fault: str) -> None:
+        point, _, self._action = fault.partition(":")
         self._point: FaultPoint | None = FaultPoint(point)
 
     async def reach(self, point: FaultPoint) -> None:
@@ -34,19 +34,19 @@ class Saboteur:
             return
         self._point = None
         if point in (FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE):
-            await asyncio.sleep(ON_ITS_WAY_SECONDS if point is FaultPoint.DURING_CALL else 0)
-        _LOG.warning("fault", point=str(point), deed=self._deed)
-        match self._deed:
+            await asyncio.sleep(REQUEST_SECONDS if point is FaultPoint.DURING_CALL else 0)
+        _LOG.warning("fault", point=str(point), action=self._action)
+        match self._action:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "wait":
                 await asyncio.Event().wait()
-            case deed:
-                raise ValueError(deed)
+            case action:
+                raise ValueError(action)
 
 
 if __name__ == "__main__":
-    saboteur = Saboteur(os.environ["TEST_FAULT"])
-    event_loop.run(run_worker(read_settings, lambda given: Instance(given, faults=saboteur)))
+    injector = FaultInjector(os.environ["TEST_FAULT"])
+    event_loop.run(run_worker(read_settings, lambda given: Instance(given, faults=injector)))

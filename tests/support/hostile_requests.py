@@ -1,7 +1,7 @@
-"""Requests that must be refused without a trace: bodies, headers, framings and addresses.
+"""Requests that must be refused and must not change anything: bodies, headers, framings and paths.
 
-Each is the bytes of one connection. `{token}` stands for a token that may do everything, so that
-nothing is refused for want of one.
+Each is the bytes of one connection. `{token}` stands for a token of every scope, so that no request
+is refused for a missing scope.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEEP = 100_000
 
 
 class Hostile(NamedTuple):
-    """What is sent, under a name for the test."""
+    """The bytes of one connection, named for the test id."""
 
     name: str
     data: bytes
@@ -33,7 +33,7 @@ def head(first: bytes, *headers: bytes) -> bytes:
 
 
 def posting(body: bytes, *headers: bytes, kind: bytes = JSON) -> bytes:
-    """A whole and proper request with this body."""
+    """A complete, well-formed request with this body."""
     length = b"Content-Length: %d\r\n" % len(body)
     return head(b"POST /v1/intents", kind, length, *headers) + body
 
@@ -44,11 +44,11 @@ def chunked(body: bytes, size: int = 65536) -> bytes:
 
 
 def trailed(trailers: bytes) -> bytes:
-    """The rest of a head, a good body in chunks, and this after it."""
+    """The end of the head, a valid chunked body, and these trailers."""
     return b"Transfer-Encoding: chunked\r\n\r\n" + chunked(GOOD)[:-2] + trailers
 
 
-# What is no JSON, or none that may be kept, in the place of a value.
+# JSON values that are malformed, or that the store cannot keep.
 VALUES: dict[str, bytes] = {
     "NaN": b"NaN",
     "Infinity": b"Infinity",
@@ -127,13 +127,13 @@ VALUES: dict[str, bytes] = {
     "byte order mark": b"\xef\xbb\xbf1",
     **{f"control character {code:02x}": b'"%c"' % code for code in range(0x20)},
 }
-# Where such a value stands.
+# The places in a request where such a value is put.
 PLACES: dict[str, bytes] = {
     "payload": b'{"target":"sms","payload":%s}',
     "a member of the payload": b'{"target":"sms","payload":{"x":[%s]}}',
     "metadata": b'{"target":"sms","payload":1,"metadata":{"x":%s}}',
 }
-# Of another type than the member may have.
+# Members with values of the wrong type or out of range.
 MEMBERS: dict[str, list[object]] = {
     "target": [None, 1, True, 1.5, [], {}, "", "x" * 65, "a\nb", "a\u0085b"],
     "payload": [None],
@@ -427,7 +427,7 @@ BODIES: dict[str, bytes] = {
 
 
 def all_hostile() -> Iterator[Hostile]:
-    """Every request."""
+    """Yield every hostile request."""
     yield from _bodies()
     yield from _headers()
     for name, framing in FRAMINGS.items():

@@ -1,4 +1,4 @@
-"""Words of the gateway tests: a submission, a contract, a server that misbehaves by the byte."""
+"""Builders for gateway tests: a submission, an HTTP contract and gateway, and a raw HTTP server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class WrittenTrace(NamedTuple):
-    """A trace whose header is whatever a test wants to be sent."""
+    """A trace with any `traceparent` header that a test wants to send."""
 
     traceparent: str
     trace_id: str = "0" * 32
 
 
 def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: Any) -> Submission:
-    """Make a submission; what is not given is plain."""
+    """Make a submission with default values, except for what is given."""
     given: dict[str, Any] = {
         "intent_id": IntentId(uuid4()),
         "target": "sms",
@@ -41,7 +41,7 @@ def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: 
 
 
 def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Contract:
-    """Make a contract for an HTTP gateway on this machine; terms of both kinds may be changed."""
+    """Make a contract for a local HTTP gateway; `changes` may name terms of either."""
     of_gateway = {
         name: changes.pop(name) for name in list(changes) if name in HttpTerms.model_fields
     }
@@ -54,7 +54,7 @@ def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Cont
 
 @contextlib.asynccontextmanager
 async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
-    """Open a gateway, and close it in the end."""
+    """Open an HTTP gateway; close it afterwards."""
     environment = changes.pop("environment", {})
     gateway = open_gateway(http_contract(url, **changes), environment=environment)
     try:
@@ -64,7 +64,7 @@ async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
 
 
 class RawServer:
-    """Reads whole requests, keeps them, and lets `act` answer each in any way it likes."""
+    """An HTTP server that records each request and lets `act` write any bytes as response."""
 
     def __init__(
         self, act: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -77,7 +77,7 @@ class RawServer:
 
     @contextlib.asynccontextmanager
     async def running(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
-        """Listen on a free port of this machine."""
+        """Listen on a free local port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
         port = server.sockets[0].getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
@@ -115,5 +115,5 @@ class RawServer:
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
-    """End a connection with a reset, not with a goodbye."""
+    """Reset the connection instead of closing it."""
     writer.transport.abort()

@@ -1,4 +1,4 @@
-"""A holder of a cluster or stream lease, who acts under the epoch that it once received."""
+"""A holder of a cluster or stream lease; it keeps acting under the epoch that it acquired."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE_SECONDS = 180
 
 @dataclass(frozen=True)
 class Holder:
-    """What it was told when it took the lease; it never looks whether that is still true."""
+    """The lease as it was acquired; never read again, so a holder can be stale."""
 
     outbox: Outbox
     name: str
@@ -33,18 +33,18 @@ class Holder:
         return self.lease_name, self.name, self.epoch
 
     def begin(self, intent_ids: Sequence[UUID]) -> list[str]:
-        """The verdicts, in the order of the ids."""
+        """Begin these; return the verdicts in the order of the ids."""
         rows = self.call("begin_leased_attempts", *self.fence, list(intent_ids))
         return _verdicts(rows, intent_ids)
 
     def record(self, intent_ids: Sequence[UUID], state: str, **fields: Any) -> list[str]:
-        """Report one state for all of these; the verdicts, in the order of the ids."""
+        """Record one state for all of these; return the verdicts in the order of the ids."""
         results = [leased_result(intent_id, state, **fields) for intent_id in intent_ids]
         rows = self.call("record_attempts", *self.fence, results)
         return _verdicts(rows, intent_ids)
 
     def record_dispatched(self, intent_ids: Sequence[UUID], *told: Any) -> list[str]:
-        """Report that these had their effect; the verdicts, in the order of the ids."""
+        """Record these as dispatched; return the verdicts in the order of the ids."""
         given = list(intent_ids)
         elapsed = told or ([0.25] * len(given),)
         rows = self.call("record_dispatched", *self.fence, given, *elapsed)
@@ -69,7 +69,7 @@ class Holder:
 
 
 def take(outbox: Outbox, name: str = "holder-1", lease_name: str = CLUSTER_LEASE) -> Holder:
-    """Acquire a lease that must be free."""
+    """Acquire a lease; fail if it is not free."""
     row = outbox.acquire(name, lease_name)
     assert row["acquired"], row
     return Holder(outbox, name, lease_name, row["lease_epoch"])
@@ -81,7 +81,7 @@ def claim_streams(
     targets: Sequence[str] = ("pay",),
     streams_max: int = 100,
 ) -> list[Holder]:
-    """Claim what is free; one holder for each stream that was given."""
+    """Claim free streams; return one holder per stream."""
     rows = outbox.call(
         "executor",
         "claim_streams",
@@ -95,7 +95,7 @@ def claim_streams(
 
 
 def leased_result(intent_id: UUID, state: str, **fields: Any) -> dict[str, Any]:
-    """A result without a token, with what a state that is not final needs."""
+    """Return a result without a token; non-terminal states get the fields that they need."""
     if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED"):
         fields = {"retry_after_seconds": 5} | fields
     if state == "SUBMITTED":

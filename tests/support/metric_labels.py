@@ -1,4 +1,4 @@
-"""The names of a metric's labels, also where nothing was counted under them yet."""
+"""Reads the label names of a metric, even before it has a sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def label_names(registry: CollectorRegistry, name: str) -> set[str]:
-    """Look where only the registry knows."""
+    """Return the label names; only the registry's internals know them."""
     collector = registry._names_to_collectors[name]
     if isinstance(collector, LightHistogram):
         return set(collector.label_names)

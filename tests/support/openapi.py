@@ -1,4 +1,4 @@
-"""`make openapi`: write docs/reference/openapi.json, the description of the HTTP API."""
+"""`make openapi`: writes docs/reference/openapi.json from the routes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
 def written() -> str:
-    """The document, as it stands in the repository."""
+    """Return the document as it is stored in the repository."""
     return json.dumps(describe(add_routes(FastAPI())), indent=2, sort_keys=True) + "\n"
 
 

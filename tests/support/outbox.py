@@ -1,7 +1,7 @@
-"""The words that database tests speak: publish, enqueue, claim, complete, expire, look.
+"""The verbs of the database tests: publish, enqueue, claim, complete, expire, and reads.
 
-Everything goes through the real functions as the role that may call them; only the passing of time
-is forced, by moving stored timestamps as the owner.
+All go through the real functions, as the role that may call them. Only the passing of time is
+forced: the owner moves stored timestamps.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ZERO_ID = UUID(int=0)
 
 
 class Outbox:
-    """One test's view of the outbox of its database."""
+    """Calls the database functions for a test and reads the tables."""
 
     def __init__(self, database: Database):
         self.database = database
         self._connections: dict[str, psycopg.Connection[DictRow]] = {}
 
     def as_role(self, role: str) -> psycopg.Connection[DictRow]:
-        """A cached connection of a login that is a member of exactly this role."""
+        """Return a cached connection of a login that is a member of exactly this role."""
         if role not in self._connections:
             self._connections[role] = self.database.connect(role)
         return self._connections[role]
@@ -46,20 +46,20 @@ class Outbox:
         )
 
     def publish(self, target: str = "sms", **terms: Any) -> int:
-        """Publish a contract; by default an item-scoped, keyed one."""
+        """Publish a contract; by default scope item and guarantee keyed."""
         terms = {"scope": "item", "guarantee": "keyed"} | terms
         [row] = self.call("operator", "publish_contract", target, terms, "test")
         return row["publish_contract"]
 
     def enqueue(self, count: int = 1, target: str = "sms", **fields: Any) -> list[UUID]:
-        """Enqueue intents that must all be accepted; their ids in order."""
+        """Enqueue intents that must all be accepted; return their ids in order."""
         entries = [{"target": target, "payload": {"number": n}} | fields for n in range(count)]
         results = self.enqueue_entries(entries)
         assert {row["verdict"] for row in results} == {"accepted"}, results
         return [row["intent_id"] for row in results]
 
     def enqueue_entries(self, entries: Sequence[dict[str, Any]]) -> list[DictRow]:
-        """Enqueue any entries; the verdicts in order."""
+        """Enqueue any entries; return the verdicts in order."""
         return self.call("ingest", "enqueue_intents", list(entries))
 
     def claim(
@@ -80,7 +80,7 @@ class Outbox:
         worker: str = "worker-1",
         **fields: Any,
     ) -> list[DictRow]:
-        """Report one state for all these claims; the verdicts in the order of ids."""
+        """Complete all these claims with one state; return the verdicts in order of id."""
         results = [result_of(claim, state, **fields) for claim in claims]
         return self.call("executor", "complete_outbox_attempts", worker, results)
 
@@ -98,7 +98,7 @@ class Outbox:
         return row
 
     def expire_claims(self, seconds_ago: float = 1) -> None:
-        """Let every item claim have expired this long ago."""
+        """Move the expiry of every item claim this far into the past."""
         self.database.owner_execute(
             "UPDATE leasehold.outbox_pending"
             "   SET lease_expires_at = clock_timestamp() - make_interval(secs => %s)"
@@ -107,7 +107,7 @@ class Outbox:
         )
 
     def expire_lease(self, lease_name: str = CLUSTER_LEASE, *, grace: bool = True) -> None:
-        """Let a lease have expired; with grace=False only its first phase."""
+        """Move the expiry of a lease into the past; with grace=False its grace time goes on."""
         self.database.owner_execute(
             "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1 second',"
             " grace_expires_at = CASE WHEN %s THEN clock_timestamp() - interval '1 second'"
@@ -117,7 +117,7 @@ class Outbox:
         )
 
     def make_due(self) -> None:
-        """Let everything that waits for a time, but not for a person, be due."""
+        """Make all pending rows due, except those that are held."""
         self.database.owner_execute(
             "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()"
             " WHERE due_at < 'infinity'"
@@ -148,7 +148,7 @@ class Outbox:
 
 
 def result_of(claim: DictRow, state: str, **fields: Any) -> dict[str, Any]:
-    """A result for a claim, with the delay that a state which is not final needs."""
+    """Return a result for a claim; non-terminal states get the fields that they need."""
     result = {"intent_id": str(claim["intent_id"]), "lease_token": str(claim["lease_token"])}
     if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED"):
         fields = {"retry_after_seconds": 5} | fields

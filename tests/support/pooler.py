@@ -1,4 +1,4 @@
-"""pgbouncer in transaction mode in front of a test's database, with fewer sessions than clients."""
+"""Runs pgbouncer in transaction mode before a test's database, with fewer sessions than clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_SECONDS = 10.0
 
 
 class Pooler:
-    """The same addresses as those of the database, but through the pooler."""
+    """The URLs of the database, through the pooler."""
 
     def __init__(self, database: Database, port: int):
         self._database = database
@@ -44,7 +44,7 @@ class Pooler:
 
 @contextmanager
 def run_pooler(database: Database, more: str = "") -> Iterator[Pooler]:
-    """Run it with `more` lines of settings."""
+    """Run pgbouncer; `more` is appended to its configuration."""
     folder = Path(tempfile.mkdtemp(prefix="leasehold-pooler-"))
     port = _free_port()
     config = _write_config(folder, database, port, more)
@@ -83,7 +83,7 @@ pool_mode = transaction
 default_pool_size = {SESSIONS}
 max_client_conn = 200
 {more}""")
-    # The files of a throwaway server, for another user to read.
+    # pgbouncer may run as another user, who must read these files.
     folder.chmod(0o755)
     return config
 

@@ -1,4 +1,4 @@
-"""Gateways of tests, as users write them; they misbehave once per folder in TEST_FOLDER."""
+"""Python gateways that misbehave once; files in TEST_FOLDER remember that across processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_first(what: str) -> bool:
-    """Whether no process came by here before."""
+    """Return True for the first caller among all processes."""
     try:
         (Path(os.environ["TEST_FOLDER"]) / what).touch(exist_ok=False)
     except FileExistsError:
@@ -22,8 +22,8 @@ def is_first(what: str) -> bool:
 
 
 async def block(_submission: Submission) -> None:
-    """Stop the whole event loop for five seconds, far longer than a lease, and until somebody puts
-    `unblock` into the folder: a busy machine may need longer for the rest of the test.
+    """Block the event loop for five seconds, far longer than a lease, and then until the test
+    creates `unblock` in the folder: a busy machine may need longer for the rest of the test.
     """
     if is_first("block"):
         time.sleep(5)  # noqa: ASYNC251 (that is the point)
@@ -32,7 +32,7 @@ async def block(_submission: Submission) -> None:
 
 
 async def cling(_submission: Submission) -> None:
-    """Ignore every request to end."""
+    """Ignore every cancellation."""
     if is_first("cling"):
         while True:
             try:

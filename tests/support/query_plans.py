@@ -1,4 +1,4 @@
-"""What the planner really did for a call, down to the statements inside the functions.
+"""Captures the query plans of a call, including the statements inside the functions.
 
 auto_explain sends the plan of every nested statement as a notice to the session that ran it.
 """
@@ -30,7 +30,7 @@ _SETTINGS = {
     "log_level": "notice",
 }
 _FINDS_ROWS = ("Index Scan", "Index Only Scan", "Bitmap Heap Scan", "Tid Scan")
-# An index of a partition is named after it, not after the index that it is a part of.
+# The index of a partition is named after the partition, not after its parent index.
 _PARTITION = re.compile(r"^outbox_attempts_(\d{4}_\d\d|default)")
 _INDEX_OF_LEDGER = {
     "_pkey": "outbox_attempts_pkey",
@@ -41,7 +41,7 @@ _INDEX_OF_LEDGER = {
 
 
 class Explainer:
-    """A superuser's session that tells the plans of what it runs; nothing it writes stays."""
+    """A superuser session that captures plans; it rolls back whatever it runs."""
 
     def __init__(self, database: Database):
         self.connection: psycopg.Connection[DictRow] = database.connect()
@@ -49,7 +49,7 @@ class Explainer:
         self.connection.execute("LOAD 'auto_explain'")
         for name, value in _SETTINGS.items():
             self.connection.execute(f"SET auto_explain.{name} = {value}")
-        self.connection.add_notice_handler(self._hear)
+        self.connection.add_notice_handler(self._on_notice)
 
     def run(
         self,
@@ -59,7 +59,7 @@ class Explainer:
         times: int = 1,
         before: Sequence[str] = (),
     ) -> Plans:
-        """Run a call in a transaction that is rolled back; the plans of the last time."""
+        """Run a call in a transaction and roll it back; return the plans of the last run."""
         for _ in range(times):
             with self.connection.transaction(force_rollback=True):
                 for preparation in before:
@@ -69,14 +69,14 @@ class Explainer:
         plans = [json.loads(notice[notice.index("{") :]) for notice in self._notices]
         return Plans(rows, plans)
 
-    def _hear(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+    def _on_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         message = diagnostic.message_primary or ""
         if message.startswith("duration:"):
             self._notices.append(message)
 
 
 class Plans:
-    """The plans of one call, innermost first, with what it returned."""
+    """The plans of one call, innermost first, and the rows it returned."""
 
     def __init__(self, rows: list[DictRow], plans: list[Node]):
         self.rows = rows
@@ -89,12 +89,12 @@ class Plans:
 
     @property
     def buffers(self) -> int:
-        """All pages that the call touched: the outermost statement counts those of the inner."""
+        """Count the pages touched; the outermost statement includes the inner ones."""
         outermost = self.plans[-1]["Plan"]
         return outermost["Shared Hit Blocks"] + outermost["Shared Read Blocks"]
 
     def indexes(self, table: str) -> set[str]:
-        """The indexes by which rows of a table were found."""
+        """Return the indexes that were used to find rows of a table."""
         names = {
             _index_name(node["Index Name"])
             for node in self.nodes
@@ -103,14 +103,14 @@ class Plans:
         return {name for name in names if name.startswith(table)}
 
     def assert_bounded(self, *, rows_max: int, buffers_max: int) -> None:
-        """Large tables are read by index or by place, and neither rows nor pages are many."""
+        """Assert that large tables are read by index or tid, within these rows and pages."""
         for node in self.nodes:
             assert_is_bounded(node, rows_max)
         assert self.buffers <= buffers_max, f"{self.buffers} pages, at most {buffers_max} expected"
 
 
 def assert_is_bounded(node: Node, rows_max: int) -> None:
-    """A node that was never run, such as one for another month of the ledger, may be anything."""
+    """Assert the bound for one node; nodes that never ran (other partitions) do not count."""
     relation = node.get("Relation Name", "") if node["Actual Loops"] else ""
     if relation.startswith(LARGE) and node["Node Type"] not in ("ModifyTable", "LockRows"):
         assert node["Node Type"] in _FINDS_ROWS, f"{node['Node Type']} of {relation}"
@@ -120,7 +120,7 @@ def assert_is_bounded(node: Node, rows_max: int) -> None:
     touched = (node["Actual Rows"] + removed) * node["Actual Loops"]
     if relation.startswith(LARGE) or "Sort" in node["Node Type"]:
         where = f"{node['Node Type']} {node.get('Index Name', relation)}"
-        assert touched <= rows_max, f"{where}: {touched} rows, {removed} of them for nothing"
+        assert touched <= rows_max, f"{where}: {touched} rows, {removed} of them filtered out"
 
 
 def _walk(node: Node) -> Iterator[Node]:

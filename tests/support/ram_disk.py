@@ -1,4 +1,4 @@
-"""Where a throwaway server may keep its data."""
+"""Finds a RAM disk for the data of throwaway servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def ram_disk() -> Path | None:
-    """Names the folder in memory if it will do: no test cuts the power, and disks can be slow."""
+    """Return /dev/shm if it allows execution and has 4 GiB free, else None; disks can be slow."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         return None

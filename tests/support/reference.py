@@ -1,6 +1,6 @@
-"""The function reference, made from the live schema and the comments that head the SQL files.
+"""`make reference`: writes docs/reference/functions.md from the schema and the SQL files' comments.
 
-`make reference` writes it; a test fails when the file and the schema differ.
+A test fails when the page and the schema differ.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 PATH = Path(__file__).parents[2] / "docs" / "reference" / "functions.md"
 
 INTRODUCTION = """\
-# The functions
+# Database functions
 
-The functions of the schema `leasehold` are the only legal ways to change anything: no role that an
-application runs as may write to a table. Each role may call the functions listed under it, and no
-others; functions that are not listed here are internal. This page is made from the live schema and
-from the comments in the SQL files by `make reference`; a test fails when they differ.
+The functions of the schema `leasehold` are the only way to change its data: no role that an
+application runs as may write to a table. A role may call the functions listed under it and no
+others. Functions that are not listed are internal. `make reference` generates this page from the
+live schema and from the comments in the SQL files; a test fails when they differ.
 
-A batch function gives a verdict per row and raises only when the whole call is refused. SQLSTATEs:
+A batch function returns a verdict per row. It raises only when the whole call is refused. The
+SQLSTATEs are:
 
 | SQLSTATE | meaning |
 |---|---|
-| `P7002` | the lease or claim is lost; drop the result |
-| `P7003` | a completion state that no executor may report, or a call that was never begun |
+| `P7002` | the lease or claim is lost: drop the result |
+| `P7003` | an executor may not report this state, or the call was never begun |
 | `P7004` | the retry ceiling (20) is reached |
-| `P7005` | the idempotency key stands for another payload |
-| `P0001` | an append-only table was to be changed |
-| `22023` | an argument that no call may have: NULL, negative, absurd |
-| `23505` | on `outbox_attempts_one_terminal_per_intent`: the last guard held; else a defect |
+| `P7005` | the idempotency key was used with another payload |
+| `P0001` | UPDATE or DELETE on an append-only table |
+| `22023` | an invalid argument: NULL, negative or out of range |
+| `23505` | on `outbox_attempts_one_terminal_per_intent`: a second terminal row; else a defect |
 
-Two channels are notified on: `leasehold_due` by `notify_targets`, with the target as payload, and
-`leasehold_lease` by `release_lease`, with the lease's name. Both are hints: polling is correct
-without them.
+There are two NOTIFY channels. `notify_targets` sends the target on `leasehold_due`; `release_lease`
+sends the lease name on `leasehold_lease`. Both are hints: polling alone is correct.
 """
 
 _INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}
@@ -69,7 +69,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
 
 
 def render(cursor: psycopg.Cursor[Any], sources: Sources) -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION]
     heading = ""
     for name, arguments, result, roles in cursor.execute(GRANTED).fetchall():
@@ -100,7 +100,7 @@ def _signature(name: str, arguments: str, result: str) -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Give the comment at the head of a file, each of its statements as a paragraph."""
+    """Yield the comment at the head of a file; Locks, Raises, ... each begin a paragraph."""
     for line in text.splitlines():
         if not line.startswith("--"):
             return
@@ -111,7 +111,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the page from a throwaway database."""
+    """Write the page, using a throwaway database."""
     folder = Path(tempfile.mkdtemp(prefix="leasehold-reference-"))
     folder.chmod(0o711)
     with EmbeddedPostgres(folder / "postgres") as postgres:

@@ -1,4 +1,4 @@
-"""Tests that need a program of the distribution are skipped where it is missing, not silently."""
+"""Skips tests whose external program is missing, and reports which ones are missing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/us
 
 
 def find_program(name: str) -> str | None:
-    """Find a program also where a normal user's PATH does not reach."""
+    """Find a program, also in sbin folders that are not on a normal user's PATH."""
     return shutil.which(name, path=_PLACES)
 
 
 def require_programs(item: pytest.Item) -> None:
-    """Skip this test, or fail it where a missing program is not to be tolerated."""
+    """Skip this test if a program is missing; fail it if LEASEHOLD_REQUIRE_PROGRAMS is 1."""
     for marker in item.iter_markers("program"):
         for name in marker.args:
             if find_program(name):
@@ -30,9 +30,9 @@ def require_programs(item: pytest.Item) -> None:
 
 
 def report_missing(terminal: pytest.TerminalReporter) -> None:
-    """Name each missing program once, at the end of the run."""
+    """Report each missing program once, at the end of the run."""
     reports = [*terminal.getreports("skipped"), *terminal.getreports("error")]
-    # A file that cannot even be collected has a report without properties.
+    # The report of a file that failed to import has no properties.
     noted = [pair for one in reports for pair in getattr(one, "user_properties", ())]
     names = [value for key, value in noted if key == _PROPERTY]
     for name in sorted(set(names)):

@@ -1,7 +1,7 @@
-"""All that the catalogs say about the schema `leasehold`, as lines to compare two databases by.
+"""Describes the schema `leasehold` as sorted lines from the system catalogs, to compare databases.
 
-Names of objects stand in for their numbers, and privileges are spelled out and sorted, so that two
-databases built along different ways give the same lines exactly when they are the same.
+Objects appear by name instead of by OID, and privileges are spelled out and sorted. So two
+databases that were built differently give the same lines exactly when their schemas are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _acl(column: str, kind: str, owner: str) -> str:
-    """Privileges in a fixed order; none written down means the defaults of that kind of object."""
+    """SQL for the privileges in a fixed order; NULL means the defaults of that kind of object."""
     return (
         f"array(SELECT item::text FROM unnest(coalesce({column}, acldefault('{kind}', {owner})))"
         " item ORDER BY 1)"
@@ -112,10 +112,10 @@ _QUERIES = {
 
 
 def snapshot(connection: psycopg.Connection[Any]) -> list[str]:
-    """Describe the schema in sorted lines; an empty list means that there is none."""
+    """Return the schema as sorted lines; an empty list if the schema does not exist."""
     lines: list[str] = []
     with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
-        # Only what lies in pg_catalog goes without its schema's name.
+        # Names outside pg_catalog are then printed with their schema.
         cursor.execute("SET LOCAL search_path = pg_catalog")
         if cursor.execute("SELECT to_regnamespace('leasehold')").fetchone() == (None,):
             return []

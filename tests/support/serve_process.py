@@ -1,4 +1,4 @@
-"""`leasehold serve` as a process, and talking to it."""
+"""Runs `leasehold serve` in a subprocess, with an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 async def eventually(ask: Callable[[], Awaitable[Found]]) -> Found:
-    """Ask until there is something to see, and give it."""
+    """Poll `ask` until it returns something true, and return that."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             if seen := await ask():
@@ -29,7 +29,7 @@ async def eventually(ask: Callable[[], Awaitable[Found]]) -> Found:
 
 
 class Serving(Worker):
-    """A process that serves, on a port of its own."""
+    """A process that runs `leasehold serve` on a free port."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Serving(Worker):
         )
 
     async def url(self) -> str:
-        """Wait until it serves, and say where."""
+        """Wait until it serves; return its URL."""
         lines = await until(lambda: self.lines("serving") or self._fail_if_dead())
         return lines[0]["url"]
 

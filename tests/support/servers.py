@@ -1,4 +1,4 @@
-"""The PostgreSQL servers that the tests run on: one per version, started when first needed."""
+"""The PostgreSQL servers of the tests: one per version, started on first use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 ROLES = ("owner", "ingest", "executor", "operator", "readonly", "auditor", "api")
 PASSWORD = "of a throwaway server"
 TEMPLATE = "leasehold_template"
-LEFT_MAX = 5  # databases that wait to be dropped
-# Nothing here must survive a crash, so nothing needs to reach the disk in time.
+LEFT_MAX = 5  # dropped databases whose sessions may still be closing
+# The data need not survive a crash, so do not wait for the disk.
 SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -44,7 +44,7 @@ SETTINGS = {
 
 @cache
 def available_binaries() -> dict[str, PostgresBinaries]:
-    """One installation per version: the embedded one first, then the system's."""
+    """Find one installation per version: the embedded one first, then the system's."""
     found: dict[str, PostgresBinaries] = {}
     for binaries in (wheel_binaries(), *system_binaries()):
         if binaries is not None:
@@ -53,14 +53,14 @@ def available_binaries() -> dict[str, PostgresBinaries]:
 
 
 def on_first_server(item: pytest.Item) -> bool:
-    """Say whether a test runs on the first of all servers, or on none of them."""
+    """Return True for a test that runs on the first server or on none."""
     callspec = getattr(item, "callspec", None)
     first = next(iter(available_binaries()), None)
     return callspec is None or callspec.params.get("postgres", first) == first
 
 
 class Server:
-    """A running PostgreSQL; with the first real database come a template and the logins."""
+    """A running PostgreSQL; the first database also creates the template and the logins."""
 
     def __init__(self, url: str, version: int):
         self.url = url
@@ -71,42 +71,39 @@ class Server:
         self._admin: psycopg.Connection | None = None
 
     def url_of(self, database: str, role: str | None = None, **more: str) -> str:
-        """The address of a database, as superuser or as the login of one role."""
+        """Return the URL of a database, as superuser or as the login of a role."""
         if role is not None:
             more |= {"user": f"test_{role}", "password": PASSWORD}
         return make_conninfo(self.url, dbname=database, **more)
 
     def create_database(self, *, empty: bool = False) -> str:
-        """Create a database with the schema, or without anything, and return its name."""
+        """Create a database, with the schema or empty; return its name."""
         if not empty and not self._has_template:
             self._create_template()
         while len(self._left) > LEFT_MAX:
             self.drop_database(self._left.pop(0))
         name = f"test_{next(self._numbers)}"
-        # Without fsync a copy of files is several times faster than a copy through the log.
+        # Without fsync, copying files is several times faster than copying through the WAL.
         statement = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
         self.execute(statement, name, "template0" if empty else TEMPLATE)
         return name
 
     def leave_database(self, name: str) -> None:
-        """Drop a database soon: its sessions are still on their way out.
-
-        To drop it at once is to wait for them, a tenth of a second for each look.
-        """
+        """Drop a database later, when its sessions have closed; dropping now would wait."""
         self._left.append(name)
 
     def drop_database(self, name: str) -> None:
         self.execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
     def execute(self, statement: str, *names: str | sql.Composable) -> None:
-        """Run a statement as superuser; {} stands for an identifier, or what is composed."""
+        """Run a statement as superuser; {} is replaced by an identifier or a composed part."""
         parts = [sql.Identifier(name) if isinstance(name, str) else name for name in names]
         if self._admin is None:
             self._admin = psycopg.connect(self.url, autocommit=True)
         self._admin.execute(sql.SQL(statement).format(*parts))
 
     def drop_roles(self) -> None:
-        """Forget all roles and logins but the superuser, and the databases that were left."""
+        """Drop all roles and logins except the superuser, and the databases still to be dropped."""
         while self._left:
             self.drop_database(self._left.pop())
         with psycopg.connect(self.url) as connection:
@@ -122,7 +119,7 @@ class Server:
             self._admin.close()
 
     def _create_template(self) -> None:
-        self.drop_database(TEMPLATE)  # what an attempt that failed left
+        self.drop_database(TEMPLATE)  # left by a failed attempt
         self.execute("CREATE DATABASE {} TEMPLATE template0", TEMPLATE)
         migrate(self.url_of(TEMPLATE))
         for role in ROLES:
@@ -131,17 +128,17 @@ class Server:
             self.execute(
                 "CREATE ROLE {} LOGIN INHERIT PASSWORD {} IN ROLE {}",
                 login,
-                _cheap_to_check(PASSWORD),
+                _scram_verifier(PASSWORD),
                 f"leasehold_{role}",
             )
         self._has_template = True
 
 
 class Servers:
-    """Starts a server the first time that a test asks for its version, and stops all at the end."""
+    """Starts a server when a test first asks for its version; stops all at the end."""
 
     def __init__(self, worker: str):
-        # As root the server runs as another user, who must be able to enter this folder.
+        # As root, the server runs as another user, who must be able to enter this folder.
         prefix = f"leasehold-tests-{worker}-"
         self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=ram_disk()))
         self._folder.chmod(0o711)
@@ -150,7 +147,7 @@ class Servers:
         self._open.callback(shutil.rmtree, self._folder, ignore_errors=True)
 
     def get(self, name: str, purpose: str = "shared") -> Server:
-        """The server of that version for that purpose."""
+        """Return the server of that version for that purpose."""
         key = f"{name}-{purpose}"
         if key not in self._running:
             binaries = available_binaries()[name]
@@ -159,17 +156,18 @@ class Servers:
             server = self._running[key] = Server(url, binaries.version)
             self._open.callback(server.close)
             password = str(conninfo_to_dict(url)["password"])
-            server.execute("ALTER ROLE CURRENT_USER PASSWORD {}", _cheap_to_check(password))
+            server.execute("ALTER ROLE CURRENT_USER PASSWORD {}", _scram_verifier(password))
         return self._running[key]
 
     def stop(self) -> None:
         self._open.close()
 
 
-def _cheap_to_check(password: str) -> sql.Literal:
-    """The form in which the server stores a password, made with one round of hashing.
+def _scram_verifier(password: str) -> sql.Literal:
+    """Return the stored form of a password with one SCRAM iteration.
 
-    The usual 4,096 rounds, on both sides, are most of what a connection costs; there are thousands.
+    The default 4,096 iterations on both sides are most of the cost of a connection, and the tests
+    open thousands.
     """
     salt = b"of a throwaway server"
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations=1)

@@ -1,4 +1,4 @@
-"""Two sessions stepped through an interleaving, without a fixed sleep.
+"""Database sessions that a test steps through an interleaving, without sleeps.
 
 first, second = database.session(), database.session()
 first.run("BEGIN")
@@ -32,7 +32,7 @@ SELECT wait_event_type = 'Lock' AND cardinality(pg_blocking_pids(pid)) > 0 AS bl
 
 
 class Session:
-    """One database session whose statements run in a thread of its own, one after the other."""
+    """One database session; its statements run one at a time in its own thread."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Session:
         self._last: Future[list[DictRow]] | None = None
 
     def run(self, statement: str, params: Params = None) -> list[DictRow]:
-        """Run a statement that is not expected to wait, and give its rows."""
+        """Run a statement that should not block; return its rows."""
         return self.start(statement, params).result()
 
     def start(self, statement: str, params: Params = None) -> Pending:
-        """Start a statement and let it run, or wait, in the background."""
+        """Start a statement in the background, where it may run or block."""
         assert self._last is None or self._last.done(), "the session is busy with a statement"
         self._last = self._thread.submit(self._execute, statement, params)
         return Pending(self, statement, self._last)
@@ -68,7 +68,7 @@ class Session:
 
 
 class Pending:
-    """A statement on its way."""
+    """A statement that was started."""
 
     def __init__(self, session: Session, statement: str, future: Future[list[DictRow]]):
         self._session = session
@@ -76,7 +76,7 @@ class Pending:
         self._future = future
 
     def assert_blocked(self, timeout: float = DEADLINE_SECONDS) -> None:
-        """Return once the statement really waits for a lock of another session; fail if it ends."""
+        """Return once the statement waits for another session's lock; fail if it ends."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self._future.done():
@@ -90,7 +90,7 @@ class Pending:
         return self._future.done()
 
     def result(self, timeout: float = DEADLINE_SECONDS) -> list[DictRow]:
-        """Give the rows, or raise what the database raised."""
+        """Return the rows, or raise the database's error."""
         try:
             return self._future.result(timeout)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""A small SQL folder in the shape of the real one, for tests that break, edit or extend it."""
+"""A small SQL folder with the layout of the real one, for tests of migration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = {
         COMMENT ON COLUMN leasehold.thing.note IS 'a note';
         GRANT SELECT (id) ON leasehold.thing TO leasehold_readonly;""",
     "migrations/0002_second.sql": "CREATE TABLE leasehold.other (id integer PRIMARY KEY);",
-    # It needs a function of a later file, which needs a view.
+    # Needs a function from a later file, which needs a view.
     "functions/count_all.sql": """
         CREATE OR REPLACE FUNCTION leasehold.count_all() RETURNS bigint LANGUAGE sql
         AS 'SELECT leasehold.count_things()';""",
@@ -33,7 +33,7 @@ FILES = {
 
 
 class SqlTree:
-    """The folder, and what a release of that content is for the migration."""
+    """The folder; `sources` presents it as a release to migrate to."""
 
     def __init__(self, root: Path):
         self.root = root

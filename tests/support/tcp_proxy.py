@@ -1,4 +1,4 @@
-"""A network between a worker and its database that can be cut, or swallow everything, and heal."""
+"""A TCP proxy before the database that can cut or blackhole connections, and heal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-# Among the first bytes of a connection are its parameters, such as its application_name.
+# The first bytes of a connection hold its parameters, such as application_name.
 _FIRST_BYTES = 2048
 
 
 class TcpProxy:
     """`async with TcpProxy(url) as proxy`, then connect to `proxy.through(url)`.
 
-    With `only`, trouble comes to those connections alone that say so when they begin.
+    With `only`, faults hit only connections whose first bytes contain it.
     """
 
     def __init__(self, url: str, only: bytes = b"") -> None:
@@ -46,27 +46,27 @@ class TcpProxy:
         return make_conninfo(url, host="127.0.0.1", port=self.port)
 
     def cut(self) -> None:
-        """Reset every connection, and refuse new ones."""
+        """Reset every connection and refuse new ones."""
         self._is_cut = True
-        for pipe in self._troubled():
+        for pipe in self._affected():
             pipe.client.transport.abort()
             pipe.server.transport.abort()
 
     def blackhole(self) -> None:
-        """Keep every connection open, and let nothing through in either direction."""
+        """Keep every connection open but pass no bytes in either direction."""
         self._flows.clear()
 
     def cut_behind(self) -> None:
-        """Reset the server's end of every connection, and let nobody at the other end know."""
+        """Reset the server's end of every connection without the client noticing."""
         self.blackhole()
-        for pipe in self._troubled():
+        for pipe in self._affected():
             pipe.server.transport.abort()
 
     def heal(self) -> None:
         self._is_cut = False
         self._flows.set()
 
-    def _troubled(self) -> list[_Pipe]:
+    def _affected(self) -> list[_Pipe]:
         return [pipe for pipe in self._open if self._only in pipe.first_bytes]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +91,7 @@ class TcpProxy:
                 await self._let_through(pipe)
                 writer.write(piece)
                 await writer.drain()
-        await self._let_through(pipe)  # not even the end of a connection is heard
+        await self._let_through(pipe)  # the close is held back too
         writer.close()
 
     async def _let_through(self, pipe: _Pipe) -> None:
@@ -104,7 +104,7 @@ class TcpProxy:
 
 
 class _Pipe:
-    """A connection: its two ends, and how it began."""
+    """A proxied connection: its two ends and its first bytes."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""The order in which several workers take the files of tests, one after the other."""
+"""Orders the test files for pytest-xdist, so that all workers finish at about the same time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     import pytest
 
 WAITING = ("engine", "faults")
-# The last third is short files alone, so that all workers end at about the same time.
+# The last third of the run has only short files.
 _PART = 2 / 3
 
 
-def among_workers(items: list[pytest.Item]) -> None:
-    """Put the files whose tests mostly wait among those whose tests compute."""
+def spread_waiting_files(items: list[pytest.Item]) -> None:
+    """Spread files whose tests mostly wait among files whose tests compute."""
     files = list(dict.fromkeys(item.path for item in items))
     waiting = [file for file in files if file.parent.name in WAITING]
     computing = [file for file in files if file.parent.name not in WAITING]

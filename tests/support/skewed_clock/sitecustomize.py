@@ -1,6 +1,7 @@
-"""Lets the wall clock of a process be wrong by TEST_CLOCK_OFFSET seconds, as a machine's may be;
-the monotonic one stays what it is. Python imports this before anything else of the process, where
-this folder is on its path, so that nobody has kept the right clock.
+"""Shifts the wall clock of a process by TEST_CLOCK_OFFSET seconds; the monotonic clock stays right.
+
+Put this folder on PYTHONPATH: Python imports sitecustomize before any module can keep a reference
+to the real clock.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import os
 import time
 
 _OFFSET_SECONDS = float(os.environ["TEST_CLOCK_OFFSET"])
-_right, _right_ns = time.time, time.time_ns
+_real_time, _real_time_ns = time.time, time.time_ns
 
 
-class _Wrong(datetime.datetime):
+class _SkewedDatetime(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().now(tz) + datetime.timedelta(seconds=_OFFSET_SECONDS)
@@ -23,6 +24,6 @@ class _Wrong(datetime.datetime):
         return cls.now(datetime.UTC).replace(tzinfo=None)
 
 
-time.time = lambda: _right() + _OFFSET_SECONDS
-time.time_ns = lambda: _right_ns() + round(_OFFSET_SECONDS * 1e9)
-datetime.datetime = _Wrong
+time.time = lambda: _real_time() + _OFFSET_SECONDS
+time.time_ns = lambda: _real_time_ns() + round(_OFFSET_SECONDS * 1e9)
+datetime.datetime = _SkewedDatetime
