@@ -1,4 +1,4 @@
-"""The commands as processes of their own: what they ask of the database, its tests try on each."""
+"""The commands run as processes, on one PostgreSQL: tests/database covers the other versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leasehold enqueue` as people and scripts see it: a process of its own."""
+"""`leasehold enqueue`, run as a process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def intents(database):
     )
 
 
-def test_one_intent_is_enqueued_and_its_id_printed(enqueue, database):
+def test_payload_option_enqueues_one_intent_and_prints_its_id(enqueue, database):
     result = enqueue("sms", "--payload", '{"to": "+41"}', "--key", "k", "--priority", 2)
     assert (result.returncode, result.stderr) == (0, "")
     [row] = intents(database)
@@ -43,20 +43,20 @@ def test_one_intent_is_enqueued_and_its_id_printed(enqueue, database):
     assert (row["payload"], row["idempotency_key"], row["priority"]) == ({"to": "+41"}, "k", 2)
 
 
-def test_same_command_again_gives_the_same_id_and_says_so(enqueue):
+def test_repeated_command_prints_the_same_id_and_a_note(enqueue):
     first = enqueue("sms", "--payload", "1", "--key", "k")
     again = enqueue("sms", "--payload", "1", "--key", "k")
     assert (again.returncode, again.stdout) == (0, first.stdout)
-    assert "enqueued before" in again.stderr
+    assert "Already enqueued" in again.stderr
 
 
-def test_loser_of_a_key_gets_one_line_and_exit_code_1(enqueue):
+def test_other_payload_under_the_same_key_fails_with_one_line(enqueue):
     first = enqueue("sms", "--payload", "1", "--key", "k")
     result = enqueue("sms", "--payload", "2", "--key", "k")
     assert_one_line_of_error(result, "'k'", first.stdout.strip(), "use a new key")
 
 
-def test_payload_comes_from_stdin_where_asked(enqueue, database):
+def test_payload_dash_reads_stdin(enqueue, database):
     result = enqueue("sms", "--payload", "-", stdin='{"to": "+41"}\n')
     assert result.returncode == 0, result.stderr
     assert [row["payload"] for row in intents(database)] == [{"to": "+41"}]
@@ -70,15 +70,13 @@ def test_payload_comes_from_stdin_where_asked(enqueue, database):
         (("--deadline", "2d"), "deadline_at", timedelta(days=2)),
     ],
 )
-def test_times_are_counted_from_now_on_the_databases_clock(
-    enqueue, database, option, column, after
-):
+def test_durations_count_from_now_on_the_database_clock(enqueue, database, option, column, after):
     assert enqueue("sms", "--payload", "1", *option).returncode == 0
     [row] = intents(database)
     assert row[column] - row["created_at"] == after
 
 
-def test_moment_needs_its_time_zone(enqueue, database):
+def test_time_without_a_time_zone_is_refused(enqueue, database):
     assert enqueue("sms", "--payload", "1", "--delay", "2031-01-31T12:00:00+01:00").returncode == 0
     [row] = intents(database)
     assert row["due_at"].isoformat().startswith("2031-01-31")
@@ -87,7 +85,7 @@ def test_moment_needs_its_time_zone(enqueue, database):
     )
 
 
-def test_file_is_enqueued_whole_with_its_counts(enqueue, database, tmp_path):
+def test_whole_file_is_enqueued_and_counted(enqueue, database, tmp_path):
     file = tmp_path / "data.jsonl"
     file.write_text(lines(*[{"payload": {"n": n}, "idempotency_key": str(n)} for n in range(2500)]))
     result = enqueue("sms", "--file", file)
@@ -97,7 +95,7 @@ def test_file_is_enqueued_whole_with_its_counts(enqueue, database, tmp_path):
     assert len(intents(database)) == 2500
 
 
-def test_lines_come_from_stdin_by_default_and_may_say_otherwise(enqueue, database):
+def test_lines_from_stdin_override_the_options(enqueue, database):
     later = {"body": "AP8=", "content_type": "application/x", "due_at": "2031-01-01T00:00:00Z"}
     given = lines({"payload": 1}, {"payload": 2, "target": "letters", "delay_seconds": 0})
     result = enqueue("sms", "--delay", "1h", stdin=f"{given}\n{lines(later)}")
@@ -108,7 +106,7 @@ def test_lines_come_from_stdin_by_default_and_may_say_otherwise(enqueue, databas
     assert (bytes(third["body"]), third["due_at"].year) == (b"\x00\xff", 2031)
 
 
-def test_each_bad_line_is_named_and_the_good_ones_are_in(enqueue, database):
+def test_bad_lines_are_reported_and_good_ones_enqueued(enqueue, database):
     bad = [
         "not json\n",
         lines({"to": "+41"}),
@@ -126,15 +124,17 @@ def test_each_bad_line_is_named_and_the_good_ones_are_in(enqueue, database):
     result = enqueue("sms", stdin=good + "".join(bad) + lines({"payload": 3}))
     assert result.returncode == 1
     assert result.stdout == "13 lines: 2 accepted, 1 conflict, 9 invalid, 1 unknown_target\n"
-    told = result.stderr.splitlines()
-    assert [line.split(":")[0] for line in told] == [f"line {n}" for n in range(2, 13)]
-    parts = '"payload"', "object", "store", "priority", "priority", "due_at", "as text", "NaN"
-    for part, line in zip(("no JSON", *parts, "nowhere", "use a new key"), told, strict=True):
+    problems = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in problems] == [f"line {n}" for n in range(2, 13)]
+    parts = '"payload"', "object", "store", "priority", "priority", "due_at", "as a string", "NaN"
+    for part, line in zip(
+        ("not valid JSON", *parts, "nowhere", "use a new key"), problems, strict=True
+    ):
         assert part in line
     assert len(intents(database)) == 2
 
 
-def test_only_the_first_problems_are_listed(enqueue):
+def test_only_the_first_20_problems_are_listed(enqueue):
     result = enqueue("sms", stdin="x\n" * 30)
     assert result.stdout == "30 lines: 30 invalid\n"
     assert len(result.stderr.splitlines()) == 21
@@ -142,20 +142,20 @@ def test_only_the_first_problems_are_listed(enqueue):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (("--payload", "1", "--file", "x"), "exclude each other"),
-        (("--payload", "{"), "no JSON"),
+        (("--payload", "1", "--file", "x"), "cannot be used together"),
+        (("--payload", "{"), "not valid JSON"),
         (("--payload", "null"), "null"),
-        (("--payload", "1", "--delay", "soon"), "--delay 'soon' cannot be read"),
-        (("--file", "/nowhere/at/all"), "/nowhere/at/all cannot be read"),
-        (("--key", "k"), "--key is for one --payload"),
+        (("--payload", "1", "--delay", "soon"), "--delay 'soon' is not a duration"),
+        (("--file", "/nowhere/at/all"), "cannot read /nowhere/at/all"),
+        (("--key", "k"), "--key needs --payload"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_one_line(enqueue, arguments, told):
-    assert_one_line_of_error(enqueue("sms", *arguments), told)
+def test_invalid_options_fail_with_one_line(enqueue, arguments, message):
+    assert_one_line_of_error(enqueue("sms", *arguments), message)
 
 
-def test_login_without_the_role_is_told_what_it_lacks(database):
+def test_login_without_the_role_is_told_which_grant_it_needs(database):
     result = leasehold("enqueue", "sms", "--payload", "1", url=database.url_as("readonly"))
     assert_one_line_of_error(result, "grant")

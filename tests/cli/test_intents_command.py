@@ -1,4 +1,4 @@
-"""`leasehold intents` as people see it: a process of its own, as an operator."""
+"""`leasehold intents`, run as a process by an operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def intents(database):
 
 @pytest.fixture
 def held(outbox):
-    """An intent of which nobody knows what became of its call, held for a person."""
+    """An intent whose call has an unknown outcome, held for a person."""
     outbox.publish("letters", guarantee="blind")
     [intent_id] = outbox.enqueue(1, "letters")
     claims = outbox.claim(targets=["letters"])
@@ -44,33 +44,33 @@ def found(result):
     return [UUID(ID.findall(line)[0]) for line in table if ID.search(line)]
 
 
-def test_show_gives_the_status_and_the_ledger_as_it_was_written(intents, held):
+def test_show_prints_status_and_ledger_without_interpreting_markup(intents, held):
     result = intents("show", held)
     assert result.returncode == 0, result.stderr
     for part in (str(held), "held", "letters", "IN_DOUBT", "worker-1", "[red]the line went dead"):
         assert part in result.stdout
 
 
-def test_unknown_intent_is_told_in_one_line(intents):
-    assert_one_line_of_error(intents("show", uuid4()), "no intent", "is known")
+def test_show_of_an_unknown_intent_fails_with_one_line(intents):
+    assert_one_line_of_error(intents("show", uuid4()), "no intent has the id")
 
 
-def test_word_that_is_no_id_is_refused(intents):
+def test_malformed_id_is_a_usage_error(intents):
     result = intents("show", "order-4711")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 
 
-def test_list_is_newest_first_and_says_how_to_go_on(intents, outbox):
+def test_list_is_newest_first_and_prints_the_next_page(intents, outbox):
     outbox.publish("sms")
-    ids = sorted(outbox.enqueue(5))  # inside a millisecond their order is chance
+    ids = sorted(outbox.enqueue(5))  # ids of the same millisecond have a random order
     first = intents("list", "--limit", 3)
     assert found(first) == ids[:1:-1]
     assert f"--before {ids[2]}" in first.stdout
     assert found(intents("list", "--limit", 3, "--before", ids[2])) == ids[1::-1]
 
 
-def test_list_finds_by_stream_and_by_time(intents, outbox, database):
+def test_list_filters_by_stream_and_time(intents, outbox, database):
     outbox.publish("sms")
     [first] = outbox.enqueue(1, stream="a")
     [second] = outbox.enqueue(1, stream="b")
@@ -86,18 +86,18 @@ def test_list_finds_by_stream_and_by_time(intents, outbox, database):
 
 
 @pytest.mark.parametrize("status", ["held", "rejected", "pending"])
-def test_list_finds_by_status_and_by_target(intents, outbox, held, rejected, status):
+def test_list_filters_by_status_and_target(intents, outbox, held, rejected, status):
     [pending] = outbox.enqueue(1)
-    of = {"held": held, "rejected": rejected, "pending": pending}
-    assert found(intents("list", "--status", status)) == [of[status]]
+    expected = {"held": held, "rejected": rejected, "pending": pending}
+    assert found(intents("list", "--status", status)) == [expected[status]]
     assert found(intents("list", "--target", "letters")) == [held]
     target = "letters" if status == "held" else "sms"
-    assert found(intents("list", "--status", status, "--target", target)) == [of[status]]
+    assert found(intents("list", "--status", status, "--target", target)) == [expected[status]]
     other = "sms" if status == "held" else "letters"
     assert found(intents("list", "--status", status, "--target", other)) == []
 
 
-def test_cancelled_intent_carries_the_operators_name_and_note(intents, outbox):
+def test_cancel_records_the_operator_and_the_note(intents, outbox):
     outbox.publish("sms")
     [intent_id] = outbox.enqueue()
     result = intents("cancel", intent_id, "--note", "sent by hand")
@@ -110,7 +110,7 @@ def test_cancelled_intent_carries_the_operators_name_and_note(intents, outbox):
     )
 
 
-def test_cancel_of_what_may_have_had_its_effect_is_refused_with_advice(intents, held):
+def test_cancel_of_a_doubtful_intent_is_refused_with_advice(intents, held):
     result = intents("cancel", held, "--note", "changed my mind")
     assert (result.returncode, result.stdout) == (1, "")
     assert "in_doubt" in result.stderr
@@ -118,16 +118,16 @@ def test_cancel_of_what_may_have_had_its_effect_is_refused_with_advice(intents, 
 
 
 @pytest.mark.parametrize(
-    ("word", "state", "status"),
+    ("resolution", "state", "status"),
     [
         ("dispatched", "DISPATCHED", "accepted"),
         ("failed", "FAILED", "rejected"),
         ("retry", "RETRYABLE", "pending"),
     ],
 )
-def test_held_intent_is_resolved_by_a_persons_word(intents, outbox, held, word, state, status):
+def test_resolve_ends_a_held_intent(intents, outbox, held, resolution, state, status):
     result = intents(
-        "resolve", held, "--as", word, "--note", "asked by phone",
+        "resolve", held, "--as", resolution, "--note", "asked by phone",
         "--reference", "L-1", "--operator", "ada",
     )  # fmt: skip
     assert (result.returncode, result.stdout) == (0, f"{held}: resolved\n")
@@ -136,33 +136,33 @@ def test_held_intent_is_resolved_by_a_persons_word(intents, outbox, held, word, 
     assert outbox.status(held) == status
 
 
-def test_second_word_on_a_doubt_is_refused(intents, held):
+def test_second_resolution_is_refused(intents, held):
     assert intents("resolve", held, "--as", "dispatched", "--note", "n").returncode == 0
     result = intents("resolve", held, "--as", "failed", "--note", "n")
     assert result.returncode == 1
     assert "already_terminal" in result.stderr
 
 
-def test_redriven_intent_is_a_new_one_and_the_others_say_why_not(intents, outbox, rejected):
+def test_redrive_makes_a_new_intent_or_says_why_not(intents, outbox, rejected):
     [pending] = outbox.enqueue(1)
     result = intents("redrive", rejected, pending, uuid4(), "--note", "number corrected")
     assert result.returncode == 1
-    told = result.stdout
-    assert re.search(rf"{rejected}: redriven, as {ID.pattern}", told)
-    assert f"{pending}: not_terminal: it is not finished yet" in told
-    assert "not_found: no such intent is known" in told
+    printed = result.stdout
+    assert re.search(rf"{rejected}: redriven, as {ID.pattern}", printed)
+    assert f"{pending}: not_terminal: it is not finished yet" in printed
+    assert "not_found: no intent has this id" in printed
     again = intents("redrive", rejected, "--note", "number corrected")
     assert "already_redriven" in again.stdout
 
 
 @pytest.mark.parametrize("command", [("cancel",), ("resolve", "--as", "failed"), ("redrive",)])
-def test_no_intervention_without_a_note(intents, command):
+def test_intervention_without_a_note_is_a_usage_error(intents, command):
     result = intents(*command, uuid4())
     assert result.returncode == 2
     assert "--note" in result.stderr
 
 
-def test_login_that_may_only_read_is_told_what_it_lacks(database, held):
+def test_readonly_login_is_told_which_grant_it_needs(database, held):
     result = leasehold("intents", "cancel", held, "--note", "n", url=database.url_as("readonly"))
     assert_one_line_of_error(result, "grant")
     assert leasehold("intents", "show", held, url=database.url_as("readonly")).returncode == 0

@@ -1,4 +1,4 @@
-"""How `leasehold serve` is told to lead: as `leasehold worker` is."""
+"""`leasehold serve` with the options for leaders, which `leasehold worker` has too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "cluster/submission-manager-executor"
 
 @pytest.fixture
 def serving(database, outbox, tmp_path):
-    # Nothing is handed in, so nobody is ever asked there.
+    # No test enqueues anything, so this address is never called.
     gateway = {"kind": "http", "url": "https://ledger.example.org"}
     outbox.publish("ledger", scope="cluster", gateway=gateway)
     started = []
@@ -27,16 +27,16 @@ def serving(database, outbox, tmp_path):
         one.close()
 
 
-async def test_instance_that_stands_alone_leads_before_it_serves(serving):
+async def test_standalone_instance_leads_before_it_accepts_requests(serving):
     async with await serving("--standalone").client() as client:
         ready = (await client.get("/readyz")).json()
     assert ready["scopes"][NAME]["mode"] == "standalone"
 
 
-async def test_leader_is_elected_by_the_lock_where_that_is_asked_for(serving, database):
+async def test_elector_advisory_elects_with_an_advisory_lock(serving, database):
     one = serving("--elector", "advisory")
     await one.logged("leader_acquired")
-    # The other locks that an instance takes, for moments, are of small numbers.
+    # The instance's other, short advisory locks have small keys.
     locks = database.execute(
         "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
         "   AND classid <> 0"
@@ -46,11 +46,11 @@ async def test_leader_is_elected_by_the_lock_where_that_is_asked_for(serving, da
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--elector", "zookeeper"), "LEASEHOLD_ELECTOR: Input should be 'row' or 'advisory'"),
-        (("--standalone", "--no-execute"), "--standalone is refused with --no-execute"),
+        (("--standalone", "--no-execute"), "--standalone cannot be used with --no-execute"),
     ],
 )
-def test_what_cannot_lead_is_told_in_one_line(database, arguments, told):
-    assert_one_line_of_error(leasehold("serve", *arguments, url=database.url), told)
+def test_impossible_leader_options_fail_with_one_line(database, arguments, message):
+    assert_one_line_of_error(leasehold("serve", *arguments, url=database.url), message)

@@ -1,4 +1,4 @@
-"""`leasehold targets` from file to database and back, as people see it: a process of its own."""
+"""`leasehold targets`, run as a process: from the file to the database and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ gateway = { kind = "python", function = "post.office:send" }
 
 @pytest.fixture
 def targets(database, tmp_path):
-    """Runs `leasehold targets`, as an operator, where its file lies."""
+    """Runs `leasehold targets` as an operator, in the folder of leasehold.toml."""
 
     def run(*arguments, file=None, role="operator"):
         if file is not None:
@@ -53,7 +53,7 @@ def targets(database, tmp_path):
     return run
 
 
-def test_apply_publishes_what_changed_and_says_what_did_not(targets, outbox, database):
+def test_apply_publishes_changed_targets_and_reports_the_others(targets, outbox, database):
     first = targets("apply", file=SMS + LETTERS)
     assert first.stdout == "sms: version 1 (new)\nletters: version 1 (new)\n", first.stderr
     [before] = outbox.enqueue()
@@ -61,7 +61,7 @@ def test_apply_publishes_what_changed_and_says_what_did_not(targets, outbox, dat
     assert again.stdout == "sms: unchanged (version 1)\nletters: unchanged (version 1)\n"
     changed = targets("apply", file=SMS + "concurrency = 11")
     assert changed.stdout == (
-        "sms: version 2 (was 1)\nletters: not in leasehold.toml, left as it is (version 1)\n"
+        "sms: version 2 (was 1)\nletters: not in leasehold.toml, unchanged (version 1)\n"
     )
     [after] = outbox.enqueue()
     versions = {row["intent_id"]: row["contract_version"] for row in outbox.claim()}
@@ -70,7 +70,7 @@ def test_apply_publishes_what_changed_and_says_what_did_not(targets, outbox, dat
     assert rows == [{"published_by": "ada"}]
 
 
-def test_apply_of_a_file_with_one_bad_target_publishes_none(targets, database):
+def test_apply_publishes_nothing_if_one_target_is_invalid(targets, database):
     result = targets("apply", file=SMS + LETTERS.replace("blind", "hopeful"))
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
@@ -80,14 +80,14 @@ def test_apply_of_a_file_with_one_bad_target_publishes_none(targets, database):
     assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
-def test_apply_by_a_login_that_may_not_publish_says_so_in_one_line(targets):
+def test_apply_by_a_readonly_login_fails_with_one_line(targets):
     result = targets("apply", file=SMS, role="readonly")
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "publish_contract" in result.stderr
 
 
-def test_list_shows_every_target_also_those_that_this_release_cannot_read(targets, outbox):
+def test_list_includes_targets_that_this_release_cannot_read(targets, outbox):
     targets("apply", file=SMS + LETTERS)
     outbox.publish("plain")
     outbox.publish("strange", two_phase=True)
@@ -103,12 +103,13 @@ def test_list_shows_every_target_also_those_that_this_release_cannot_read(target
     assert {one["published_by"] for one in as_json} == {"ada", "test"}
 
 
-def test_list_of_an_empty_database_is_empty(targets):
+def test_list_of_an_empty_database_is_empty_and_says_what_to_do(targets):
     listed = targets("list", "--json", role="readonly")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+    assert "leasehold targets apply" in targets("list", role="readonly").stdout
 
 
-def test_shown_terms_are_a_file_that_applies_without_a_change(targets, tmp_path):
+def test_output_of_show_is_a_file_that_apply_finds_unchanged(targets, tmp_path):
     targets("apply", file=SMS)
     targets("apply", file=SMS + 'retry = { policy = "one_shot" }')
     shown = targets("show", "sms", role="readonly")
@@ -122,12 +123,12 @@ def test_shown_terms_are_a_file_that_applies_without_a_change(targets, tmp_path)
     assert (terms["retry_policy"], terms["attempts_max"]) == ("one_shot", 1)
 
 
-def test_show_of_what_is_not_there_names_what_is(targets):
+def test_show_of_an_unknown_target_names_the_known_ones(targets):
     targets("apply", file=SMS)
-    for arguments, told in {
-        ("nobody",): "no contract of nobody is published; targets: sms",
-        ("sms", "--version", "9"): "no contract of sms, version 9, is published; targets: sms",
+    for arguments, message in {
+        ("nobody",): "target nobody is not published; published targets: sms",
+        ("sms", "--version", "9"): "target sms has no version 9",
     }.items():
         shown = targets("show", *arguments)
         assert (shown.returncode, shown.stdout) == (1, "")
-        assert shown.stderr == f"Error: {told}\n"
+        assert shown.stderr == f"Error: {message}\n"

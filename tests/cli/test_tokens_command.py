@@ -1,4 +1,4 @@
-"""`leasehold tokens` as people and scripts run it: a token is shown once, and errors are plain."""
+"""`leasehold tokens`, run as a process: a token is shown once, and an error is one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def active(database):
     return {bytes(row["token_hash"]): row for row in rows}
 
 
-def test_life_of_a_token(tokens, database, outbox):
+def test_token_is_created_listed_and_revoked(tokens, database, outbox):
     outbox.publish("sms")
     made = tokens(
         "create", "ci", "--scope", "ingest", "--scope", "read",
@@ -33,9 +33,9 @@ def test_life_of_a_token(tokens, database, outbox):
     assert made.returncode == 0, made
     token = made.stdout.removesuffix("\n")
     assert re.fullmatch(r"lh_[A-Za-z0-9_-]{43}", token), "nothing else on standard output"
-    assert "Made ci: ingest, read; targets: mail, sms." in made.stderr
+    assert "Created token ci (scopes: ingest, read; targets: mail, sms)." in made.stderr
     assert "cannot be shown again" in made.stderr
-    assert "No contract is published yet for mail." in made.stderr
+    assert "no contract is published yet for mail." in made.stderr
     row = active(database)[token_hash(token)]
     assert (row["name"], row["scopes"], row["targets"]) == (
         "ci",
@@ -46,30 +46,30 @@ def test_life_of_a_token(tokens, database, outbox):
     listed = tokens("list")
     assert "ingest, read" in listed.stdout
     assert token not in listed.stdout + listed.stderr
-    [told] = json.loads(tokens("list", "--json").stdout)
-    assert (told["name"], told["created_by"], told["targets"]) == ("ci", "ada", ["mail", "sms"])
+    [row] = json.loads(tokens("list", "--json").stdout)
+    assert (row["name"], row["created_by"], row["targets"]) == ("ci", "ada", ["mail", "sms"])
 
     assert tokens("revoke", "ci", "--operator", "eve").stdout == "ci: revoked\n"
     assert active(database) == {}
     assert tokens("revoke", "ci").stdout == "ci: already_revoked\n"
-    assert tokens("list").stdout == "none found\n"
-    [told] = json.loads(tokens("list", "--all", "--json").stdout)
-    assert told["revoked_by"] == "eve"
+    assert tokens("list").stdout == "No tokens found.\n"
+    [row] = json.loads(tokens("list", "--all", "--json").stdout)
+    assert row["revoked_by"] == "eve"
 
 
-def test_token_for_all_targets_needs_no_list(tokens):
+def test_token_without_targets_is_for_all_targets(tokens):
     made = tokens("create", "all", "--scope", "audit")
-    assert "Made all: audit; targets: all." in made.stderr
+    assert "Created token all (scopes: audit; targets: all)." in made.stderr
 
 
-def test_mistakes_are_one_plain_line(tokens):
+def test_wrong_name_fails_with_one_line(tokens):
     assert tokens("create", "ci", "--scope", "read").returncode == 0
     assert_one_line_of_error(tokens("create", "ci", "--scope", "read"), "already named 'ci'")
     assert_one_line_of_error(tokens("create", "No Name", "--scope", "read"), "p_name is 'No Name'")
-    assert_one_line_of_error(tokens("revoke", "nobody"), "no token is named nobody")
+    assert_one_line_of_error(tokens("revoke", "nobody"), "no token is named 'nobody'")
 
 
-def test_token_without_a_scope_or_with_an_unknown_one_is_a_usage_error(tokens, database):
+def test_missing_or_unknown_scope_is_a_usage_error(tokens, database):
     for arguments in (("create", "ci"), ("create", "ci", "--scope", "everything")):
         result = tokens(*arguments)
         assert result.returncode == 2
@@ -77,7 +77,7 @@ def test_token_without_a_scope_or_with_an_unknown_one_is_a_usage_error(tokens, d
     assert active(database) == {}
 
 
-def test_login_that_is_not_the_owners_is_told_what_it_lacks(tokens):
+def test_login_without_the_owner_role_is_told_which_grant_it_needs(tokens):
     result = tokens("create", "ci", "--scope", "read", role="operator")
     assert_one_line_of_error(result, "GRANT leasehold_owner TO the login")
     assert result.stdout == "", "a token that was not made must not be shown"

@@ -60,7 +60,7 @@ def test_print_connects_to_nothing():
 
 
 def test_plan_and_print_together_are_refused():
-    assert_one_line_of_error(run("--plan", "--print"), "--plan and --print exclude each other")
+    assert_one_line_of_error(run("--plan", "--print"), "--plan and --print cannot be used together")
 
 
 @pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}])

@@ -35,9 +35,9 @@ def test_old_months_go_in_small_steps_and_young_ones_stay(outbox, database):
     )
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        f"dropped {month_name(database, -5)} (5 intents so far)",
-        "Forgot 5 intents in 1 months.",
-        f"Left because of unfinished intents: {month_name(database, -4)}",
+        f"Dropped {month_name(database, -5)} (5 intents so far)",
+        "Deleted 5 intents in 1 month.",
+        f"Kept because of unfinished intents: {month_name(database, -4)}",
     ]
     [left] = database.execute("SELECT count(*) AS n FROM leasehold.intents")
     assert left["n"] == 3 + len(kept)
@@ -47,10 +47,10 @@ def test_day_before_which_to_forget_may_be_named(outbox, database):
     outbox.publish()
     add_old_intents(outbox, months=5, count=2)
     nothing = run("--before", "2001-01-01", "--database-url", database.url)
-    assert nothing.stdout == "Forgot 0 intents in 0 months.\n"
+    assert nothing.stdout == "Deleted 0 intents in 0 months.\n"
     [day] = database.execute("SELECT to_char(now() - interval '2 days', 'YYYY-MM-DD') AS day")
     result = run("--before", day["day"], **{VARIABLE: database.url})
-    assert result.stdout.splitlines()[-1] == "Forgot 2 intents in 1 months."
+    assert result.stdout.splitlines()[-1] == "Deleted 2 intents in 1 month."
 
 
 def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database, monkeypatch):
@@ -68,7 +68,7 @@ def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database, monkeyp
     monkeypatch.setattr(retention, "time", SimpleNamespace(sleep=pause))
     result = run("--keep-days", "31", "--database-url", database.url)
     assert result.exit_code == 0, result.output
-    assert "Forgot 1 intents in 1 months." in result.stdout
+    assert "Deleted 1 intents in 1 month." in result.stdout
     assert len(pauses) == 1
 
 

@@ -24,6 +24,7 @@ def leasehold(*arguments, url, stdin=""):
 
 
 def assert_one_line_of_error(result, *parts):
+    """Require exit code 1 and one line on stderr that contains these parts."""
     assert result.returncode == 1, result
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "Traceback" not in result.stderr

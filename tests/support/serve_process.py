@@ -53,7 +53,7 @@ class Serving(Worker):
 
     async def url(self) -> str:
         """Wait until it serves; return its URL."""
-        lines = await until(lambda: self.lines("serving") or self._fail_if_dead())
+        lines = await until(lambda: self.lines("server_started") or self._fail_if_dead())
         return lines[0]["url"]
 
     async def client(self, **more: Any) -> httpx.AsyncClient:

@@ -104,7 +104,7 @@ async def test_drain_turns_readiness_first_answers_all_and_ends_with_nothing_los
     async with await one.client() as client:
         first = await client.post("/v1/intents", json=SMS)
         one.send(signal.SIGTERM)
-        await one.logged("draining")
+        await one.logged("drain_started")
         response = await client.get("/readyz")
         assert (response.status_code, response.json()["status"]) == (503, "draining")
         assert (await client.get("/healthz")).status_code == 200
@@ -193,7 +193,7 @@ async def test_certificate_is_served_and_plain_text_is_not(outbox, serving, cert
 
 def test_what_cannot_be_served_is_said_in_one_line(database, tmp_path):
     for arguments, part in (
-        (["--no-auth", "--host", "0.0.0.0"], "--no-auth is refused on 0.0.0.0"),
+        (["--no-auth", "--host", "0.0.0.0"], "--no-auth cannot be used on 0.0.0.0"),
         (["--tls-cert", str(tmp_path / "none.pem")], "HTTP_TLS_CERT"),
         (["--host", "192.0.2.1"], "cannot serve on 192.0.2.1:8080"),
     ):

@@ -1,1 +1,5 @@
-"""The command line: one file per group of commands."""
+"""The command line: one module per command; `main.py` lists them.
+
+Shared by several commands: `options.py` (options and their parsing), `backend.py` (database or
+HTTP API), `tables.py` (output).
+"""

@@ -47,7 +47,7 @@ def demo(
     workers: Annotated[int, typer.Option(min=1, max=8, help="Worker processes.")] = 2,
     rate: Annotated[float, typer.Option(min=0.1, max=200, help="Sample intents per second.")] = 4.0,
 ) -> None:
-    """Run workers, a gateway that misbehaves a little and a trickle of intents, and show them.
+    """Run a demo on a private database: workers, an unreliable gateway and sample intents.
 
     In a terminal it shows a live view until Ctrl-C. Where stdin is no terminal it ends by itself
     after 20 seconds; where stdout is none it prints lines. Exit code 0 only if no intent was lost

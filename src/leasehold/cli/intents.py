@@ -1,4 +1,4 @@
-"""`leasehold intents`: look at intents, and intervene in an operator's name."""
+"""`leasehold intents`: list and show intents; cancel, resolve and redrive them."""
 
 from __future__ import annotations
 
@@ -9,65 +9,58 @@ from uuid import UUID
 
 import typer
 
-from leasehold.cli.intents_source import Search, opened_source
-from leasehold.cli.intents_tables import console, facts_table, ledger_table, list_table
-from leasehold.cli.moments import moment_or_ago
-from leasehold.cli.place import ApiUrl, DatabaseUrl, Place
+from leasehold.cli.backend import Endpoint, Search
+from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_age
+from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
 from leasehold.domain.intent import IntentId, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold.cli.intents_source import IntentsSource
+    from leasehold.cli.backend import Backend
 
 Answer = TypeVar("Answer")
 
-app = typer.Typer(no_args_is_help=True, help="Look at intents, and intervene.")
+app = typer.Typer(
+    no_args_is_help=True, help="List and show intents; cancel, resolve or redrive them."
+)
 
-Id = Annotated[UUID, typer.Argument(help="The intent's id.", show_default=False)]
-Note = Annotated[
-    str, typer.Option(help="Why; it stands on the ledger for ever.", show_default=False)
-]
-Operator = Annotated[
-    str | None,
-    typer.Option(
-        help="In whose name; over the API it is the token's.", show_default="your user name"
-    ),
-]
+Id = Annotated[UUID, typer.Argument(help="Id of the intent.", show_default=False)]
+Note = Annotated[str, typer.Option(help="Reason; it stays on the ledger.", show_default=False)]
 
 
 class Resolution(StrEnum):
-    """What an operator may say of a doubt."""
+    """The outcomes that an operator can record."""
 
     DISPATCHED = "dispatched"
     FAILED = "failed"
     RETRY = "retry"
 
 
-# What a person does next.
+# What to do about each refusal.
 _ADVICE = {
-    "in_flight": "somebody is at it right now; try again when its claim has ended",
-    "in_doubt": "a call may have had its effect; use `leasehold intents resolve` instead",
-    "confirming": "the gateway has it already; use `leasehold intents resolve` instead",
-    "not_in_doubt": "there is no doubt about it; see `leasehold intents show`",
+    "in_flight": "an instance is working on it; try again when its claim ends",
+    "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
+    "confirming": "the gateway already has it; use `leasehold intents resolve`",
+    "not_in_doubt": "its outcome is not in doubt; see `leasehold intents show`",
     "already_terminal": "it is finished; see `leasehold intents show`",
-    "not_found": "no such intent is known",
-    "already_accepted": "the gateway accepted it; there is nothing to try anew",
-    "already_redriven": "that was done before",
+    "not_found": "no intent has this id",
+    "already_accepted": "the gateway accepted it; there is nothing to redrive",
+    "already_redriven": "it was redriven before",
     "not_terminal": "it is not finished yet",
-    "unknown_target": "no contract is published for its target any more",
+    "unknown_target": "its target has no published contract",
 }
 
 
 @app.command()
 def show(intent_id: Id, database_url: DatabaseUrl = None, api_url: ApiUrl = None) -> None:
-    """Show where an intent stands, and its ledger."""
-    status, attempts = _asked(
-        database_url, api_url, lambda source: source.read(IntentId(intent_id))
+    """Show the status of an intent, and its ledger."""
+    status, attempts = _call(
+        database_url, api_url, lambda backend: backend.read(IntentId(intent_id))
     )
     output = console()
-    output.print(facts_table(status))
+    output.print(intent_table(status))
     output.print(ledger_table(attempts))
 
 
@@ -76,47 +69,52 @@ def list_(
     database_url: DatabaseUrl = None,
     api_url: ApiUrl = None,
     *,
-    status: Annotated[Status | None, typer.Option(help="Only these.", show_default=False)] = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Only with this status.", show_default=False)
+    ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only of this one.", show_default=False)
+        str | None, typer.Option(help="Only for this target.", show_default=False)
     ] = None,
     stream: Annotated[
-        str | None, typer.Option(help="Only of this stream.", show_default=False)
+        str | None, typer.Option(help="Only in this stream.", show_default=False)
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            help="Accepted then or later: a moment, or 15m, 2h, 1d ago.", show_default=False
+            help="Accepted at or after this time; 15m, 2h, 1d count back from now.",
+            show_default=False,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="Accepted before then: a moment, or so long ago.", show_default=False),
+        typer.Option(
+            help="Accepted before this time; 15m, 2h, 1d count back from now.", show_default=False
+        ),
     ] = None,
     before: Annotated[
-        UUID | None, typer.Option(help="Only older ones than this intent.", show_default=False)
+        UUID | None, typer.Option(help="Only intents older than this one.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of intents.")] = 50,
 ) -> None:
-    """List intents, newest first. The last line says how to go on."""
+    """List intents, newest first. The last line says how to get the next page."""
     search = Search(
         status=status,
         target=target,
         stream=stream,
-        since=moment_or_ago("--since", since) if since is not None else None,
-        until=moment_or_ago("--until", until) if until is not None else None,
+        since=parse_time_or_age("--since", since) if since is not None else None,
+        until=parse_time_or_age("--until", until) if until is not None else None,
         before=IntentId(before) if before else None,
         limit=limit,
     )
-    found = _asked(database_url, api_url, lambda source: source.list(search))
+    found = _call(database_url, api_url, lambda backend: backend.list(search))
     if found.intents:
-        console().print(list_table(found.intents))
+        console().print(intents_table(found.intents))
     else:
-        typer.echo("none found")
+        typer.echo("No intents found.")
     if len(found.intents) == limit:
-        typer.echo(f"There may be more: --before {found.intents[-1].intent_id}")
+        typer.echo(f"There may be more: add --before {found.intents[-1].intent_id}")
     elif found.searched_to is not None:
-        typer.echo(f"Looked only so far; go on with --before {found.searched_to}")
+        typer.echo(f"The search stopped early: continue with --before {found.searched_to}")
 
 
 @app.command()
@@ -128,11 +126,11 @@ def cancel(
     note: Note,
     operator: Operator = None,
 ) -> None:
-    """Cancel an intent that no call was made for."""
-    verdict = _asked(
-        database_url, api_url, lambda source: source.cancel(IntentId(intent_id), note), operator
+    """Cancel an intent for which no call was made."""
+    verdict = _call(
+        database_url, api_url, lambda backend: backend.cancel(IntentId(intent_id), note), operator
     )
-    _tell(intent_id, verdict, is_done=verdict is CancelVerdict.CANCELLED)
+    _report(intent_id, verdict, is_done=verdict is CancelVerdict.CANCELLED)
 
 
 @app.command()
@@ -145,68 +143,70 @@ def resolve(
         Resolution,
         typer.Option(
             "--as",
-            help="dispatched: it had its effect. failed: it had none and shall have none. "
-            "retry: it had none and is to be tried again.",
+            help="dispatched: it had its effect. failed: it had none, do not try again. "
+            "retry: it had none, try again.",
             show_default=False,
         ),
     ],
     note: Note,
     reference: Annotated[
-        str | None, typer.Option(help="What the gateway calls it.", show_default=False)
+        str | None, typer.Option(help="The gateway's reference for it.", show_default=False)
     ] = None,
     operator: Operator = None,
 ) -> None:
-    """Say what became of an intent that is in doubt, held or awaiting confirmation."""
-    verdict = _asked(
+    """Record the outcome of an intent that is in doubt, held or waiting for confirmation."""
+    verdict = _call(
         database_url,
         api_url,
-        lambda source: source.resolve(IntentId(intent_id), resolution.value, note, reference),
+        lambda backend: backend.resolve(IntentId(intent_id), resolution.value, note, reference),
         operator,
     )
-    _tell(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
+    _report(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
 
 
 @app.command()
 def redrive(
-    intent_ids: Annotated[list[UUID], typer.Argument(help="The ids.", show_default=False)],
+    intent_ids: Annotated[
+        list[UUID], typer.Argument(help="Ids of the intents.", show_default=False)
+    ],
     database_url: DatabaseUrl = None,
     api_url: ApiUrl = None,
     *,
     note: Note,
     operator: Operator = None,
 ) -> None:
-    """Try finished intents anew: each becomes a new intent."""
+    """Enqueue finished intents again: each becomes a new intent."""
     ids = [IntentId(one) for one in intent_ids]
-    answers = _asked(database_url, api_url, lambda source: source.redrive(ids, note), operator)
-    for one in answers:
+    results = _call(database_url, api_url, lambda backend: backend.redrive(ids, note), operator)
+    for one in results:
         new = f", as {one.new_intent_id}" if one.new_intent_id else ""
         is_done = one.verdict is RedriveVerdict.REDRIVEN
-        typer.echo(f"{one.intent_id}: {_told(one.verdict, is_done=is_done)}{new}")
-    if any(one.verdict is not RedriveVerdict.REDRIVEN for one in answers):
+        typer.echo(f"{one.intent_id}: {_explain(one.verdict, is_done=is_done)}{new}")
+    if any(one.verdict is not RedriveVerdict.REDRIVEN for one in results):
         raise typer.Exit(code=1)
 
 
-def _asked(
+def _call(
     database_url: str | None,
     api_url: str | None,
-    ask: Callable[[IntentsSource], Awaitable[Answer]],
+    call: Callable[[Backend], Awaitable[Answer]],
     operator: str | None = None,
 ) -> Answer:
-    """Ask the database, or the API, whichever was named."""
-    place = Place.read(database_url, api_url, "leasehold intents", pool_size_max=1)
+    """Connect to the database or the API, and make one call."""
+    endpoint = Endpoint.choose(database_url, api_url, "leasehold intents", pool_size_max=1)
 
-    async def asked() -> Answer:
-        async with opened_source(place, operator) as source:
-            return await ask(source)
+    async def connect_and_call() -> Answer:
+        async with endpoint.connect(operator) as backend:
+            return await call(backend)
 
-    return asyncio.run(asked())
+    return asyncio.run(connect_and_call())
 
 
-def _tell(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
-    typer.echo(f"{intent_id}: {_told(verdict, is_done=is_done)}", err=not is_done)
+def _report(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
+    typer.echo(f"{intent_id}: {_explain(verdict, is_done=is_done)}", err=not is_done)
     if not is_done:
         raise typer.Exit(code=1)
 
 
-def _told(verdict: str, *, is_done: bool) -> str:
+def _explain(verdict: str, *, is_done: bool) -> str:
     return verdict if is_done else f"{verdict}: {_ADVICE[verdict]}"

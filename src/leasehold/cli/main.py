@@ -1,7 +1,7 @@
-"""The command `leasehold`: puts the groups of commands together and prints errors for people.
+"""The command `leasehold`: the list of commands, and how their errors are printed.
 
-The module of a command is imported when that command is run, so that nobody waits for what only
-another command needs; what the overview says of each stands here.
+A command's module is imported only when that command runs, so `leasehold --help` is fast. This
+module therefore repeats the first line of each command's help.
 """
 
 from __future__ import annotations
@@ -16,71 +16,74 @@ from leasehold.domain.errors import LeaseholdError
 
 
 class Entry(NamedTuple):
-    """Where a command is, and the first paragraph of its own help."""
+    """Where a command is defined, and the first paragraph of its help."""
 
     module: str
     name: str
-    told: str
+    summary: str
 
 
 COMMANDS = {
     "demo": Entry(
         "leasehold.cli.demo",
         "demo",
-        "Run workers, a gateway that misbehaves a little and a trickle of intents, and show them.",
+        "Run a demo on a private database: workers, an unreliable gateway and sample intents.",
     ),
     "enqueue": Entry(
         "leasehold.cli.enqueue",
         "enqueue",
-        "Enqueue one intent and print its id, or a file of intents and print what became of them.",
+        "Enqueue one intent and print its id, or enqueue a file of intents and print a summary.",
     ),
-    "intents": Entry("leasehold.cli.intents", "app", "Look at intents, and intervene."),
+    "intents": Entry(
+        "leasehold.cli.intents",
+        "app",
+        "List and show intents; cancel, resolve or redrive them.",
+    ),
     "migrate": Entry(
         "leasehold.cli.migrate",
         "migrate",
-        "Create or update the schema. Safe to run at any time, and many times at once.",
+        "Create or update the database schema. Safe to run at any time, also concurrently.",
     ),
     "prune": Entry(
-        "leasehold.cli.retention",
+        "leasehold.cli.prune",
         "prune",
-        "Forget whole months of finished intents, with their ledger."
-        " Needs the role leasehold_owner.",
+        "Delete whole months of finished intents with their ledger. Needs role leasehold_owner.",
     ),
     "sandbox": Entry(
         "leasehold.cli.sandbox",
         "sandbox",
-        "Run a gateway of each class, with a dial for trouble. The first line says where it is.",
+        "Run a test gateway for each guarantee class, with adjustable faults. Prints its URL.",
     ),
     "serve": Entry(
         "leasehold.cli.serve",
         "serve",
-        "Take intents over HTTP and submit them, until SIGTERM or Ctrl-C.",
+        "Run an instance with the HTTP API: accept and submit intents, until SIGTERM or Ctrl-C.",
     ),
     "targets": Entry(
         "leasehold.cli.targets",
         "app",
-        "Check, publish and show targets: where intents go, and under which terms.",
+        "Check, publish and show targets: where intents are sent, and on which terms.",
     ),
     "tokens": Entry(
         "leasehold.cli.tokens",
         "app",
-        "Make, list and revoke tokens of the HTTP API. Needs the role leasehold_owner.",
+        "Create, list and revoke tokens of the HTTP API. Needs role leasehold_owner.",
     ),
     "worker": Entry(
         "leasehold.cli.worker",
         "worker",
-        "Claim due items and submit them, until SIGTERM or Ctrl-C; a second one is immediate.",
+        "Run an instance without the HTTP API: submit due intents, until SIGTERM or Ctrl-C.",
     ),
 }
 
 
 class _Commands(TyperGroup):
-    """Loads the command that is run, and prints what Leasehold raises on purpose as one red line.
+    """Imports the command that runs, and prints a LeaseholdError as one red line.
 
-    A traceback would be a defect.
+    A traceback is always a defect.
     """
 
-    # Typer keeps the types of these two to itself.
+    # The types of these two methods are private to Typer.
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         name, _, rest = super().resolve_command(ctx, args)
         return name, load_command(str(name)), rest
@@ -93,10 +96,11 @@ class _Commands(TyperGroup):
             raise typer.Exit(code=1) from None
 
 
-# No pretty exceptions: they can print local variables, and one of them is the database's password.
+# Pretty exceptions stay off: they can print local variables, and one is the database password.
 app = typer.Typer(
     cls=_Commands,
-    help="Submit things to the world outside a database, under leases that the database grants.",
+    help="Submit intents (payments, webhooks, ...) to other systems, coordinated by database"
+    " leases.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -115,17 +119,20 @@ def _print_version(asked: bool) -> None:
 def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None: ...
 
 
-def load_command(name: str) -> Any:  # noqa: ANN401
-    """Import a command, as Typer makes it of a function or of a group."""
+def load_command(name: str) -> Any:  # noqa: ANN401 (Typer's type is private)
+    """Import a command and build it with Typer, from a function or from a group."""
     entry = COMMANDS[name]
     found = getattr(import_module(entry.module), entry.name)
     parent = typer.Typer()
-    parent.callback()(_stand_in)
+    parent.callback()(_placeholder)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name)
     else:
@@ -134,9 +141,9 @@ def load_command(name: str) -> Any:  # noqa: ANN401
     return group.commands[name]
 
 
-def _stand_in() -> None:
-    """Take a command's place in the overview, and in what is proposed for a mistyped one."""
+def _placeholder() -> None:
+    """Stand for a command in the overview and in "Did you mean ...?" until it is imported."""
 
 
 for _name, _entry in COMMANDS.items():
-    app.command(_name, help=_entry.told)(_stand_in)
+    app.command(_name, help=_entry.summary)(_placeholder)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.options import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
 from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import migrate as migrations
@@ -15,27 +16,21 @@ from leasehold.store.postgres.address import connect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        envvar="LEASEHOLD_DATABASE_URL",
-        help="postgresql://user:password@host:port/database",
-        show_default=False,
-    ),
-]
-
 
 def migrate(
     database_url: DatabaseUrl = None,
     *,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be applied.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List what would be applied; change nothing.")
+    ] = False,
     print_script: Annotated[
-        bool, typer.Option("--print", help="Only print it all as SQL, for a DBA to run.")
+        bool,
+        typer.Option("--print", help="Print the whole schema as SQL for a DBA; change nothing."),
     ] = False,
 ) -> None:
-    """Create or update the schema. Safe to run at any time, and many times at once."""
+    """Create or update the database schema. Safe to run at any time, also concurrently."""
     if plan and print_script:
-        raise InvalidArgument("--plan and --print exclude each other: leave one out")
+        raise InvalidArgument("--plan and --print cannot be used together")
     if print_script:
         typer.echo(migrations.script(), nl=False)
         return
@@ -45,8 +40,8 @@ def migrate(
         return
     applied = migrations.migrate(address)
     version = migrations.Sources().version
-    said = f"Applied {_count(applied)}." if applied else "Nothing to do."
-    typer.echo(f"{said} The schema is at version {version}.")
+    result = f"Applied {_count(applied)}." if applied else "Nothing to do."
+    typer.echo(f"{result} The schema is at version {version}.")
 
 
 def _print_plan(address: str) -> None:
@@ -58,7 +53,7 @@ def _print_plan(address: str) -> None:
 
 
 def _count(steps: Sequence[migrations.Step]) -> str:
-    """Say for example: 1 migration, 30 functions, 2 views."""
+    """Return for example: 1 migration, 30 functions, 2 views."""
     kinds = Counter(step.kind for step in steps)
     parts = ["roles and version tables"] if kinds["roles"] else []
     parts += [

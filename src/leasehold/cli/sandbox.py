@@ -1,4 +1,4 @@
-"""`leasehold sandbox`: a gateway to try things on, that misbehaves where asked to."""
+"""`leasehold sandbox`: a test gateway that misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ from leasehold.sandbox.server import RECORD_ENTRIES_MAX
 
 def sandbox(
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 0,
     data: Annotated[
         Path | None,
-        typer.Option(help="Append the record to this file too, as JSON lines.", dir_okay=False),
+        typer.Option(help="Also append the record to this file, as JSON lines.", dir_okay=False),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed draws the same misfortunes.")
+        int | None, typer.Option(help="Seed of the random faults, to repeat a run.")
     ] = None,
     entries_max: Annotated[
-        int, typer.Option(min=1, max=100_000_000, help="When the record is full, it answers 507.")
+        int,
+        typer.Option(
+            min=1, max=100_000_000, help="Requests to record; further ones are answered with 507."
+        ),
     ] = RECORD_ENTRIES_MAX,
 ) -> None:
-    """Run a gateway of each class, with a dial for trouble. The first line says where it is.
+    """Run a test gateway for each guarantee class, with adjustable faults. Prints its URL.
 
-    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY; PUT /dial; GET /record, /effects.
+    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY; PUT /dial sets the faults; GET /record
+    and /effects show what arrived and what had an effect.
     """
-    served = Sandbox(
+    server = Sandbox(
         host=host, port=port, seed=seed, record_path=data, record_entries_max=entries_max
     )
-    asyncio.run(_serve(served))
+    asyncio.run(_serve(server))
 
 
-async def _serve(served: Sandbox) -> None:
+async def _serve(server: Sandbox) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with served:
-        # A reader behind a pipe waits for this line.
-        typer.echo(served.url)
+    async with server:
+        # Scripts wait for this line: it means that the server accepts requests.
+        typer.echo(server.url)
         await stopped.wait()

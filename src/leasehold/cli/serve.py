@@ -1,25 +1,27 @@
-"""`leasehold serve`: an instance that takes intents over HTTP, beside any number of others."""
+"""`leasehold serve`: an instance with the HTTP API. Run as many as you like."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
-from leasehold.cli.instance_options import (
+from leasehold.cli.options import (
     Concurrency,
+    DatabaseUrl,
     Elector,
     LogFormat,
     LogLevel,
     SettingsFile,
     Standalone,
-    option,
+    Targets,
+    setting,
+    split_targets,
 )
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
+from leasehold.cli.worker import exit_past_stuck_calls, reload_settings
 from leasehold.config import Settings, read_settings
-from leasehold.domain.errors import InvalidArgument, LeaseholdError
+from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
 from leasehold.runtime.instance import Instance, ScopeState
@@ -33,9 +35,9 @@ from leasehold.web.service import WebService, WebSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What this instance submits, it submits with the rights of this role alone.
-_EXECUTOR = "leasehold_executor"
-# For answers that are on their way; who waits for an intent is let go before.
+# The role for submitting; each API scope has a role of its own.
+_EXECUTOR_ROLE = "leasehold_executor"
+# For requests in progress at shutdown. Long polls end before.
 _GRACE_SECONDS = 15.0
 
 _LOG = get_logger(__name__)
@@ -44,30 +46,32 @@ _LOG = get_logger(__name__)
 def serve(
     database_url: DatabaseUrl = None,
     *,
-    host: Annotated[str | None, option("Serve on this address (127.0.0.1).")] = None,
-    port: Annotated[int | None, option("Serve on this port (8080); 0 takes any.")] = None,
+    host: Annotated[str | None, setting("Address to listen on (127.0.0.1).")] = None,
+    port: Annotated[int | None, setting("Port to listen on; 0 takes a free one (8080).")] = None,
     tls_cert: Annotated[
-        Path | None, option("Serve HTTPS with this certificate, and what leads to its authority.")
+        Path | None, setting("Serve HTTPS with this certificate chain (PEM).")
     ] = None,
-    tls_key: Annotated[Path | None, option("The key of that certificate.")] = None,
+    tls_key: Annotated[Path | None, setting("Private key of the certificate (PEM).")] = None,
     auth: Annotated[
-        bool | None, option("Ask for a token; --no-auth only on loopback.", "--auth/--no-auth")
+        bool | None,
+        setting("Require a token. --no-auth only works on loopback (on).", "--auth/--no-auth"),
     ] = None,
     execute: Annotated[
         bool | None,
-        option("Submit intents too; --no-execute leaves that to others.", "--execute/--no-execute"),
+        setting(
+            "Also submit intents. --no-execute leaves that to others (on).",
+            "--execute/--no-execute",
+        ),
     ] = None,
     drain_seconds: Annotated[
         float | None,
-        option("Answer for so long while /readyz already sends others away (5)."),
+        setting("At shutdown, keep serving this long while /readyz fails (5)."),
     ] = None,
-    requests_max: Annotated[int | None, option("Answer so many requests at once (1000).")] = None,
+    requests_max: Annotated[int | None, setting("Maximum concurrent requests (1000).")] = None,
     waiting_max: Annotated[
-        int | None, option("Let so many intents wait for the database (10000).")
+        int | None, setting("Maximum intents waiting for the database (10000).")
     ] = None,
-    targets: Annotated[
-        str | None, option("Submit for these targets only, separated by commas (all).")
-    ] = None,
+    targets: Targets = None,
     concurrency: Concurrency = None,
     elector: Elector = None,
     standalone: Standalone = None,
@@ -75,10 +79,10 @@ def serve(
     log_level: LogLevel = None,
     settings_file: SettingsFile = None,
 ) -> None:
-    """Take intents over HTTP and submit them, until SIGTERM or Ctrl-C.
+    """Run an instance with the HTTP API: accept and submit intents, until SIGTERM or Ctrl-C.
 
-    A second signal is immediate. All else that `leasehold worker` can be told, this is told by the
-    environment or the settings file.
+    A second signal exits at once. The other options of `leasehold worker` can be set as environment
+    variables or in the settings file, e.g. LEASEHOLD_POLL_SECONDS. Defaults are in parentheses.
     """
 
     def read() -> Settings:
@@ -94,7 +98,7 @@ def serve(
             http_requests_max=requests_max,
             http_waiting_max=waiting_max,
             execute=execute,
-            targets=tuple(targets.split(",")) if targets else None,
+            targets=split_targets(targets),
             concurrency=concurrency,
             elector=elector,
             standalone=standalone,
@@ -108,51 +112,45 @@ def serve(
 async def run_serve(
     read: Callable[[], Settings], make: Callable[[Settings], Instance] = Instance
 ) -> None:
-    """Run an instance with its API until a signal; read its settings again on SIGHUP."""
+    """Run an instance with its API until a signal; SIGHUP reads the settings again."""
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
     address = _address(settings)
     if settings.standalone and not settings.execute:
         raise InvalidArgument(
-            "--standalone is refused with --no-execute: who submits nothing leads no group"
+            "--standalone cannot be used with --no-execute: a leader must submit intents"
         )
     instance = make(_as_executor(settings)) if settings.execute else None
     stop = asyncio.Event()
 
     def reload() -> None:
-        if instance is None:
-            return
-        try:
-            instance.apply(_as_executor(read()))
-        except LeaseholdError as error:
-            _LOG.error("settings_refused", error=str(error), advice="the former ones stay")
+        if instance is not None:
+            reload_settings(instance, lambda: _as_executor(read()))
 
     with on_signals(stop.set, reload):
         await _serve(settings, address, instance, stop)
-    if instance is not None and instance.stuck_calls:
-        _LOG.warning("calls_left_behind", calls=instance.stuck_calls, worker_id=instance.worker_id)
-        # Everything of ours is written and closed; only a user's function does not let go.
-        os._exit(0)
+    if instance is not None:
+        exit_past_stuck_calls(instance)
 
 
 async def _serve(
     settings: Settings, address: Address, instance: Instance | None, stop: asyncio.Event
 ) -> None:
-    """What is opened last ends first: so the instance works until the last answer is given."""
-    async with AsyncExitStack() as opened:
+    """Start in order and stop in reverse: the instance works until the last response is sent."""
+    async with AsyncExitStack() as stack:
         server = HttpServer(address, grace_seconds=_GRACE_SECONDS)
-        opened.push_async_callback(server.stop)
-        stores = await opened.enter_async_context(
+        stack.push_async_callback(server.stop)
+        stores = await stack.enter_async_context(
             RoleStores(settings.required_database_url(), settings.pool())
         )
         if instance is not None:
-            await opened.enter_async_context(instance)
-        service = await opened.enter_async_context(_service(settings, stores, instance))
+            await stack.enter_async_context(instance)
+        service = await stack.enter_async_context(_service(settings, stores, instance))
         await server.start(create_app(service))
-        _LOG.info("serving", url=server.url, worker_id=service.settings.instance_id)
+        _LOG.info("server_started", url=server.url, worker_id=service.settings.instance_id)
         await server.until(stop)
         service.drain()
-        _LOG.info("draining", worker_id=service.settings.instance_id)
+        _LOG.info("drain_started", worker_id=service.settings.instance_id)
         await asyncio.sleep(settings.http_drain_seconds)
         service.end_streams()
         await server.stop()
@@ -171,11 +169,11 @@ def _service(settings: Settings, stores: RoleStores, instance: Instance | None) 
             log_level=settings.log_level,
         ),
         metrics=None if instance is None else instance.metrics,
-        scopes=_nothing if instance is None else instance.scopes,
+        scopes=_no_scopes if instance is None else instance.scopes,
     )
 
 
-def _nothing() -> dict[str, ScopeState]:
+def _no_scopes() -> dict[str, ScopeState]:
     return {"item": ScopeState(mode="off")}
 
 
@@ -188,8 +186,8 @@ def _address(settings: Settings) -> Address:
     )
     if not settings.http_auth and not address.is_loopback:
         raise InvalidArgument(
-            f"--no-auth is refused on {address.host}: everybody who can come there could do "
-            "everything; serve on 127.0.0.1, or ask for tokens"
+            f"--no-auth cannot be used on {address.host}: anyone who can connect would have full "
+            "access. Listen on 127.0.0.1, or require tokens."
         )
     return address
 
@@ -197,4 +195,4 @@ def _address(settings: Settings) -> Address:
 def _as_executor(settings: Settings) -> Settings:
     if settings.database_role is not None:
         return settings
-    return settings.model_copy(update={"database_role": _EXECUTOR})
+    return settings.model_copy(update={"database_role": _EXECUTOR_ROLE})

@@ -1,18 +1,16 @@
-"""`leasehold targets`: check a file of targets, publish it, and look at what is published."""
+"""`leasehold targets`: check and publish leasehold.toml, and show what is published."""
 
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
+from leasehold.cli.options import DatabaseUrl, Operator, operator_name
+from leasehold.cli.tables import print_table
 from leasehold.cli.targets_file import FILE_NAME, TargetsFileError, read_targets, write_target
 from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
@@ -24,31 +22,21 @@ if TYPE_CHECKING:
     from leasehold.domain.contract import Contract
     from leasehold.store.rows import PublishedContract
 
-_PIPE_WIDTH = 200  # where there is no window to fit into
-
 app = typer.Typer(
-    help="Check, publish and show targets: where intents go, and under which terms.",
+    help="Check, publish and show targets: where intents are sent, and on which terms.",
     no_args_is_help=True,
 )
 
-TargetsFile = Annotated[Path, typer.Option("--file", help="The file of targets.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Operator = Annotated[
-    str | None,
-    typer.Option(
-        envvar="LEASEHOLD_OPERATOR",
-        help="In whose name to publish.",
-        show_default="your login name",
-    ),
-]
+TargetsFile = Annotated[Path, typer.Option("--file", help="The file that defines the targets.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def check(file: TargetsFile = Path(FILE_NAME)) -> None:
-    """Say everything that is wrong with a file of targets. Needs no database."""
+    """Check a targets file and print all its problems. Needs no database."""
     contracts = _read(file)
     names = ", ".join(contract.target for contract in contracts)
-    typer.echo(f"{file}: {len(contracts)} target{'s' * (len(contracts) > 1)}, all good: {names}")
+    typer.echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
 
 
 @app.command()
@@ -58,13 +46,12 @@ def apply(
     *,
     operator: Operator = None,
 ) -> None:
-    """Publish what has changed as new versions; intents keep the version they were accepted under.
+    """Publish changed targets as new versions. Intents keep the version they were accepted with.
 
-    Nothing is published unless the whole file is good. Needs the role leasehold_operator.
+    Publishes nothing unless the whole file is valid. Needs the role leasehold_operator.
     """
     contracts = _read(file)
-    with_name = operator or _login_name()
-    asyncio.run(_apply(_store(database_url), contracts, with_name, file))
+    asyncio.run(_apply(_store(database_url), contracts, operator_name(operator), file))
 
 
 @app.command("list")
@@ -73,29 +60,27 @@ def list_targets(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -
     published = asyncio.run(_read_all(_store(database_url)))
     if as_json:
         typer.echo(json.dumps([_summary(one) for one in published], indent=2))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    table = Table(box=None, pad_edge=False)
-    for column in ("target", "version", "scope", "guarantee", "gateway", "published", "by"):
-        table.add_column(column, overflow="fold")
-    for one in published:
-        table.add_row(*map(str, _summary(one).values()))
-    console.print(table)
+    elif published:
+        columns = ("target", "version", "scope", "guarantee", "gateway", "published", "by")
+        print_table(columns, (_summary(one).values() for one in published))
+    else:
+        typer.echo(
+            f"No targets found: define them in {FILE_NAME} and run `leasehold targets apply`."
+        )
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="The target.")],
+    name: Annotated[str, typer.Argument(help="Name of the target.")],
     version: Annotated[
-        int | None, typer.Option(min=1, help="Another version.", show_default="the current one")
+        int | None,
+        typer.Option(min=1, help="Version to show.", show_default="the current one"),
     ] = None,
     database_url: DatabaseUrl = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the terms of a target, complete with defaults, as a file of targets would say them."""
+    """Show the terms of a target, with all defaults, in the format of the targets file."""
     published = asyncio.run(_read_one(_store(database_url), name, version))
     if as_json:
         typer.echo(json.dumps(published.terms.value(), indent=2))
@@ -106,12 +91,12 @@ def show(
     )
     contract = published.contract()
     if contract.gateway is None:
-        typer.echo("# Without a gateway, so no executor of this release serves it.")
+        typer.echo("# It has no gateway, so no instance submits its intents.")
     typer.echo(write_target(contract), nl=False)
 
 
 def _read(file: Path) -> list[Contract]:
-    """Read the file, or print one line for each problem and leave."""
+    """Read the file, or print one line per problem and exit."""
     try:
         return read_targets(file)
     except TargetsFileError as error:
@@ -134,7 +119,7 @@ async def _apply(
             version = await store.publish_contract(contract.target, contract.terms(), operator)
             typer.echo(_applied(contract.target, version, before.get(contract.target)))
     for target in sorted(before.keys() - {contract.target for contract in contracts}):
-        typer.echo(f"{target}: not in {file}, left as it is (version {before[target]})")
+        typer.echo(f"{target}: not in {file}, unchanged (version {before[target]})")
 
 
 def _applied(target: str, version: int, before: int | None) -> str:
@@ -156,9 +141,10 @@ async def _read_one(unopened: PostgresStore, name: str, version: int | None) -> 
         if published is not None:
             return published
         known = [one.target for one in await store.read_published_contracts()]
-    which = f"{name}, version {version}," if version and name in known else name
+    if name in known:
+        raise InvalidArgument(f"target {name} has no version {version}")
     raise InvalidArgument(
-        f"no contract of {which} is published; targets: {', '.join(known) or 'none'}"
+        f"target {name} is not published; published targets: {', '.join(known) or 'none'}"
     )
 
 
@@ -183,10 +169,3 @@ def _gateway(published: PublishedContract) -> str:
     if gateway is None:
         return "none"
     return f"http {gateway.url}" if gateway.kind == "http" else f"python {gateway.function}"
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        raise InvalidArgument("say in whose name to publish: --operator NAME") from None

@@ -1,7 +1,7 @@
-"""leasehold.toml: the targets that a team keeps under version control, read and written.
+"""leasehold.toml: the file in which a team defines its targets, parsed and written.
 
-Reading finds all problems before anything is done with any target; each is told by the file, the
-key and what is allowed there.
+The parser reports all problems of a file at once, each with its key and what is allowed there.
+Only `leasehold targets` reads this file; instances read the published contracts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
 FILE_NAME = "leasehold.toml"
 _FILE_BYTES_MAX = 1_048_576
-# The longest terms that the database takes, and a reserve for how it spells them.
+# Below the database's limit, because it formats the JSON differently.
 _TERMS_CHARACTERS_MAX = 60_000
-_GIVEN_BY_THE_TABLE = frozenset({"target", "version"})
+# Fields of a contract that a file cannot set.
+_NOT_SETTINGS = {
+    "target": "is the name of the table: remove it",
+    "version": "is assigned by `leasehold targets apply`: remove it",
+}
 
 
 class TargetsFileError(InvalidArgument):
-    """A file of targets cannot be used. `problems` has one line each."""
+    """A targets file is invalid; `problems` has one line for each problem."""
 
     def __init__(self, path: Path, problems: Sequence[Problem | str]) -> None:
         self.problems = [f"{path}: {problem}" for problem in problems]
@@ -37,17 +41,19 @@ class TargetsFileError(InvalidArgument):
 
 
 def read_targets(path: Path) -> list[Contract]:
-    """Read all targets of a file, or raise TargetsFileError with everything that is wrong."""
+    """Read all targets of a file, or raise TargetsFileError with all its problems."""
     document = _read_toml(path)
     contracts: list[Contract] = []
     problems = [
-        Problem((key,), "is not a table of this file; allowed: targets")
+        Problem((key,), "is not a known table; allowed: targets")
         for key in document
         if key != "targets"
     ]
     tables: object = document.get("targets", {})
     if not isinstance(tables, dict) or not tables:
-        problems.append(Problem(("targets",), "must hold a table for each target: [targets.sms]"))
+        problems.append(
+            Problem(("targets",), "must contain a table for each target, such as [targets.sms]")
+        )
         tables = {}
     for name, table in cast("dict[str, object]", tables).items():
         contract = _read_target(name, table)
@@ -61,9 +67,9 @@ def read_targets(path: Path) -> list[Contract]:
 
 
 def write_target(contract: Contract) -> str:
-    """Write a contract as the table that reads back as the same terms."""
+    """Write a contract as a table of the file; reading it gives the same contract."""
     terms = contract.model_dump(mode="json", exclude_none=True)
-    given = {name: value for name, value in terms.items() if name not in _GIVEN_BY_THE_TABLE}
+    given = {name: value for name, value in terms.items() if name not in _NOT_SETTINGS}
     return "\n".join(_table_lines(("targets", contract.target), given)) + "\n"
 
 
@@ -72,13 +78,13 @@ def _read_toml(path: Path) -> Mapping[str, object]:
         with path.open("rb") as file:
             text = file.read(_FILE_BYTES_MAX + 1)
         if len(text) > _FILE_BYTES_MAX:
-            raise TargetsFileError(path, [f"is over {_FILE_BYTES_MAX} bytes"])
+            raise TargetsFileError(path, [f"is larger than {_FILE_BYTES_MAX} bytes"])
         return tomllib.loads(text.decode())
     except OSError as error:
-        why = f"cannot be read: {error.strerror or error}; name another with --file"
-        raise TargetsFileError(path, [why]) from None
+        problem = f"cannot be read: {error.strerror or error}; use --file for another file"
+        raise TargetsFileError(path, [problem]) from None
     except UnicodeDecodeError:
-        raise TargetsFileError(path, ["is not text in UTF-8, as TOML must be"]) from None
+        raise TargetsFileError(path, ["is not UTF-8 text, as TOML must be"]) from None
     except tomllib.TOMLDecodeError as error:
         raise TargetsFileError(path, [f"is not valid TOML: {error}"]) from None
 
@@ -89,31 +95,33 @@ def _read_target(name: str, table: object) -> Contract | list[Problem]:
         return [Problem(place, "must be a table, such as [targets.sms]")]
     settings = cast("dict[str, Any]", table)
     problems = [
-        Problem((*place, key), "is not a setting; the table's name and the database say it")
-        for key in settings
-        if key in _GIVEN_BY_THE_TABLE
+        Problem((*place, key), problem) for key, problem in _NOT_SETTINGS.items() if key in settings
     ]
     if "gateway" not in settings:
-        problems.append(Problem((*place, "gateway"), "is needed: a table with kind http or python"))
-    given = {key: value for key, value in settings.items() if key not in _GIVEN_BY_THE_TABLE}
+        problems.append(
+            Problem((*place, "gateway"), "is required: a table with kind http or python")
+        )
+    given = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
     try:
         contract = Contract.model_validate({**given, "target": name})
     except ValidationError as error:
-        problems += [_placed(place, problem) for problem in contract_problems(error)]
+        problems += [_in_table(place, problem) for problem in contract_problems(error)]
         return problems
     if len(json.dumps(contract.terms())) > _TERMS_CHARACTERS_MAX:
-        problems.append(Problem(place, f"is over {_TERMS_CHARACTERS_MAX} characters of terms"))
+        problems.append(
+            Problem(place, f"has more than {_TERMS_CHARACTERS_MAX} characters of terms")
+        )
     return problems or contract
 
 
-def _placed(place: tuple[str, ...], problem: Problem) -> Problem:
-    # A target has no setting of this name in the file: it is the table's.
+def _in_table(place: tuple[str, ...], problem: Problem) -> Problem:
+    # In the file, the target's name is the name of its table.
     inner = () if problem.place == ("target",) else problem.place
     return Problem((*place, *inner), problem.message)
 
 
 def _table_lines(place: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[str]:
-    """Write a table and the tables in it; plain values stand first, as TOML asks for."""
+    """Write a table and its nested tables; plain values come first, as TOML requires."""
     yield f"[{'.'.join(map(_key, place))}]"
     for name, value in values.items():
         if not isinstance(value, dict):
@@ -125,5 +133,5 @@ def _table_lines(place: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[
 
 
 def _key(name: str) -> str:
-    """Write a key bare where TOML allows it: a dot in a name would part it in two."""
+    """Quote a key unless TOML allows it bare; an unquoted dot would split it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)

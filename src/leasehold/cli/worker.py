@@ -1,20 +1,22 @@
-"""`leasehold worker`: claim what is due and submit it, beside any number of others."""
+"""`leasehold worker`: an instance without the HTTP API. Run as many as you like."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from leasehold.cli.instance_options import (
+from leasehold.cli.options import (
     Concurrency,
+    DatabaseUrl,
     Elector,
     LogFormat,
     LogLevel,
     SettingsFile,
     Standalone,
-    option,
+    Targets,
+    setting,
+    split_targets,
 )
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
 from leasehold.config import Settings, read_settings
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
@@ -31,46 +33,50 @@ _LOG = get_logger(__name__)
 def worker(
     database_url: DatabaseUrl = None,
     *,
-    targets: Annotated[
-        str | None, option("Serve only these targets, separated by commas (all).")
-    ] = None,
+    targets: Targets = None,
     concurrency: Concurrency = None,
     lease_seconds: Annotated[
-        float | None, option("Lease items for at most this long (each contract's own).")
+        float | None, setting("Upper bound of a claim's lease (as in each contract).")
     ] = None,
     heartbeat_seconds: Annotated[
-        float | None, option("Renew leases this often; less than a third of the lease (5).")
+        float | None, setting("Interval of lease renewals; below a third of the lease (5).")
     ] = None,
     reaper_seconds: Annotated[
-        float | None, option("Repair this often; less than the lease (10).")
+        float | None, setting("Interval of the reaper; below the lease (10).")
     ] = None,
     shutdown_seconds: Annotated[
-        float | None, option("Let calls end for this long; at most the lease (20).")
+        float | None, setting("Time for running calls at shutdown; at most the lease (20).")
     ] = None,
     poll_seconds: Annotated[
-        float | None, option("Look for work at least this often when idle (1).")
+        float | None, setting("Longest pause between two looks for work (1).")
     ] = None,
     metrics_port: Annotated[
-        int | None, option("Serve Prometheus metrics on this port (none).")
+        int | None, setting("Serve Prometheus metrics on this port (off).")
     ] = None,
-    metrics_host: Annotated[str | None, option("Serve them on this address (127.0.0.1).")] = None,
+    metrics_host: Annotated[
+        str | None, setting("Serve metrics on this address (127.0.0.1).")
+    ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     reaper: Annotated[
         bool | None,
-        option("Repair what dead workers left; --no-reaper needs another instance that does."),
+        setting("Recover the work of dead instances. --no-reaper needs another that does (on)."),
     ] = None,
     elector: Elector = None,
     standalone: Standalone = None,
     settings_file: SettingsFile = None,
 ) -> None:
-    """Claim due items and submit them, until SIGTERM or Ctrl-C; a second one is immediate."""
+    """Run an instance without the HTTP API: submit due intents, until SIGTERM or Ctrl-C.
+
+    A second signal exits at once. Each option is also an environment variable: --poll-seconds is
+    LEASEHOLD_POLL_SECONDS. Defaults are in parentheses.
+    """
 
     def read() -> Settings:
         return read_settings(
             settings_file,
             database_url=database_url,
-            targets=tuple(targets.split(",")) if targets else None,
+            targets=split_targets(targets),
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
@@ -92,29 +98,34 @@ def worker(
 async def run_worker(
     read: Callable[[], Settings], make: Callable[[Settings], Instance] = Instance
 ) -> None:
-    """Run an instance until a signal; read its settings again on SIGHUP."""
+    """Run an instance until a signal; SIGHUP reads the settings again."""
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
     instance = make(settings)
-
-    def reload() -> None:
-        try:
-            instance.apply(read())
-        except LeaseholdError as error:
-            _LOG.error("settings_refused", error=str(error), advice="the former ones stay")
-
     server = None
     if settings.metrics_port is not None:
         server = instance.metrics.serve(settings.metrics_port, settings.metrics_host)
         _LOG.info("metrics_served", port=server.port, worker_id=instance.worker_id)
     try:
-        with on_signals(instance.request_stop, reload):
+        with on_signals(instance.request_stop, lambda: reload_settings(instance, read)):
             async with instance:
                 await instance.run()
     finally:
         if server is not None:
             server.close()
+    exit_past_stuck_calls(instance)
+
+
+def reload_settings(instance: Instance, read: Callable[[], Settings]) -> None:
+    """Apply new settings to a running instance, or keep the old ones if they are wrong."""
+    try:
+        instance.apply(read())
+    except LeaseholdError as error:
+        _LOG.error("settings_refused", error=str(error), advice="the old settings stay in force")
+
+
+def exit_past_stuck_calls(instance: Instance) -> None:
+    """End the process if a user's function does not return; all our own work is done by now."""
     if instance.stuck_calls:
-        _LOG.warning("calls_left_behind", calls=instance.stuck_calls, worker_id=instance.worker_id)
-        # Everything of ours is written and closed; only a user's function does not let go.
+        _LOG.warning("calls_abandoned", calls=instance.stuck_calls, worker_id=instance.worker_id)
         os._exit(0)

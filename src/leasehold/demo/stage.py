@@ -53,7 +53,7 @@ WELL_SECONDS = 5.0
 REPLACE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 _LOG_LINES_SHOWN = 3
-_SERVING = re.compile(r'"event": "serving".*"url": "([^"]+)"')
+_SERVING = re.compile(r'"event": "server_started".*"url": "([^"]+)"')
 
 
 @dataclass(slots=True, eq=False)

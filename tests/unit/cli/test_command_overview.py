@@ -1,4 +1,4 @@
-"""`leasehold --help` tells of every command, and waits for none of them."""
+"""`leasehold --help` lists every command and imports none of them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ HEAVY = ("aiohttp", "asyncio", "fastapi", "psycopg", "pydantic", "leasehold.stor
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_overview_says_of_a_command_what_its_own_help_says_first(name):
-    assert load_command(name).help.split("\n\n")[0] == COMMANDS[name].told
+def test_overview_repeats_the_first_paragraph_of_each_help(name):
+    assert load_command(name).help.split("\n\n")[0] == COMMANDS[name].summary
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_is_there_under_its_name(name):
+def test_command_prints_its_help(name):
     result = CliRunner().invoke(app, [name, "--help"], prog_name="leasehold")
     assert result.exit_code == 0, result.output
     assert f"Usage: leasehold {name} " in result.output
 
 
-def test_mistyped_command_is_told_the_right_one():
+def test_mistyped_command_is_suggested():
     result = CliRunner().invoke(app, ["wroker"])
     assert result.exit_code == 2
     assert "Did you mean 'worker'?" in result.output
 
 
-def test_overview_loads_no_command():
+def test_overview_imports_no_command():
     program = (
         "import sys\n"
         "from leasehold.cli.main import app\n"

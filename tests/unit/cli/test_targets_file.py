@@ -1,4 +1,4 @@
-"""A file of targets is taken as a whole or refused with everything that is wrong, by key."""
+"""leasehold.toml is valid as a whole, or refused with all its problems by key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ guarantee = "keyed"
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes a file of targets and gives its path."""
+    """Writes a targets file and returns its path."""
 
     def write(text):
         path = tmp_path / "leasehold.toml"
@@ -46,7 +46,7 @@ def example_of_the_document():
     return example
 
 
-def test_file_becomes_contracts_that_no_database_has_numbered_yet(written):
+def test_file_becomes_contracts_without_a_version(written):
     [contract] = read_targets(written(GOOD))
     assert contract == Contract(
         target="sms",
@@ -57,7 +57,7 @@ def test_file_becomes_contracts_that_no_database_has_numbered_yet(written):
     assert contract.version is None
 
 
-def test_all_problems_are_told_at_once_by_file_and_key(written):
+def test_all_problems_are_reported_at_once_by_key(written):
     path = written(
         """
         colour = "red"
@@ -82,9 +82,9 @@ def test_all_problems_are_told_at_once_by_file_and_key(written):
         guarantee = "blind"
         """
     )
-    told = problems_of(path)
-    assert told == [
-        "colour: is not a table of this file; allowed: targets",
+    problems = problems_of(path)
+    assert problems == [
+        "colour: is not a known table; allowed: targets",
         "targets.sms.scope: must be 'item', 'stream' or 'cluster'",
         "targets.sms.guarantee: is needed: 'keyed', 'fenced', 'lookup' or 'blind'",
         "targets.sms.gateway.url: must not hold a user or password: use secret_headers",
@@ -93,20 +93,22 @@ def test_all_problems_are_told_at_once_by_file_and_key(written):
         "targets.sms.lease_seconds: must be a number",
         "targets.sms.concurrency: must be an integer",
         "targets.sms.guarante: is not a setting; did you mean guarantee?",
-        "targets.payments.version: is not a setting; the table's name and the database say it",
+        "targets.payments.version: is assigned by `leasehold targets apply`: remove it",
         "targets.payments.gateway.kind: is needed: one of 'http', 'python'",
-        "targets.Letters.gateway: is needed: a table with kind http or python",
+        "targets.Letters.gateway: is required: a table with kind http or python",
         "targets.Letters: must be 1 to 64 of a-z 0-9 . _ - and begin with a letter or digit",
     ]
-    assert "hunter2" not in " ".join(told)
+    assert "hunter2" not in " ".join(problems)
 
 
-def test_unknown_setting_that_resembles_none_is_told_what_is_allowed(written):
-    [told] = problems_of(written(GOOD + "zzz = 1"))
-    assert told.startswith("targets.sms.zzz: is not a setting; allowed here: call_timeout_seconds,")
+def test_unknown_setting_without_a_close_match_lists_what_is_allowed(written):
+    [problem] = problems_of(written(GOOD + "zzz = 1"))
+    assert problem.startswith(
+        "targets.sms.zzz: is not a setting; allowed here: call_timeout_seconds,"
+    )
 
 
-def test_impossible_timings_are_told_together_with_their_reasons(written):
+def test_impossible_timings_are_reported_with_their_reasons(written):
     path = written(GOOD + "call_timeout_seconds = 40\nconnect_timeout_seconds = 50")
     first, second = problems_of(path)
     assert first.startswith(
@@ -116,35 +118,35 @@ def test_impossible_timings_are_told_together_with_their_reasons(written):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("", "targets: must hold a table for each target: [targets.sms]"),
-        ("targets = 3", "targets: must hold a table for each target: [targets.sms]"),
+        ("", "targets: must contain a table for each target, such as [targets.sms]"),
+        ("targets = 3", "targets: must contain a table for each target, such as [targets.sms]"),
         ("[targets]\nsms = 3", "targets.sms: must be a table, such as [targets.sms]"),
         ("[targets.sms", "is not valid TOML: "),
-        (b"\xff\xfe", "is not text in UTF-8"),
-        ("#" * 1_100_000, "is over 1048576 bytes"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        ("#" * 1_100_000, "is larger than 1048576 bytes"),
         (GOOD + "retry = 5", "targets.sms.retry: must be a table"),
         (GOOD.replace("{ kind", "7 # {"), "targets.sms.gateway: must be a table"),
         (GOOD + "lease_seconds = nan", "targets.sms.lease_seconds: must be a finite number"),
     ],
     ids=range(9),
 )
-def test_what_is_no_file_of_targets_is_refused_with_its_reason(written, text, told):
+def test_malformed_file_is_refused_with_its_reason(written, text, message):
     [problem] = problems_of(written(text))
-    assert problem.startswith(told)
+    assert problem.startswith(message)
 
 
-def test_terms_that_the_database_would_not_take_are_refused_before(written):
+def test_terms_too_long_for_the_database_are_refused(written):
     headers = "\n".join(f'X-{number} = "{"x" * 4000}"' for number in range(20))
     gateway = '[targets.sms.gateway]\nkind = "http"\nurl = "https://a.example"'
     text = GOOD.replace(GATEWAY, f"{gateway}\n[targets.sms.gateway.headers]\n{headers}")
-    assert problems_of(written(text)) == ["targets.sms: is over 60000 characters of terms"]
+    assert problems_of(written(text)) == ["targets.sms: has more than 60000 characters of terms"]
 
 
-def test_missing_file_says_how_to_name_another(tmp_path):
+def test_missing_file_is_reported_with_the_file_option(tmp_path):
     [problem] = problems_of(tmp_path / "nowhere.toml")
-    assert problem == "cannot be read: No such file or directory; name another with --file"
+    assert problem == "cannot be read: No such file or directory; use --file for another file"
 
 
 @pytest.mark.parametrize(
@@ -187,12 +189,12 @@ def test_check_needs_no_database_and_names_the_targets(written, monkeypatch):
     path = written(GOOD)
     result = run("check", "--file", str(path))
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"{path}: 1 target, all good: sms\n"
+    assert result.stdout == f"{path}: 1 valid target: sms\n"
 
 
 def test_check_reads_the_file_of_the_working_directory(written, monkeypatch):
     monkeypatch.chdir(written(GOOD).parent)
-    assert run("check").stdout == "leasehold.toml: 1 target, all good: sms\n"
+    assert run("check").stdout == "leasehold.toml: 1 valid target: sms\n"
 
 
 def test_check_prints_one_line_per_problem_and_fails(written):
@@ -205,7 +207,7 @@ def test_check_prints_one_line_per_problem_and_fails(written):
     ]
 
 
-def test_apply_of_a_bad_file_does_not_even_look_for_a_database(written):
+def test_apply_of_an_invalid_file_does_not_connect_to_the_database(written):
     path = written(GOOD + "nonsense = 1")
     result = run("apply", "--file", str(path), "--database-url", "postgresql://nobody@203.0.113.1")
     assert result.exit_code == 1
@@ -215,7 +217,7 @@ def test_apply_of_a_bad_file_does_not_even_look_for_a_database(written):
 def test_example_of_the_document_passes_the_check(written):
     result = run("check", "--file", str(written(example_of_the_document())))
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith("3 targets, all good: sms, payments, letters\n")
+    assert result.stdout.endswith("3 valid targets: sms, payments, letters\n")
 
 
 def test_document_has_a_row_for_each_setting_and_no_others():

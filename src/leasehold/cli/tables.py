@@ -1,4 +1,4 @@
-"""Intents and their ledger as tables for people."""
+"""Tables of intents, ledgers, targets and tokens on the terminal."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from leasehold.store.rows import Attempt, IntentStatus
 
-_PIPE_WIDTH = 160  # where there is no window to fit into
+_PIPE_WIDTH = 200  # wide enough for `grep` to find whole rows
 
 
 def console() -> Console:
-    """Give the output; wide enough for a pipe to be searched by line."""
+    """Return the standard output: as wide as the terminal, or a fixed width for a pipe."""
     output = Console()
     if not output.is_terminal:
         output.width = _PIPE_WIDTH
     return output
 
 
-def facts_table(status: IntentStatus) -> Table:
-    """Show one intent, a fact a line; what does not apply is left out."""
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table without borders."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    console().print(table)
+
+
+def intent_table(status: IntentStatus) -> Table:
+    """Show one intent, a field per line; empty fields are left out."""
     table = Table(show_header=False, title=f"Intent {status.intent_id}", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    facts = {
+    fields = {
         "status": status.status,
         "reason": status.reason,
         "target": status.target,
@@ -43,13 +53,13 @@ def facts_table(status: IntentStatus) -> Table:
         "reference": status.reference,
         "code": status.code,
         "detail": status.detail,
-        "accepted": _moment(status.created_at),
-        "due": _moment(status.due_at),
-        "deadline": _moment(status.deadline_at),
-        "finished": _moment(status.finished_at),
+        "accepted": _time(status.created_at),
+        "due": _time(status.due_at),
+        "deadline": _time(status.deadline_at),
+        "finished": _time(status.finished_at),
         "redrive of": status.redrive_of,
     }
-    for name, value in facts.items():
+    for name, value in fields.items():
         if value is not None and value != "":
             table.add_row(name, _plain(value))
     return table
@@ -57,7 +67,7 @@ def facts_table(status: IntentStatus) -> Table:
 
 def ledger_table(attempts: Sequence[Attempt]) -> Table:
     """Show the ledger of one intent."""
-    table = Table(title="Its ledger", title_justify="left")
+    table = Table(title="Ledger", title_justify="left")
     for column in (
         "attempt",
         "state",
@@ -75,7 +85,7 @@ def ledger_table(attempts: Sequence[Attempt]) -> Table:
             one.state,
             _plain(one.reason),
             _plain(one.holder),
-            _moment(one.finished_at),
+            _time(one.finished_at),
             _plain(one.reference),
             _plain(one.code),
             _plain(one.detail),
@@ -83,8 +93,8 @@ def ledger_table(attempts: Sequence[Attempt]) -> Table:
     return table
 
 
-def list_table(intents: Sequence[IntentStatus]) -> Table:
-    """Show many intents, one a line."""
+def intents_table(intents: Sequence[IntentStatus]) -> Table:
+    """Show many intents, one per line."""
     table = Table()
     for column in ("intent", "target", "status", "attempts", "accepted", "due", "key"):
         table.add_column(column, overflow="fold", no_wrap=column in {"intent", "status"})
@@ -94,17 +104,17 @@ def list_table(intents: Sequence[IntentStatus]) -> Table:
             one.target,
             one.status,
             str(one.attempts),
-            _moment(one.created_at),
-            _moment(one.due_at),
+            _time(one.created_at),
+            _time(one.due_at),
             _plain(one.idempotency_key),
         )
     return table
 
 
-def _moment(value: datetime | None) -> str:
+def _time(value: datetime | None) -> str:
     return f"{value.astimezone():%Y-%m-%d %H:%M:%S %z}" if value else ""
 
 
 def _plain(value: object) -> Text:
-    """Show what came from outside as it is, not as Rich's markup."""
+    """Show external text literally, not as Rich markup."""
     return Text("" if value is None else str(value))

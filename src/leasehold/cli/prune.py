@@ -1,4 +1,4 @@
-"""`leasehold prune`: forget what is finished and old."""
+"""`leasehold prune`: delete old, finished intents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.migrate import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
+from leasehold.cli.options import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
 from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import retention
@@ -20,24 +20,27 @@ def prune(
         datetime | None,
         typer.Option(
             formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
-            help="Forget what was accepted before this day (UTC).",
+            help="Delete intents accepted before this day or time (UTC).",
             show_default=False,
         ),
     ] = None,
     keep_days: Annotated[
         int | None,
-        typer.Option(min=1, max=36500, help="Keep this many days.", show_default=False),
+        typer.Option(
+            min=1, max=36500, help="Delete intents older than this many days.", show_default=False
+        ),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(min=1, max=100000, help="Intents per transaction.")
     ] = 10000,
 ) -> None:
-    """Forget whole months of finished intents, with their ledger. Needs the role leasehold_owner.
+    """Delete whole months of finished intents with their ledger. Needs role leasehold_owner.
 
-    A pruned idempotency key may be used again: what is kept is the window of idempotency.
+    An idempotency key can be used again once its intent is deleted, so keep at least as many days
+    as a client may repeat a request.
     """
     if (before is None) == (keep_days is None):
-        raise InvalidArgument("say how much to keep: either --before or --keep-days")
+        raise InvalidArgument("give either --before or --keep-days")
     address = read_settings(database_url=database_url).required_database_url()
     intents, months = 0, 0
     kept: list[str] = []
@@ -51,7 +54,7 @@ def prune(
         kept = step.partitions_kept
         if step.partition_dropped:
             months += 1
-            typer.echo(f"dropped {step.partition_dropped} ({intents} intents so far)")
-    typer.echo(f"Forgot {intents} intents in {months} months.")
+            typer.echo(f"Dropped {step.partition_dropped} ({intents} intents so far)")
+    typer.echo(f"Deleted {intents} intents in {months} month{'s' * (months != 1)}.")
     if kept:
-        typer.echo(f"Left because of unfinished intents: {', '.join(kept)}")
+        typer.echo(f"Kept because of unfinished intents: {', '.join(kept)}")

@@ -1,0 +1,263 @@
+"""The two ways in which `enqueue` and `intents` work: on the database or through the HTTP API."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.cli.options import operator_name
+from leasehold.client.requests import PAGE_MAX
+from leasehold.client.responses import Handed, HandedVerdict, Receipt
+from leasehold.config import read_settings
+from leasehold.domain.errors import InvalidArgument, UnknownIntent
+from leasehold.domain.intent import AttemptState
+from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.intake.validation import accepted_id, conflict_problem
+from leasehold.store.rows import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
+
+    from leasehold.client.asynchronous import AsyncClient
+    from leasehold.client.requests import Resolution
+    from leasehold.config import Settings
+    from leasehold.domain.intent import IntentId, NewIntent, Status
+    from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
+    from leasehold.intake.intake import Intake
+    from leasehold.store.postgres.store import PostgresStore
+    from leasehold.store.rows import Attempt, Enqueued, IntentStatus, Redriven
+
+    StatusAndLedger = tuple[IntentStatus, Sequence[Attempt]]
+
+# Someone is waiting at a terminal.
+_API_RETRY_SECONDS = 10.0
+_STATES: dict[Resolution, AttemptState] = {
+    "dispatched": AttemptState.DISPATCHED,
+    "failed": AttemptState.FAILED,
+    "retry": AttemptState.RETRYABLE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The filters of a list; None matches everything."""
+
+    status: Status | None
+    target: str | None
+    stream: str | None
+    since: datetime | None
+    until: datetime | None
+    before: IntentId | None
+    limit: int
+
+
+class Backend(Protocol):
+    """What the commands ask for; both implementations give the same answers."""
+
+    async def enqueue(self, intent: NewIntent) -> Receipt:
+        """Enqueue one intent, or raise the reason for refusing it."""
+        ...
+
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+        """Enqueue many intents; one verdict each."""
+        ...
+
+    async def read(self, intent_id: IntentId) -> StatusAndLedger:
+        """Read an intent and its ledger, or raise UnknownIntent."""
+        ...
+
+    async def list(self, search: Search) -> Listing:
+        """Find the newest matching intents."""
+        ...
+
+    async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
+        """Cancel an intent for which no call was made."""
+        ...
+
+    async def resolve(
+        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
+    ) -> ResolveVerdict:
+        """Record the outcome of an intent in doubt."""
+        ...
+
+    async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
+        """Enqueue finished intents again, as new intents."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a command connects to."""
+
+    settings: Settings
+    is_api: bool
+
+    @classmethod
+    def choose(
+        cls,
+        database_url: str | None,
+        api_url: str | None,
+        application_name: str,
+        **more: Any,  # noqa: ANN401 (settings, which pydantic checks)
+    ) -> Endpoint:
+        """Take the command line, else LEASEHOLD_API_URL, else LEASEHOLD_DATABASE_URL."""
+        if database_url is not None and api_url is not None:
+            raise InvalidArgument("--database-url and --api-url cannot be used together")
+        settings = read_settings(
+            database_url=database_url, api_url=api_url, application_name=application_name, **more
+        )
+        return cls(settings, is_api=database_url is None and bool(settings.api_url))
+
+    @asynccontextmanager
+    async def connect(self, operator: str | None = None) -> AsyncGenerator[Backend]:
+        """Connect. `operator` is the option as given; the API uses the token's name instead."""
+        if self.is_api:
+            if operator is not None:
+                raise InvalidArgument(
+                    "--operator cannot be used with the API: it records the name of the token"
+                )
+            async with self._client() as client:
+                yield ApiBackend(client)
+        else:
+            # Imported late: the API needs none of it.
+            from leasehold.intake.intake import Intake
+            from leasehold.store.postgres.store import PostgresStore
+
+            url = self.settings.required_database_url()
+            async with (
+                PostgresStore(url, self.settings.pool()) as store,
+                Intake(store) as intake,
+            ):
+                yield DatabaseBackend(store, intake, operator)
+
+    def _client(self) -> AsyncClient:
+        from leasehold.client.asynchronous import AsyncClient  # the database does not need it
+
+        # An empty variable counts as not set.
+        token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
+        return AsyncClient(
+            self.settings.api_url or "",
+            token or None,
+            ca_file=self.settings.api_tls_ca,
+            patience_seconds=_API_RETRY_SECONDS,
+        )
+
+
+class DatabaseBackend:
+    """Calls the database functions; the login needs the role for what it asks."""
+
+    def __init__(self, store: PostgresStore, intake: Intake, operator: str | None) -> None:
+        self._store = store
+        self._intake = intake
+        self._operator = operator
+
+    async def enqueue(self, intent: NewIntent) -> Receipt:
+        """Enqueue one intent, or raise the reason for refusing it."""
+        [answer] = await self._intake.enqueue_many([intent])
+        is_new = answer.verdict is EnqueueVerdict.ACCEPTED
+        return Receipt(intent_id=accepted_id(intent, answer), is_new=is_new, intent=None)
+
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+        """Enqueue many intents; one verdict each."""
+        answers = await self._intake.enqueue_many(intents)
+        return [_as_api_result(new, answer) for new, answer in zip(intents, answers, strict=True)]
+
+    async def read(self, intent_id: IntentId) -> StatusAndLedger:
+        """Read an intent and its ledger, or raise UnknownIntent."""
+        statuses = await self._store.read_status([intent_id])
+        if not statuses:
+            raise UnknownIntent(f"no intent has the id {intent_id}")
+        return statuses[0], await self._store.read_ledger([intent_id])
+
+    async def list(self, search: Search) -> Listing:
+        """Find the newest matching intents."""
+        return await self._store.list_intents(
+            status=search.status,
+            target=search.target,
+            stream=search.stream,
+            since=search.since,
+            until=search.until,
+            before=search.before,
+            limit=search.limit,
+        )
+
+    async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
+        """Cancel an intent for which no call was made."""
+        return await self._store.cancel_intent(intent_id, operator_name(self._operator), note)
+
+    async def resolve(
+        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
+    ) -> ResolveVerdict:
+        """Record the outcome of an intent in doubt."""
+        return await self._store.resolve_intent(
+            intent_id, _STATES[resolution], operator_name(self._operator), note, reference
+        )
+
+    async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
+        """Enqueue finished intents again, as new intents."""
+        return await self._store.redrive_intents(intent_ids, operator_name(self._operator), note)
+
+
+class ApiBackend:
+    """Calls the HTTP API; the token needs the scope for what it asks."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def enqueue(self, intent: NewIntent) -> Receipt:
+        """Enqueue one intent, or raise the reason for refusing it."""
+        return await self._client.enqueue(intent)
+
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+        """Enqueue many intents; one verdict each."""
+        return await self._client.enqueue_many(intents)
+
+    async def read(self, intent_id: IntentId) -> StatusAndLedger:
+        """Read an intent and its ledger, or raise UnknownIntent."""
+        return await self._client.get(intent_id), await self._client.attempts(intent_id)
+
+    async def list(self, search: Search) -> Listing:
+        """Find the newest matching intents, page by page."""
+        found: list[IntentStatus] = []
+        before = search.before
+        while True:
+            page_limit = min(PAGE_MAX, search.limit - len(found))
+            page = await self._client.page(
+                status=search.status,
+                target=search.target,
+                stream=search.stream,
+                since=search.since,
+                until=search.until,
+                before=before,
+                limit=page_limit,
+            )
+            found += page.intents
+            before = page.next
+            if len(page.intents) < page_limit or len(found) == search.limit or before is None:
+                return Listing(found, None if len(found) == search.limit else before)
+
+    async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
+        """Cancel an intent for which no call was made."""
+        return await self._client.cancel(intent_id, note)
+
+    async def resolve(
+        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
+    ) -> ResolveVerdict:
+        """Record the outcome of an intent in doubt."""
+        return await self._client.resolve(intent_id, resolution, note, reference=reference)
+
+    async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
+        """Enqueue finished intents again, as new intents."""
+        return [await self._client.retry(one, note) for one in intent_ids]
+
+
+def _as_api_result(new: NewIntent, answer: Enqueued) -> Handed:
+    is_conflict = answer.verdict is EnqueueVerdict.CONFLICT
+    return Handed(
+        ordinal=answer.ordinal,
+        verdict=HandedVerdict(answer.verdict),
+        intent_id=answer.intent_id,
+        problem=conflict_problem(new, answer) if is_conflict else answer.problem,
+    )

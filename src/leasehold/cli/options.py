@@ -1,0 +1,114 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from leasehold.domain.errors import InvalidArgument
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_OPERATOR_VARIABLE = "LEASEHOLD_OPERATOR"
+
+
+def setting(text: str, *names: str) -> Any:  # noqa: ANN401 (Typer's type is private)
+    """Declare an option that overrides a setting; `text` ends with the setting's default."""
+    return typer.Option(*names, help=text, show_default=False)
+
+
+# No `envvar` here: the settings read the environment, and an option on the command line must win
+# over both variables.
+DatabaseUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="postgresql://user:password@host:port/database, or set LEASEHOLD_DATABASE_URL.",
+        show_default=False,
+    ),
+]
+ApiUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Use this HTTP API instead of the database: https://leasehold.example.org, or set "
+        "LEASEHOLD_API_URL. The token is read from LEASEHOLD_API_TOKEN.",
+        show_default=False,
+    ),
+]
+Operator: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Your name for the record, or set LEASEHOLD_OPERATOR.",
+        show_default="your login name",
+    ),
+]
+
+# Options of `leasehold worker` and `leasehold serve`.
+Targets: TypeAlias = Annotated[
+    str | None, setting("Submit only for these targets, separated by commas (all).")
+]
+Concurrency: TypeAlias = Annotated[int | None, setting("Maximum calls in flight (10).")]
+Elector: TypeAlias = Annotated[
+    str | None, setting("Elect leaders with a lease row or an advisory lock: row, advisory (row).")
+]
+Standalone: TypeAlias = Annotated[
+    bool | None, setting("Become leader of every group at start, or fail to start.")
+]
+LogFormat: TypeAlias = Annotated[str | None, setting("json or console (console).")]
+LogLevel: TypeAlias = Annotated[str | None, setting("debug, info, warning or error (info).")]
+SettingsFile: TypeAlias = Annotated[
+    Path | None,
+    setting("File with lines such as LEASEHOLD_REAPER_SECONDS=5. SIGHUP reads it again."),
+]
+
+
+def split_targets(targets: str | None) -> tuple[str, ...] | None:
+    """Split the value of --targets."""
+    return tuple(targets.split(",")) if targets else None
+
+
+def operator_name(option: str | None) -> str:
+    """Return the name that an intervention is recorded under."""
+    name = option or os.environ.get(_OPERATOR_VARIABLE)
+    if name:
+        return name
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # the user of a container may have no name
+        raise InvalidArgument(
+            f"your login has no name: use --operator NAME or set {_OPERATOR_VARIABLE}"
+        ) from None
+
+
+def parse_duration_or_time(option: str, text: str) -> tuple[float | None, datetime | None]:
+    """Parse a duration (90, 90s, 15m, 2h, 1d) or a time (2030-01-31T12:00:00+01:00)."""
+    if found := _DURATION.fullmatch(text.strip()):
+        return float(found[1]) * _UNIT_SECONDS[found[2] or "s"], None
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise InvalidArgument(
+            f"{option} {text!r} is not a duration (90, 15m, 2h, 1d) or a time with its time zone "
+            "(2030-01-31T12:00:00Z)"
+        )
+    return None, time
+
+
+def parse_time_or_age(option: str, text: str) -> datetime:
+    """Parse a time, or a duration before now on this machine's clock."""
+    seconds, time = parse_duration_or_time(option, text)
+    if time is not None:
+        return time
+    try:
+        return datetime.now(UTC) - timedelta(seconds=seconds or 0)
+    except OverflowError:
+        raise InvalidArgument(
+            f"{option} {text!r} is too long ago: use a shorter duration"
+        ) from None
