@@ -73,8 +73,8 @@ def _sandbox() -> Iterator[str]:
     process = subprocess.Popen([LEASEHOLD, "sandbox"], stdout=subprocess.PIPE, text=True)
     try:
         address = _line(process)
-        dial = json.dumps({"latency_ms": LATENCY_MS}).encode()
-        request = urllib.request.Request(f"{address}/dial", data=dial, method="PUT")
+        faults = json.dumps({"latency_ms": LATENCY_MS}).encode()
+        request = urllib.request.Request(f"{address}/faults", data=faults, method="PUT")
         urllib.request.urlopen(request, timeout=10).close()
         yield address
     finally:

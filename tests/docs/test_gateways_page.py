@@ -11,7 +11,7 @@ from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.gateway.errors import NotSent
-from leasehold.sandbox import Dial
+from leasehold.sandbox import FaultSettings
 from tests.support.http_gateways import make_submission
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gateways.md"
@@ -48,7 +48,7 @@ def test_statuses_of_the_page_are_the_defaults():
 
 def test_every_setting_of_the_dial_is_on_the_page():
     text = PAGE.read_text()
-    assert [name for name in Dial.model_fields if f"`{name}`" not in text] == []
+    assert [name for name in FaultSettings.model_fields if f"`{name}`" not in text] == []
 
 
 def test_links_of_the_page_lead_somewhere():

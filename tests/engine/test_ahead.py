@@ -25,7 +25,7 @@ async def test_call_that_is_ready_and_cannot_begin_is_given_back_and_holds_up_no
     await start_leader(engine, schedule_refresh_seconds="0.1", **LONG)
     # Then it knows that calls are short, and gets ready what will begin within a moment.
     await engine.until_status(engine.outbox.enqueue(20, "ledger"))
-    engine.sandbox.dial(latency_ms=4000)
+    engine.sandbox.set_faults(latency_ms=4000)
     ledger = set(engine.outbox.enqueue(8, "ledger"))
     await until(lambda: len(marked(engine) & ledger) > 2)
     assert len(marked(engine) & ledger) <= 2 * 2
@@ -37,7 +37,7 @@ async def test_call_that_is_ready_and_cannot_begin_is_given_back_and_holds_up_no
     [row] = engine.outbox.call("operator", "cancel_intent", waiting, "ann", "a test")
     assert row["cancel_intent"] == "cancelled"
     assert set(engine.statuses(list(ledger - {waiting}))) == {"pending"}
-    engine.sandbox.dial(latency_ms=0)
+    engine.sandbox.set_faults(latency_ms=0)
     await engine.until_status([*ledger - {waiting}, book])
     assert all(engine.outbox.states(one) == ["DISPATCHED"] for one in ledger - {waiting})
 
@@ -53,7 +53,7 @@ async def test_backlog_of_many_windows_is_done_once_each(engine, monkeypatch):
         schedule_refresh_seconds=0.05,
     )
     async with Instance(settings) as instance:
-        await until(lambda: len(engine.sandbox.record()) > 100)
+        await until(lambda: len(engine.sandbox.requests()) > 100)
         ids += engine.outbox.enqueue(300, "ledger")
         await engine.until_status(ids)
         missed = instance.metrics.registry.get_sample_value(
@@ -62,4 +62,4 @@ async def test_backlog_of_many_windows_is_done_once_each(engine, monkeypatch):
         )
     assert not missed
     assert all(engine.outbox.states(one) == ["DISPATCHED"] for one in ids)
-    assert len(engine.sandbox.record()) == len(ids)
+    assert len(engine.sandbox.requests()) == len(ids)

@@ -8,18 +8,18 @@ from tests.support.engine import until
 async def test_saturated_target_is_paused_and_probed_while_another_works(engine):
     engine.publish("full", "keyed", retry={"first_seconds": 0.05, "longest_seconds": 0.05})
     engine.publish("free", "fenced")
-    engine.sandbox.dial("keyed", throttle_rate=1, retry_after_seconds=1)
+    engine.sandbox.set_faults("keyed", throttle_rate=1, retry_after_seconds=1)
     full = engine.outbox.enqueue(30, "full")
     worker = engine.worker()
     opened = await worker.logged("breaker")
     assert (opened["target"], opened["now"]) == ("full", "open")
     free = engine.outbox.enqueue(100, "free")
     await engine.until_status(free)
-    refused = len(engine.sandbox.record()) - 100
+    refused = len(engine.sandbox.requests()) - 100
     # Those that were in flight when it said so, and a probe now and then: not all thirty.
     assert refused < 20
     assert "accepted" not in engine.statuses(full)
-    engine.sandbox.dial()
+    engine.sandbox.set_faults()
     await engine.until_status(full)
     assert worker.lines("breaker")[-1]["now"] == "closed"
 
@@ -27,7 +27,7 @@ async def test_saturated_target_is_paused_and_probed_while_another_works(engine)
 async def test_flood_for_a_slow_target_does_not_starve_another(engine):
     engine.publish("slow", "keyed")
     engine.publish("quick", "fenced")
-    engine.sandbox.dial("keyed", latency_ms=400)
+    engine.sandbox.set_faults("keyed", latency_ms=400)
     engine.outbox.enqueue(500, "slow")
     engine.worker(concurrency="4")
     await until(lambda: engine.sandbox.effects("keyed").effects)
@@ -41,14 +41,14 @@ async def test_target_is_called_no_more_often_than_its_rate(engine):
     ids = engine.outbox.enqueue(15, "slow")
     engine.worker()
     await engine.until_status(ids)
-    received = [entry.received_at for entry in engine.sandbox.record()]
+    received = [entry.received_at for entry in engine.sandbox.requests()]
     # One may leave at once, each of the others has to wait its tenth of a second.
     assert received[-1] - received[0] >= 14 / 10 * 0.8
 
 
 async def test_target_has_no_more_calls_at_once_than_its_contract_says(engine):
     engine.publish("narrow", "keyed", concurrency=2)
-    engine.sandbox.dial(latency_ms=100)
+    engine.sandbox.set_faults(latency_ms=100)
     ids = engine.outbox.enqueue(10, "narrow")
     engine.worker()
     seen = 0

@@ -77,7 +77,7 @@ async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
     [stuck] = group.outbox.enqueue(1, "book")
     group.publish("book", scope="cluster")
     [slow] = group.outbox.enqueue(1, "ledger")
-    group.sandbox.dial(latency_ms=700)
+    group.sandbox.set_faults(latency_ms=700)
     leader = await start_leader(group, **ROW_LEASE_SETTINGS)
     await leader.logged("contract_not_served")
     group.outbox.enqueue(1, "ledger")
@@ -147,7 +147,7 @@ async def test_leader_works_on_as_many_at_once_as_it_is_told_while_it_runs(group
     settings = settings_of(group, concurrency=2)
     async with Instance(settings) as instance:
         await group.until_status(group.outbox.enqueue(1, "ledger"))
-        group.sandbox.dial(latency_ms=300)
+        group.sandbox.set_faults(latency_ms=300)
         instance.apply(settings.model_copy(update={"concurrency": 10}))
         ids = group.outbox.enqueue(10, "ledger")
         await until(lambda: instance.elections.in_flight > 2)
@@ -249,5 +249,5 @@ async def test_leader_goes_on_as_soon_as_a_rate_allows_the_next_call(engine):
     # Nothing else would have it look again before everybody's patience is over.
     engine.worker(**ROW_LEASE_SETTINGS | {"schedule_refresh_seconds": "30"})
     await engine.until_status(ids)
-    received = [entry.received_at for entry in engine.sandbox.record()]
+    received = [entry.received_at for entry in engine.sandbox.requests()]
     assert received[-1] - received[0] >= 14 / 10 * 0.8

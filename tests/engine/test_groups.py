@@ -9,7 +9,7 @@ from tests.support.engine import until
 async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engine):
     engine.publish("slow", scope="cluster", concurrency=1)
     engine.publish("quick", scope="cluster")
-    engine.sandbox.dial(latency_ms=1000)
+    engine.sandbox.set_faults(latency_ms=1000)
     engine.outbox.enqueue(9_999, "slow")
     engine.outbox.enqueue(9_999, "slow", priority=0)
     leader = engine.worker(**ROW_LEASE_SETTINGS)

@@ -10,7 +10,7 @@ from tests.support.engine import until
 def submissions(engine, guarantee):
     return [
         entry
-        for entry in engine.sandbox.record()
+        for entry in engine.sandbox.requests()
         if (entry.gateway, entry.kind) == (guarantee, "submission")
     ]
 
@@ -18,14 +18,14 @@ def submissions(engine, guarantee):
 async def in_doubt(engine, intent_id):
     """Let the first answer be lost, and give the ledger row that says so."""
     await until(lambda: engine.outbox.states(intent_id)[:1] == ["IN_DOUBT"])
-    engine.sandbox.dial()
+    engine.sandbox.set_faults()
     return engine.outbox.ledger(intent_id)[0]
 
 
 @pytest.mark.parametrize("guarantee", ["keyed", "fenced"])
 async def test_lost_response_is_resubmitted_with_the_same_key_and_has_one_effect(engine, guarantee):
     engine.publish("pay", guarantee)
-    engine.sandbox.dial(lost_response_rate=1)
+    engine.sandbox.set_faults(lost_response_rate=1)
     [intent_id] = engine.outbox.enqueue(1, "pay")
     engine.worker()
     await in_doubt(engine, intent_id)
@@ -34,13 +34,13 @@ async def test_lost_response_is_resubmitted_with_the_same_key_and_has_one_effect
     assert states == ["IN_DOUBT"] * (len(states) - 1) + ["DISPATCHED"]
     sent = submissions(engine, guarantee)
     assert len({entry.key for entry in sent}) == 1
-    assert [entry.fence for entry in sent] == list(range(1, len(sent) + 1))
+    assert [entry.fencing_token for entry in sent] == list(range(1, len(sent) + 1))
     assert engine.sandbox.effects(guarantee).effects == 1
 
 
 async def test_lost_response_of_a_lookup_gateway_is_asked_about_after_the_quarantine(engine):
     engine.publish("bank", "lookup", quarantine_seconds=7)
-    engine.sandbox.dial(lost_response_rate=1)
+    engine.sandbox.set_faults(lost_response_rate=1)
     [intent_id] = engine.outbox.enqueue(1, "bank")
     engine.worker()
     doubt = await in_doubt(engine, intent_id)
@@ -49,20 +49,20 @@ async def test_lost_response_of_a_lookup_gateway_is_asked_about_after_the_quaran
     engine.outbox.make_due()
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
-    assert [entry.kind for entry in engine.sandbox.record()] == ["submission", "lookup"]
+    assert [entry.kind for entry in engine.sandbox.requests()] == ["submission", "lookup"]
     assert engine.sandbox.effects("lookup").effects == 1
 
 
 async def test_request_that_never_arrived_is_sent_again_only_after_the_gateway_denied_it(engine):
     engine.publish("bank", "lookup")
-    engine.sandbox.dial(lost_request_rate=1)
+    engine.sandbox.set_faults(lost_request_rate=1)
     [intent_id] = engine.outbox.enqueue(1, "bank")
     engine.worker()
     await in_doubt(engine, intent_id)
     engine.outbox.make_due()
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "RETRYABLE", "DISPATCHED"]
-    kinds = [entry.kind for entry in engine.sandbox.record()]
+    kinds = [entry.kind for entry in engine.sandbox.requests()]
     assert kinds == ["submission", "lookup", "submission"]
     assert engine.sandbox.effects("lookup").effects == 1
 
@@ -70,7 +70,7 @@ async def test_request_that_never_arrived_is_sent_again_only_after_the_gateway_d
 async def test_lost_response_of_a_blind_gateway_is_held_for_a_person(engine):
     engine.publish("fax", "blind")
     engine.publish("sms", "keyed")
-    engine.sandbox.dial("blind", lost_response_rate=1)
+    engine.sandbox.set_faults("blind", lost_response_rate=1)
     [intent_id] = engine.outbox.enqueue(1, "fax")
     engine.worker()
     await engine.until_status([intent_id], "held")
@@ -82,7 +82,7 @@ async def test_lost_response_of_a_blind_gateway_is_held_for_a_person(engine):
 
 async def test_gateway_that_confirms_later_is_asked_until_it_does(engine):
     engine.publish("bank", "lookup")
-    engine.sandbox.dial(pending_seconds=0.3)
+    engine.sandbox.set_faults(pending_seconds=0.3)
     [intent_id] = engine.outbox.enqueue(1, "bank")
     engine.worker()
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])

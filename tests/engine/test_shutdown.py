@@ -12,7 +12,7 @@ from tests.support.engine import until
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT])
 async def test_stopped_worker_finishes_what_is_in_flight_and_claims_nothing_more(engine, number):
     engine.publish("sms")
-    engine.sandbox.dial(latency_ms=600)
+    engine.sandbox.set_faults(latency_ms=600)
     ids = engine.outbox.enqueue(30)
     worker = engine.worker(concurrency="4")
     await until(lambda: [row for row in map(engine.outbox.pending, ids) if row["claimed_by"]])
@@ -43,7 +43,7 @@ async def test_claims_that_were_not_begun_are_given_back_at_once(engine):
 
 async def test_call_that_outlasts_the_shutdown_is_written_down_as_a_doubt(engine):
     engine.publish("sms", call_timeout_seconds=25, lease_seconds=30)
-    engine.sandbox.dial(latency_ms=60_000)
+    engine.sandbox.set_faults(latency_ms=60_000)
     [intent_id] = engine.outbox.enqueue(1)
     worker = engine.worker(shutdown_seconds="0.2")
     await engine.until_claimed(intent_id)
@@ -55,7 +55,7 @@ async def test_call_that_outlasts_the_shutdown_is_written_down_as_a_doubt(engine
 
 async def test_second_signal_is_immediate_and_leaves_the_rest_to_the_reaper(engine):
     engine.publish("sms", call_timeout_seconds=25, lease_seconds=30)
-    engine.sandbox.dial(latency_ms=60_000)
+    engine.sandbox.set_faults(latency_ms=60_000)
     [intent_id] = engine.outbox.enqueue(1)
     worker = engine.worker(shutdown_seconds="20")
     await engine.until_claimed(intent_id)

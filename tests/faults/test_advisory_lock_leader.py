@@ -175,12 +175,12 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(cluster):
 
 
 async def test_leader_that_wakes_after_its_session_was_ended_writes_nothing(cluster):
-    cluster.sandbox.dial(latency_ms=1400)
+    cluster.sandbox.set_faults(latency_ms=1400)
     sleeper = await start_leader(cluster, **SHORT)
     ids = cluster.outbox.enqueue(4, "ledger")
     await cluster.until_in_flight(await sleeper.started(), 4)
     sleeper.send(SIGSTOP)
-    cluster.sandbox.dial()
+    cluster.sandbox.set_faults()
     other = member(cluster, **SHORT)
     acquired = await other.logged("leader_acquired")
     await cluster.until_status(ids)

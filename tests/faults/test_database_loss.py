@@ -27,7 +27,7 @@ LONG_CALLS = {"lease_seconds": 6.0, "call_timeout_seconds": 5.0}
 @pytest.mark.parametrize("trouble", ["cut", "blackhole"])
 async def test_worker_cut_off_stops_at_once_and_comes_back_by_itself(engine, trouble):
     engine.publish("sms", **LONG_CALLS)
-    engine.sandbox.dial(latency_ms=LATENCY_MS)
+    engine.sandbox.set_faults(latency_ms=LATENCY_MS)
     [intent_id] = engine.outbox.enqueue(1)
     url = engine.database.url_as("executor")
     async with TcpProxy(url) as proxy:
@@ -37,7 +37,7 @@ async def test_worker_cut_off_stops_at_once_and_comes_back_by_itself(engine, tro
         getattr(proxy, trouble)()
         await lonely.logged("lease_lost")
         assert engine.outbox.states(intent_id) == []
-        engine.sandbox.dial()
+        engine.sandbox.set_faults()
         engine.outbox.expire_claims()
         other = engine.worker()
         await engine.until_status([intent_id])
@@ -76,7 +76,7 @@ async def test_workers_survive_a_restart_of_the_database(sandbox, tmp_path):
 
 async def restart_under(engine: Engine, postgres: EmbeddedPostgres, folder: Path) -> None:
     engine.publish("sms", **LONG_CALLS)
-    engine.sandbox.dial(latency_ms=LATENCY_MS)
+    engine.sandbox.set_faults(latency_ms=LATENCY_MS)
     workers = [engine.worker(concurrency="3"), engine.worker(concurrency="3")]
     names = [await worker.started() for worker in workers]
     ids = engine.outbox.enqueue(6)
@@ -87,7 +87,7 @@ async def restart_under(engine: Engine, postgres: EmbeddedPostgres, folder: Path
         await worker.logged("lease_lost")
     await asyncio.to_thread(postgres.ensure_running)
     engine.outbox = Outbox(engine.database)
-    engine.sandbox.dial()
+    engine.sandbox.set_faults()
     await until(lambda: is_back(engine))
     await engine.until_status(ids)
     assert engine.sandbox.effects("keyed").doubled_keys == 0

@@ -92,7 +92,7 @@ async def test_nothing_is_executed_without_leadership(cluster):
 
 
 async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(cluster):
-    cluster.sandbox.dial(latency_ms=1400)
+    cluster.sandbox.set_faults(latency_ms=1400)
     leader = member(cluster)
     acquired = await leader.logged("leader_acquired")
     ids = cluster.outbox.enqueue(30, "ledger")
@@ -105,7 +105,7 @@ async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(clus
     lost = await leader.logged("leader_lost")
     assert lost["lease_epoch"] == acquired["lease_epoch"] == 1
     cluster.publish("sms", "fenced")
-    cluster.sandbox.dial()
+    cluster.sandbox.set_faults()
     await cluster.until_status(cluster.outbox.enqueue(2, "sms"))
     assert cluster.sandbox.effects("keyed").keys <= 10  # what was in flight, nothing after it
     assert [row for one in ids for row in cluster.outbox.ledger(one)] == []
@@ -145,13 +145,13 @@ def is_listening(engine, worker):
 
 async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothing(cluster):
     cluster.publish("ledger", scope="cluster", **SHORT_CALLS)
-    cluster.sandbox.dial(latency_ms=400)
+    cluster.sandbox.set_faults(latency_ms=400)
     ids = cluster.outbox.enqueue(3, "ledger")
     sleeper = member(cluster, fault="during_call:stop", **SHORT)
     await sleeper.logged("fault")
     more = cluster.outbox.enqueue(4, "ledger")
     await until(lambda: fences(cluster) == [1, 1, 1])  # answered, but nobody hears it
-    cluster.sandbox.dial()
+    cluster.sandbox.set_faults()
     other = member(cluster, **SHORT)
     await cluster.until_status([*ids, *more])
     sleeper.send(SIGCONT)

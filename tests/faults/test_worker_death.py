@@ -15,7 +15,7 @@ from tests.support.engine import until
 )
 async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
     engine.publish("bank", "lookup", lease_seconds=1.3, call_timeout_seconds=1.2)
-    engine.sandbox.dial(latency_ms=300)
+    engine.sandbox.set_faults(latency_ms=300)
     [intent_id] = engine.outbox.enqueue(1, "bank")
     doomed = engine.worker(fault=f"{point}:kill", shutdown_seconds="1")
     assert await doomed.ended() == -SIGKILL
@@ -35,7 +35,7 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
 
 async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
     engine.publish("sms", concurrency=10)
-    engine.sandbox.dial(latency_ms=800)
+    engine.sandbox.set_faults(latency_ms=800)
     first, second = engine.worker(concurrency="5"), engine.worker(concurrency="5")
     first_id, second_id = await first.started(), await second.started()
     ids = engine.outbox.enqueue(30)

@@ -1,4 +1,4 @@
-"""The HTTP gateway against the sandbox: what each class of gateway lets us promise."""
+"""The HTTP gateway against the sandbox: what each class of gateway makes possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gateway_of(sandbox, guarantee, **changes):
 
 
 @pytest.mark.parametrize("guarantee", ["keyed", "fenced", "lookup", "blind"])
-async def test_what_works_is_accepted_with_its_reference(sandbox, guarantee):
+async def test_successful_submission_is_accepted_with_its_reference(sandbox, guarantee):
     async with gateway_of(sandbox, guarantee) as gateway:
         outcome = await gateway.submit(make_submission())
     assert outcome == Accepted(reference=f"{guarantee}-1", code="200")
@@ -34,25 +34,25 @@ async def test_what_works_is_accepted_with_its_reference(sandbox, guarantee):
 @pytest.mark.parametrize(
     ("guarantee", "effects"), [("keyed", 1), ("fenced", 1), ("lookup", 2), ("blind", 2)]
 )
-async def test_resend_after_a_lost_answer_doubles_only_where_nothing_holds_it(
+async def test_resend_after_a_lost_response_doubles_only_without_key_or_fence(
     sandbox, guarantee, effects
 ):
     key = uuid4()
     async with gateway_of(sandbox, guarantee) as gateway:
-        sandbox.dial(lost_response_rate=1)
+        sandbox.set_faults(lost_response_rate=1)
         lost = await gateway.submit(make_submission(key=key, attempt_no=1))
         assert isinstance(lost, Unknown)
-        sandbox.dial()
+        sandbox.set_faults()
         again = await gateway.submit(make_submission(key=key, attempt_no=2))
         assert isinstance(again, Accepted)
     assert sandbox.effect_counts(guarantee)[str(key)] == effects
     assert sandbox.effects(guarantee).doubled_keys == (1 if effects > 1 else 0)
-    record = sandbox.record()
-    assert [(one.attempt, one.answer) for one in record] == [(1, None), (2, 200)]
-    assert [one.had_effect for one in record] == [True, effects == 2]
+    requests = sandbox.requests()
+    assert [(one.attempt_no, one.status) for one in requests] == [(1, None), (2, 200)]
+    assert [one.had_effect for one in requests] == [True, effects == 2]
 
 
-async def test_paused_executor_that_sends_under_an_old_fence_is_refused(sandbox):
+async def test_paused_executor_that_sends_an_old_fencing_token_is_refused(sandbox):
     key = uuid4()
     async with gateway_of(sandbox, "fenced") as gateway:
         await gateway.submit(make_submission(key=key, fencing_token=7))
@@ -62,8 +62,8 @@ async def test_paused_executor_that_sends_under_an_old_fence_is_refused(sandbox)
     assert sandbox.effects("fenced").effects == 1
 
 
-async def test_lost_request_looks_the_same_but_had_no_effect(sandbox):
-    sandbox.dial(lost_request_rate=1)
+async def test_lost_request_is_unknown_too_but_had_no_effect(sandbox):
+    sandbox.set_faults(lost_request_rate=1)
     key = uuid4()
     async with gateway_of(sandbox, "lookup") as gateway:
         assert isinstance(await gateway.submit(make_submission(key=key)), Unknown)
@@ -71,26 +71,26 @@ async def test_lost_request_looks_the_same_but_had_no_effect(sandbox):
     assert sandbox.effects().effects == 0
 
 
-async def test_refusals_name_their_time(sandbox):
+async def test_refused_and_throttled_calls_carry_retry_after(sandbox):
     async with gateway_of(sandbox, "keyed") as gateway:
         for settings in ({"refuse_rate": 1}, {"throttle_rate": 1}):
-            sandbox.dial("keyed", retry_after_seconds=7, **settings)
+            sandbox.set_faults("keyed", retry_after_seconds=7, **settings)
             outcome = await gateway.submit(make_submission())
             assert isinstance(outcome, Retryable)
             assert (outcome.is_saturated, outcome.retry_after_seconds) == (True, 7)
     assert sandbox.effects().effects == 0
 
 
-async def test_rejection_is_final_and_can_be_looked_up(sandbox):
-    sandbox.dial(reject_rate=1)
+async def test_rejected_submission_is_rejected_when_looked_up(sandbox):
+    sandbox.set_faults(reject_rate=1)
     submission = make_submission()
     async with gateway_of(sandbox, "lookup") as gateway:
         assert isinstance(await gateway.submit(submission), Rejected)
         assert isinstance(await gateway.lookup(submission), Rejected)
 
 
-async def test_late_effect_happens_after_the_caller_has_gone(sandbox):
-    sandbox.dial("lookup", late_rate=1, late_seconds=0.6)
+async def test_late_effect_happens_after_the_call_timed_out(sandbox):
+    sandbox.set_faults("lookup", late_rate=1, late_seconds=0.6)
     submission = make_submission()
     async with gateway_of(
         sandbox, "lookup", call_timeout_seconds=0.3, connect_timeout_seconds=0.2
@@ -104,19 +104,19 @@ async def test_late_effect_happens_after_the_caller_has_gone(sandbox):
         assert isinstance(await gateway.lookup(submission), Accepted)
 
 
-async def test_early_not_found_denies_what_happened(sandbox):
-    sandbox.dial("lookup", early_not_found_rate=1)
+async def test_early_not_found_denies_an_effect_that_happened(sandbox):
+    sandbox.set_faults("lookup", early_not_found_rate=1)
     submission = make_submission()
     async with gateway_of(sandbox, "lookup") as gateway:
         await gateway.submit(submission)
         assert isinstance(await gateway.lookup(submission), NotFound)
-        assert sandbox.record()[-1].remark == "early"
-        sandbox.dial()
+        assert sandbox.requests()[-1].remark == "early"
+        sandbox.set_faults()
         assert await gateway.lookup(submission) == Accepted(reference="lookup-1", code="200")
 
 
 async def test_pending_submission_is_confirmed_later(sandbox):
-    sandbox.dial("keyed", pending_seconds=0.2)
+    sandbox.set_faults("keyed", pending_seconds=0.2)
     submission = make_submission()
     async with gateway_of(sandbox, "keyed") as gateway:
         outcome = await gateway.submit(submission)
@@ -127,19 +127,19 @@ async def test_pending_submission_is_confirmed_later(sandbox):
         assert isinstance(await gateway.lookup(submission), Accepted)
 
 
-async def test_gateway_without_a_lookup_says_that_it_cannot_tell(sandbox):
+async def test_lookup_without_a_lookup_url_is_unknown(sandbox):
     async with gateway_of(sandbox, "blind") as gateway:
         answer = await gateway.lookup(make_submission())
     assert answer == Unknown(reason="no_lookup", detail="the contract has no lookup_url")
 
 
-async def test_lookup_that_reaches_nobody_tells_nothing(sandbox):
+async def test_lookup_that_cannot_connect_is_unknown(sandbox):
     async with gateway_of(sandbox, "lookup") as gateway:
         await sandbox.stop()
         assert isinstance(await gateway.lookup(make_submission()), Unknown)
 
 
-async def test_body_arrives_as_it_was_with_its_type():
+async def test_body_arrives_unchanged_with_its_content_type():
     async def act(_reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()

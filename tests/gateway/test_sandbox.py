@@ -1,4 +1,4 @@
-"""The sandbox is exact, bounded and says what it does not take."""
+"""The sandbox counts exactly, is bounded, and refuses bad settings with a reason."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.sandbox import Dial, Sandbox
-from leasehold.sandbox.dial import Chance, Fate
+from leasehold.sandbox import FaultSettings, Sandbox
+from leasehold.sandbox.faults import Fault, FaultInjector
 
 COMMAND = [sys.executable, "-c", "from leasehold.cli.main import app; app()", "sandbox"]
 
@@ -36,16 +36,18 @@ async def get(session, url):
         return response.status, await response.json()
 
 
-async def test_dial_is_turned_over_http_for_one_gateway_or_all(session):
+async def test_faults_are_set_over_http_for_one_gateway_or_all(session):
     async with Sandbox() as sandbox:
-        async with session.put(f"{sandbox.url}/dial?gateway=keyed", json={"refuse_rate": 1}) as put:
+        async with session.put(
+            f"{sandbox.url}/faults?gateway=keyed", json={"refuse_rate": 1}
+        ) as put:
             assert put.status == 200
         assert (await post(session, f"{sandbox.url}/keyed"))[0] == 503
         assert (await post(session, f"{sandbox.url}/blind"))[0] == 200
-        async with session.put(f"{sandbox.url}/dial", json={"reject_rate": 1, "seed": 3}) as put:
+        async with session.put(f"{sandbox.url}/faults", json={"reject_rate": 1, "seed": 3}) as put:
             assert put.status == 200
-        _, dials = await get(session, f"{sandbox.url}/dial")
-        assert {dial["reject_rate"] for dial in dials.values()} == {1}
+        _, faults = await get(session, f"{sandbox.url}/faults")
+        assert {one["reject_rate"] for one in faults.values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -61,22 +63,22 @@ async def test_dial_is_turned_over_http_for_one_gateway_or_all(session):
         ("?gateway=other", b"{}"),
     ],
 )
-async def test_dial_that_makes_no_sense_is_refused_and_changes_nothing(session, query, body):
+async def test_invalid_fault_settings_are_refused_and_change_nothing(session, query, body):
     async with Sandbox() as sandbox:
-        async with session.put(f"{sandbox.url}/dial{query}", data=body) as put:
+        async with session.put(f"{sandbox.url}/faults{query}", data=body) as put:
             assert put.status == 400
             assert (await put.json())["reason"]
-        _, dials = await get(session, f"{sandbox.url}/dial")
-        assert all(Dial(**dial) == Dial() for dial in dials.values())
+        _, faults = await get(session, f"{sandbox.url}/faults")
+        assert all(FaultSettings(**one) == FaultSettings() for one in faults.values())
 
 
-async def test_record_is_read_in_pages(session):
+async def test_requests_are_read_in_pages(session):
     async with Sandbox() as sandbox:
         for number in range(5):
             await post(session, f"{sandbox.url}/blind", key=f"k{number}", Leasehold_Attempt="1")
-        _, first = await get(session, f"{sandbox.url}/record?limit=3")
-        _, second = await get(session, f"{sandbox.url}/record?after=3&limit=3")
-        assert [one["key"] for one in first["entries"] + second["entries"]] == [
+        _, first = await get(session, f"{sandbox.url}/requests?limit=3")
+        _, second = await get(session, f"{sandbox.url}/requests?after=3&limit=3")
+        assert [one["key"] for one in first["requests"] + second["requests"]] == [
             "k0",
             "k1",
             "k2",
@@ -84,11 +86,11 @@ async def test_record_is_read_in_pages(session):
             "k4",
         ]
         assert first["total"] == 5
-        assert (await get(session, f"{sandbox.url}/record?limit=0"))[0] == 400
-        assert (await get(session, f"{sandbox.url}/record?after=x"))[0] == 400
+        assert (await get(session, f"{sandbox.url}/requests?limit=0"))[0] == 400
+        assert (await get(session, f"{sandbox.url}/requests?after=x"))[0] == 400
 
 
-async def test_effects_name_what_was_doubled(session):
+async def test_effects_name_the_doubled_keys(session):
     async with Sandbox() as sandbox:
         for key in ("a", "b", "b", "b"):
             await post(session, f"{sandbox.url}/blind", key=key)
@@ -105,24 +107,24 @@ async def test_effects_name_what_was_doubled(session):
 
 
 @pytest.mark.parametrize(("gateway", "effects"), [("keyed", 1), ("fenced", 1), ("blind", 2)])
-async def test_duplicate_is_delivered_twice(session, gateway, effects):
+async def test_duplicated_request_is_handled_twice(session, gateway, effects):
     async with Sandbox() as sandbox:
-        sandbox.dial(duplicate_rate=1)
+        sandbox.set_faults(duplicate_rate=1)
         assert (await post(session, f"{sandbox.url}/{gateway}", Fencing_Token="1"))[0] == 200
         assert sandbox.effects(gateway).effects == effects
-        assert [one.remark for one in sandbox.record()] == ["", "duplicate"]
+        assert [one.remark for one in sandbox.requests()] == ["", "duplicate"]
 
 
-async def test_full_record_has_no_effect_that_it_could_not_write_down(session):
-    async with Sandbox(record_entries_max=3) as sandbox:
+async def test_full_log_answers_507_without_an_effect(session):
+    async with Sandbox(requests_max=3) as sandbox:
         answers = [
             (await post(session, f"{sandbox.url}/blind", key=str(number)))[0] for number in range(5)
         ]
         assert answers == [200, 200, 507, 507, 507]
-        assert sandbox.effects().effects == len(sandbox.record()) == 2
+        assert sandbox.effects().effects == len(sandbox.requests()) == 2
 
 
-async def test_submission_without_a_key_or_a_needed_fence_is_refused(session):
+async def test_submission_without_a_key_or_a_needed_fencing_token_is_refused(session):
     async with Sandbox() as sandbox:
         async with session.post(f"{sandbox.url}/keyed") as response:
             assert response.status == 400
@@ -132,45 +134,45 @@ async def test_submission_without_a_key_or_a_needed_fence_is_refused(session):
         assert sandbox.effects().effects == 0
 
 
-async def test_concurrent_repeats_of_a_key_have_one_effect_and_one_answer(session):
+async def test_concurrent_repeats_of_a_key_have_one_effect_and_one_response(session):
     async with Sandbox() as sandbox:
-        sandbox.dial("keyed", latency_ms=20, jitter=1)
+        sandbox.set_faults("keyed", latency_ms=20, jitter=1)
         answers = await asyncio.gather(*(post(session, f"{sandbox.url}/keyed") for _ in range(50)))
         assert {status for status, _ in answers} == {200}
         assert {body["reference"] for _, body in answers} == {"keyed-1"}
         assert sandbox.effects().effects == 1
-        assert sum(one.had_effect for one in sandbox.record()) == 1
+        assert sum(one.had_effect for one in sandbox.requests()) == 1
 
 
-async def test_record_goes_to_a_file_as_well(session, tmp_path):
-    path = tmp_path / "record.jsonl"
-    async with Sandbox(record_path=path) as sandbox:
+async def test_requests_are_also_appended_to_a_file(session, tmp_path):
+    path = tmp_path / "requests.jsonl"
+    async with Sandbox(log_path=path) as sandbox:
         await post(session, f"{sandbox.url}/keyed", key="a")
         [line] = path.read_text().splitlines()
-        assert json.loads(line) == sandbox.record()[0].as_json()
+        assert json.loads(line) == sandbox.requests()[0].as_json()
 
 
-async def test_port_that_is_taken_and_file_that_cannot_be_written_are_said_plainly(tmp_path):
+async def test_taken_port_and_unwritable_file_are_reported(tmp_path):
     async with Sandbox() as first:
         port = int(first.url.rsplit(":", 1)[1])
         with pytest.raises(InvalidArgument, match="another --port"):
             await Sandbox(port=port).start()
     with pytest.raises(InvalidArgument, match="cannot write"):
-        Sandbox(record_path=tmp_path)
+        Sandbox(log_path=tmp_path)
 
 
-def test_same_seed_draws_the_same_fates_at_about_their_rates():
-    dial = Dial(reject_rate=0.2, lost_response_rate=0.3)
-    chances = (Chance(dial, 7), Chance(dial, 7))
-    first, second = ([chance.draw().fate for _ in range(2000)] for chance in chances)
+def test_same_seed_draws_the_same_faults_at_about_their_rates():
+    settings = FaultSettings(reject_rate=0.2, lost_response_rate=0.3)
+    injectors = (FaultInjector(settings, 7), FaultInjector(settings, 7))
+    first, second = ([one.draw().fault for _ in range(2000)] for one in injectors)
     assert first == second
-    assert 300 < first.count(Fate.REJECTED) < 500
-    assert 500 < first.count(Fate.RESPONSE_LOST) < 700
-    assert first.count(Fate.REFUSED) == 0
+    assert 300 < first.count(Fault.REJECTED) < 500
+    assert 500 < first.count(Fault.RESPONSE_LOST) < 700
+    assert first.count(Fault.REFUSED) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_prints_its_address_first_and_stops_at_once(number):
+def test_command_prints_its_url_first_and_stops_at_once(number):
     with subprocess.Popen(
         COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -184,9 +186,9 @@ def test_command_prints_its_address_first_and_stops_at_once(number):
 
 
 async def hang(url):
-    """Leave an answer under way, so that stopping cannot wait for it."""
+    """Leave a request in progress, so that stopping cannot wait for it."""
     async with aiohttp.ClientSession() as session:
-        async with session.put(f"{url}/dial", json={"latency_ms": 60_000}):
+        async with session.put(f"{url}/faults", json={"latency_ms": 60_000}):
             pass
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

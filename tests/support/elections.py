@@ -46,8 +46,8 @@ def lease(engine: Engine) -> DictRow:
 
 def fences(engine: Engine) -> list[int | None]:
     """Return the epochs of the calls that the gateway received, in order of arrival."""
-    found = [one for one in engine.sandbox.record() if one.kind == "submission"]
-    return [one.fence for one in sorted(found, key=lambda one: one.received_at)]
+    found = [one for one in engine.sandbox.requests() if one.kind == "submission"]
+    return [one.fencing_token for one in sorted(found, key=lambda one: one.received_at)]
 
 
 def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leasehold.sandbox import Sandbox
-from leasehold.sandbox.server import RECORD_ENTRIES_MAX
+from leasehold.sandbox.server import REQUESTS_MAX
 
 
 def sandbox(
@@ -21,26 +21,24 @@ def sandbox(
     ] = 0,
     data: Annotated[
         Path | None,
-        typer.Option(help="Also append the record to this file, as JSON lines.", dir_okay=False),
+        typer.Option(help="Also append every request to this file, as JSON lines.", dir_okay=False),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random faults, to repeat a run.")
     ] = None,
-    entries_max: Annotated[
+    requests_max: Annotated[
         int,
         typer.Option(
-            min=1, max=100_000_000, help="Requests to record; further ones are answered with 507."
+            min=1, max=100_000_000, help="Requests to log; further ones are answered with 507."
         ),
-    ] = RECORD_ENTRIES_MAX,
+    ] = REQUESTS_MAX,
 ) -> None:
     """Run a test gateway for each guarantee class, with adjustable faults. Prints its URL.
 
-    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY; PUT /dial sets the faults; GET /record
-    and /effects show what arrived and what had an effect.
+    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY; PUT /faults sets the faults; GET
+    /requests and /effects show what arrived and what had an effect.
     """
-    server = Sandbox(
-        host=host, port=port, seed=seed, record_path=data, record_entries_max=entries_max
-    )
+    server = Sandbox(host=host, port=port, seed=seed, log_path=data, requests_max=requests_max)
     asyncio.run(_serve(server))
 
 

@@ -71,12 +71,12 @@ class KillScene:
 
     async def play(self) -> None:
         """Slow the gateway down, kill, start a replacement, and tell each recovery."""
-        await self._sandbox.turn(SLOW)
+        await self._sandbox.set_faults(SLOW)
         await self._trickle.enqueue(BURST)
         victim = await self._busiest()
         self._stage.kill(victim.worker)
         killed_at = await self._reader.clock()
-        await self._sandbox.turn(TROUBLE)
+        await self._sandbox.set_faults(TROUBLE)
         self._left = await self._reader.claims_of(victim.instance_id)
         self._tell_death(victim)
         self._say(f"{self._stage.start_worker().name} starts as its replacement")

@@ -118,7 +118,7 @@ class Play:
         """Start the gateway, publish contracts for it, start the workers."""
         urls.append(await self._stage.start_sandbox())
         async with SandboxClient(urls[0]) as sandbox:
-            await sandbox.turn(TROUBLE)
+            await sandbox.set_faults(TROUBLE)
         for contract in contracts(urls[0]):
             await store.publish_contract(contract.target, contract.terms(), "demo")
         for _ in range(self._plan.workers):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.sandbox.dial import Dial
+from leasehold.sandbox.faults import FaultSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leasehold.domain.contract import Guarantee
 
 # Enough trouble to see each kind of it within a minute.
-TROUBLE = Dial(
+TROUBLE = FaultSettings(
     latency_ms=150,
     jitter=0.6,
     reject_rate=0.03,
@@ -27,7 +27,7 @@ TROUBLE = Dial(
     retry_after_seconds=1,
 )
 # For the moment in which a worker is to be killed during its calls.
-SLOW = Dial(latency_ms=1500, jitter=0.2)
+SLOW = FaultSettings(latency_ms=1500, jitter=0.2)
 _PAGE = 10_000
 _SECONDS = 5.0
 
@@ -41,7 +41,7 @@ class EffectCount:
 
 
 class SandboxClient:
-    """Questions and the dial of a running sandbox."""
+    """The control requests of a running sandbox."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -58,9 +58,9 @@ class SandboxClient:
     ) -> None:
         await self._session.close()
 
-    async def turn(self, dial: Dial) -> None:
-        """Turn the dial of all its gateways."""
-        await self._asked("PUT", "/dial", json=dial.model_dump())
+    async def set_faults(self, settings: FaultSettings) -> None:
+        """Replace the fault settings of all its gateways."""
+        await self._asked("PUT", "/faults", json=settings.model_dump())
 
     async def effects(self) -> Mapping[Guarantee, EffectCount]:
         """Say how much happened at each gateway."""
@@ -71,12 +71,12 @@ class SandboxClient:
         }
 
     async def effects_per_key(self) -> Counter[str]:
-        """Count the effects of every submission key, from the record."""
+        """Count the effects of every submission key, from the request log."""
         counted: Counter[str] = Counter()
         read = 0
         while True:
-            page = await self._asked("GET", f"/record?after={read}&limit={_PAGE}")
-            entries: list[dict[str, Any]] = page["entries"]
+            page = await self._asked("GET", f"/requests?after={read}&limit={_PAGE}")
+            entries: list[dict[str, Any]] = page["requests"]
             counted.update(entry["key"] for entry in entries if entry["had_effect"])
             read += len(entries)
             if not entries or read >= page["total"]:

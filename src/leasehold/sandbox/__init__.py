@@ -1,11 +1,11 @@
-"""The sandbox: a small HTTP gateway of our own that behaves as each class, badly where asked to.
+"""The sandbox: an HTTP server with a gateway of each class, and faults that can be injected.
 
-It is what demos, tests and benchmarks submit to. Its invariant: the record is exact. An effect is
-counted in the same step that appends its entry, with nothing awaited in between, so whatever the
-record says happened, happened, once per entry, and in that order.
+Demos, tests and benchmarks submit to it. Its request log is exact: an effect is counted in the same
+step that logs its request, with no await in between. Whatever the log says happened, happened, once
+per entry and in that order.
 """
 
-from leasehold.sandbox.dial import Dial
+from leasehold.sandbox.faults import FaultSettings
 from leasehold.sandbox.server import Sandbox
 
-__all__ = ["Dial", "Sandbox"]
+__all__ = ["FaultSettings", "Sandbox"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
 from aiohttp import web
@@ -12,20 +13,20 @@ from pydantic import ValidationError
 
 from leasehold.domain.contract import Guarantee
 from leasehold.domain.errors import InvalidArgument
-from leasehold.sandbox.book import Book, Effects, Reply, reply, summed
-from leasehold.sandbox.dial import Chance, Dial, Fate
-from leasehold.sandbox.record import Record, RecordFull
+from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings
+from leasehold.sandbox.gateways import EffectSummary, Reply, SimulatedGateway, reply, total
+from leasehold.sandbox.request_log import RequestLog, RequestLogFull
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from leasehold.sandbox.dial import Draw
-    from leasehold.sandbox.record import Entry
+    from leasehold.sandbox.faults import Drawn
+    from leasehold.sandbox.request_log import LoggedRequest
 
 GATEWAYS: tuple[Guarantee, ...] = get_args(Guarantee)
-RECORD_ENTRIES_MAX = 1_000_000
+REQUESTS_MAX = 1_000_000
 
 _PAGE_MAX = 10_000
 _STOP_SECONDS = 0.1
@@ -35,8 +36,8 @@ _FULL = 507
 class Sandbox:
     """A gateway of each class: POST /keyed, /fenced, /lookup, /blind; GET /lookup/{key}.
 
-    `dial` turns how badly they behave, `effects` and `record` say exactly what happened. Nothing
-    survives it but the file at `record_path`, where one is given.
+    `set_faults` says how they misbehave; `effects` and `requests` say exactly what happened. All of
+    it is in memory, except the requests that are also appended to the file `log_path`.
     """
 
     def __init__(
@@ -45,15 +46,17 @@ class Sandbox:
         host: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
-        record_path: Path | None = None,
-        record_entries_max: int = RECORD_ENTRIES_MAX,
+        log_path: Path | None = None,
+        requests_max: int = REQUESTS_MAX,
     ) -> None:
         self.url = ""
         self._host, self._port = host, port
         self._seed = seed
-        self._books: Mapping[Guarantee, Book] = {name: Book(name) for name in GATEWAYS}
-        self._chances = {name: Chance(Dial(), seed) for name in GATEWAYS}
-        self._record = Record(record_entries_max, record_path)
+        self._gateways: Mapping[Guarantee, SimulatedGateway] = {
+            name: SimulatedGateway(name) for name in GATEWAYS
+        }
+        self._injectors = {name: FaultInjector(FaultSettings(), seed) for name in GATEWAYS}
+        self._log = RequestLog(requests_max, log_path)
         self._runner: web.ServerRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -69,8 +72,8 @@ class Sandbox:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen; afterwards `url` says where."""
-        # No router and no middleware: half of a small request's time would be theirs.
+        """Listen. Afterwards `url` is the address."""
+        # No router and no middleware: they would take half of a small request's time.
         self._runner = web.ServerRunner(
             web.Server(self._handle, access_log=None), shutdown_timeout=_STOP_SECONDS
         )
@@ -87,166 +90,172 @@ class Sandbox:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
-        """Stop at once; what is still being answered is cut off."""
+        """Stop at once. Requests in progress are cut off."""
         if self._runner is not None:
             await self._runner.cleanup()
-        self._record.close()
+        self._log.close()
 
-    def dial(self, *gateways: Guarantee, seed: int | None = None, **settings: float) -> None:
-        """Turn the dial of these gateways, or of all; what is not given is 0 again."""
-        self._turn(gateways or GATEWAYS, Dial.model_validate(settings), seed)
+    def set_faults(self, *gateways: Guarantee, seed: int | None = None, **settings: float) -> None:
+        """Replace the fault settings of these gateways, or of all. Omitted settings are reset."""
+        self._replace_injectors(gateways or GATEWAYS, FaultSettings.model_validate(settings), seed)
 
-    def effects(self, gateway: Guarantee | None = None) -> Effects:
-        """Sum up what happened at one gateway, or at all."""
-        books = self._books.values() if gateway is None else [self._books[gateway]]
-        each = [book.effects() for book in books]
-        return Effects(
-            keys=sum(one.keys for one in each),
-            effects=sum(one.effects for one in each),
-            doubled_keys=sum(one.doubled_keys for one in each),
-            doubled=tuple(key for one in each for key in one.doubled),
-        )
+    def effects(self, gateway: Guarantee | None = None) -> EffectSummary:
+        """Count the effects at one gateway, or at all."""
+        if gateway is not None:
+            return self._gateways[gateway].summary()
+        return total(one.summary() for one in self._gateways.values())
 
     def effect_counts(self, gateway: Guarantee) -> Mapping[str, int]:
         """Count the effects per key."""
-        return self._books[gateway].effect_counts
+        return self._gateways[gateway].effect_counts
 
-    def record(self, after: int = 0, limit: int = _PAGE_MAX) -> Sequence[Entry]:
-        """Read the record, in the order in which things happened."""
-        return self._record.after(after, limit)
+    def requests(self, after: int = 0, limit: int = _PAGE_MAX) -> Sequence[LoggedRequest]:
+        """Return the logged requests, in the order in which they took effect."""
+        return self._log.after(after, limit)
 
-    def _turn(self, gateways: Sequence[Guarantee], dial: Dial, seed: int | None) -> None:
+    def _replace_injectors(
+        self, gateways: Sequence[Guarantee], settings: FaultSettings, seed: int | None
+    ) -> None:
         for name in gateways:
-            self._chances[name] = Chance(dial, self._seed if seed is None else seed)
+            self._injectors[name] = FaultInjector(settings, self._seed if seed is None else seed)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         first, _, rest = request.path.lstrip("/").partition("/")
         try:
             if first in GATEWAYS:
                 if request.method == "POST" and not rest:
-                    return await self._submission(request, first)
+                    return await self._submit(request, first)
                 if request.method == "GET" and rest and first != "blind":
-                    return self._lookup(first, rest)
-            return await self._question(request)
-        except RecordFull:
-            said = f"the record is full ({self._record.entries_max} entries): start a new sandbox"
-            return _response(reply(_FULL, reason=said))
+                    return self._look_up(first, rest)
+            return await self._control(request)
+        except RequestLogFull:
+            reason = f"the log is full ({self._log.requests_max} requests): start a new sandbox"
+            return _response(reply(_FULL, reason=reason))
 
-    async def _submission(self, request: web.BaseRequest, gateway: Guarantee) -> web.StreamResponse:
+    async def _submit(self, request: web.BaseRequest, gateway: Guarantee) -> web.StreamResponse:
         received_at = time.time()
         await request.read()
-        draw = self._chances[gateway].draw()
-        if draw.wait_seconds:
-            await asyncio.sleep(draw.wait_seconds)
-        answer = self._settle(request, gateway, draw, received_at)
+        drawn = self._injectors[gateway].draw()
+        if drawn.wait_seconds:
+            await asyncio.sleep(drawn.wait_seconds)
+        answer = self._apply(request, gateway, drawn, received_at)
         if answer is None:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=_FULL)
-        return _response(answer, retry_after=self._chances[gateway].dial.retry_after_seconds)
+        return _response(answer, retry_after=self._injectors[gateway].settings.retry_after_seconds)
 
-    def _settle(
-        self, request: web.BaseRequest, gateway: Guarantee, draw: Draw, received_at: float
+    def _apply(
+        self, request: web.BaseRequest, gateway: Guarantee, drawn: Drawn, received_at: float
     ) -> Reply | None:
-        """Have the effect and write the entry, in one step; None: it goes unanswered."""
-        self._record.require_room(2)
+        """Apply the effect and log the request, in one step. None: send no response."""
+        self._log.require_room(2)
         key = request.headers.get("Idempotency-Key", "")
-        fence = _number(request.headers.get("Fencing-Token"))
+        fencing_token = _number(request.headers.get("Fencing-Token"))
         first: Reply | None = None
-        for is_duplicate in (False, True) if draw.is_doubled else (False,):
-            answer = self._judge(gateway, key, fence, draw.fate)
-            is_lost = draw.fate in {Fate.REQUEST_LOST, Fate.RESPONSE_LOST}
-            self._record.append(
+        for is_duplicate in (False, True) if drawn.is_duplicated else (False,):
+            answer = self._answer(gateway, key, fencing_token, drawn.fault)
+            is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
+            self._log.append(
                 received_at=received_at,
                 gateway=gateway,
                 kind="submission",
                 key=key,
-                fence=fence,
-                attempt=_number(request.headers.get("Leasehold-Attempt")),
-                answer=None if is_lost else answer.status,
+                fencing_token=fencing_token,
+                attempt_no=_number(request.headers.get("Leasehold-Attempt")),
+                status=None if is_lost else answer.status,
                 had_effect=answer.had_effect,
-                remark="duplicate" if is_duplicate else "late" if draw.is_late else "",
+                remark="duplicate" if is_duplicate else "late" if drawn.is_late else "",
             )
             first = first or (None if is_lost else answer)
         return first
 
-    def _judge(self, gateway: Guarantee, key: str, fence: int | None, fate: Fate) -> Reply:
+    def _answer(
+        self, gateway: Guarantee, key: str, fencing_token: int | None, fault: Fault
+    ) -> Reply:
         if not key:
             return reply(400, reason="the header Idempotency-Key is missing")
-        match fate:
-            case Fate.REFUSED:
+        match fault:
+            case Fault.REFUSED:
                 return reply(503, reason="refused by the sandbox")
-            case Fate.THROTTLED:
+            case Fault.THROTTLED:
                 return reply(429, reason="throttled by the sandbox")
-            case Fate.REQUEST_LOST:
+            case Fault.REQUEST_LOST:
                 return reply(_FULL)
-            case Fate.ANSWERED | Fate.REJECTED | Fate.RESPONSE_LOST:
-                return self._books[gateway].submit(
+            case Fault.NONE | Fault.REJECTED | Fault.RESPONSE_LOST:
+                return self._gateways[gateway].submit(
                     key,
-                    fence,
-                    is_rejected=fate is Fate.REJECTED,
+                    fencing_token,
+                    is_rejected=fault is Fault.REJECTED,
                     now=time.monotonic(),
-                    pending_seconds=self._chances[gateway].dial.pending_seconds,
+                    pending_seconds=self._injectors[gateway].settings.pending_seconds,
                 )
 
-    def _lookup(self, gateway: Guarantee, key: str) -> web.Response:
-        answer = self._books[gateway].look_up(key, time.monotonic())
-        is_early = answer.status == 200 and self._chances[gateway].is_early_not_found()
+    def _look_up(self, gateway: Guarantee, key: str) -> web.Response:
+        answer = self._gateways[gateway].look_up(key, time.monotonic())
+        is_early = answer.status == 200 and self._injectors[gateway].draw_early_not_found()
         if is_early:
             answer = reply(404, status="not_found")
-        self._record.append(
+        self._log.append(
             received_at=time.time(),
             gateway=gateway,
             kind="lookup",
             key=key,
-            fence=None,
-            attempt=None,
-            answer=answer.status,
-            had_effect=False,
+            status=answer.status,
             remark="early" if is_early else "",
         )
         return _response(answer)
 
-    async def _question(self, request: web.BaseRequest) -> web.Response:
+    async def _control(self, request: web.BaseRequest) -> web.Response:
         match request.method, request.path:
-            case "GET", "/record":
-                return self._record_page(request)
+            case "GET", "/requests":
+                return self._requests_page(request)
             case "GET", "/effects":
-                return _json(summed(self._books))
-            case "GET", "/dial":
-                return _json({name: one.dial.model_dump() for name, one in self._chances.items()})
-            case "PUT", "/dial":
-                return await self._put_dial(request)
+                return _json(self._effects_page())
+            case "GET", "/faults":
+                return _json(
+                    {name: one.settings.model_dump() for name, one in self._injectors.items()}
+                )
+            case "PUT", "/faults":
+                return await self._put_faults(request)
             case _:
-                return _response(reply(404, reason=f"no {request.method} {request.path} here"))
+                return _response(reply(404, reason=f"no route {request.method} {request.path}"))
 
-    def _record_page(self, request: web.BaseRequest) -> web.Response:
+    def _requests_page(self, request: web.BaseRequest) -> web.Response:
         after = _number(request.query.get("after", "0"))
         limit = _number(request.query.get("limit", str(_PAGE_MAX)))
         if after is None or limit is None or not 1 <= limit <= _PAGE_MAX:
-            return _response(reply(400, reason=f"after is a number, limit is 1 to {_PAGE_MAX}"))
-        entries = [entry.as_json() for entry in self._record.after(after, limit)]
-        return _json({"entries": entries, "total": len(self._record)})
+            return _response(
+                reply(400, reason=f"after must be a number, and limit 1 to {_PAGE_MAX}")
+            )
+        requests = [one.as_json() for one in self._log.after(after, limit)]
+        return _json({"requests": requests, "total": len(self._log)})
 
-    async def _put_dial(self, request: web.BaseRequest) -> web.Response:
+    def _effects_page(self) -> dict[str, Any]:
+        page = asdict(self.effects())
+        del page["doubled"]  # named per gateway
+        each = {name: asdict(one.summary()) for name, one in self._gateways.items()}
+        return {**page, "gateways": each}
+
+    async def _put_faults(self, request: web.BaseRequest) -> web.Response:
         gateway = request.query.get("gateway")
         if gateway is not None and gateway not in GATEWAYS:
-            return _response(reply(400, reason=f"gateway is one of {', '.join(GATEWAYS)}"))
+            return _response(reply(400, reason=f"gateway must be one of {', '.join(GATEWAYS)}"))
         try:
             given: Any = json.loads(await request.read())
             if not isinstance(given, dict):
-                return _response(reply(400, reason="a dial is a JSON object"))
-            settings = cast("dict[str, Any]", given)
-            seed = settings.pop("seed", None)
-            dial = Dial.model_validate(settings)
+                return _response(reply(400, reason="the body must be a JSON object"))
+            fields = cast("dict[str, Any]", given)
+            seed = fields.pop("seed", None)
+            settings = FaultSettings.model_validate(fields)
         except ValidationError as error:
-            return _response(reply(400, reason=_told(error)))
+            return _response(reply(400, reason=_describe(error)))
         except ValueError:
             return _response(reply(400, reason="the body is not JSON"))
         if seed is not None and not isinstance(seed, int):
-            return _response(reply(400, reason="seed is a whole number"))
-        self._turn(GATEWAYS if gateway is None else (gateway,), dial, seed)
-        return _json(dial.model_dump())
+            return _response(reply(400, reason="seed must be a whole number"))
+        self._replace_injectors(GATEWAYS if gateway is None else (gateway,), settings, seed)
+        return _json(settings.model_dump())
 
 
 def _response(answer: Reply, *, retry_after: float = 0) -> web.Response:
@@ -264,7 +273,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
-def _told(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
         for one in error.errors(include_input=False, include_url=False)

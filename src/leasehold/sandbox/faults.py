@@ -1,0 +1,127 @@
+"""The faults that a gateway of the sandbox injects: settings per class, changeable at runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from random import Random
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Rate: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class Fault(Enum):
+    """The fault of one request, if any."""
+
+    NONE = auto()
+    REJECTED = auto()
+    REFUSED = auto()
+    THROTTLED = auto()
+    REQUEST_LOST = auto()
+    RESPONSE_LOST = auto()
+
+
+class FaultSettings(BaseModel):
+    """The settings of one class. With the defaults every submission succeeds at once.
+
+    The rates from `reject_rate` to `lost_response_rate` exclude each other, so their sum is at most
+    1. `late_rate` and `duplicate_rate` are drawn independently.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    latency_ms: Annotated[float, Field(ge=0, le=600_000)] = 0
+    jitter: Annotated[Rate, Field(description="varies latency_ms by this fraction")] = 0
+    reject_rate: Annotated[Rate, Field(description="422, no effect")] = 0
+    refuse_rate: Annotated[Rate, Field(description="503, no effect")] = 0
+    throttle_rate: Annotated[Rate, Field(description="429 with Retry-After, no effect")] = 0
+    lost_request_rate: Annotated[Rate, Field(description="no effect, no response")] = 0
+    lost_response_rate: Annotated[Rate, Field(description="the effect, but no response")] = 0
+    late_rate: Annotated[Rate, Field(description="effect and response after late_seconds")] = 0
+    late_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
+    duplicate_rate: Annotated[Rate, Field(description="the request arrives twice")] = 0
+    early_not_found_rate: Annotated[
+        Rate, Field(description="a lookup answers 404 for a known key")
+    ] = 0
+    pending_seconds: Annotated[
+        float, Field(ge=0, le=3600, description="202, and pending for this long")
+    ] = 0
+    retry_after_seconds: Annotated[float, Field(ge=0, le=3600)] = 1
+
+    @model_validator(mode="after")
+    def _limit_sum_of_rates(self) -> Self:
+        total = sum(rate for _, rate in self.exclusive_rates())
+        if total > 1:
+            raise ValueError(
+                f"reject, refuse, throttle, lost_request and lost_response rates sum to {total:g}: "
+                "at most 1"
+            )
+        return self
+
+    def exclusive_rates(self) -> tuple[tuple[Fault, float], ...]:
+        """Return the faults that exclude each other, with their rates."""
+        return (
+            (Fault.REJECTED, self.reject_rate),
+            (Fault.REFUSED, self.refuse_rate),
+            (Fault.THROTTLED, self.throttle_rate),
+            (Fault.REQUEST_LOST, self.lost_request_rate),
+            (Fault.RESPONSE_LOST, self.lost_response_rate),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn for one request."""
+
+    fault: Fault = Fault.NONE
+    wait_seconds: float = 0.0
+    is_late: bool = False
+    is_duplicated: bool = False
+
+
+_NO_FAULT = Drawn()
+
+
+class FaultInjector:
+    """Draws faults by their settings. The same seed and order of requests draw the same faults."""
+
+    def __init__(self, settings: FaultSettings, seed: int | None) -> None:
+        self.settings = settings
+        self._random = Random(seed)  # noqa: S311 (a simulation, not a secret)
+        self._is_idle = settings == FaultSettings(
+            pending_seconds=settings.pending_seconds,
+            retry_after_seconds=settings.retry_after_seconds,
+        )
+
+    def draw(self) -> Drawn:
+        """Draw what happens to a submission."""
+        if self._is_idle:
+            return _NO_FAULT
+        is_late = self._happens(self.settings.late_rate)
+        return Drawn(
+            fault=self._draw_fault(),
+            wait_seconds=self._latency_seconds() + (self.settings.late_seconds if is_late else 0),
+            is_late=is_late,
+            is_duplicated=self._happens(self.settings.duplicate_rate),
+        )
+
+    def draw_early_not_found(self) -> bool:
+        """Draw whether a lookup denies a key that the gateway knows."""
+        return self._happens(self.settings.early_not_found_rate)
+
+    def _draw_fault(self) -> Fault:
+        drawn = self._random.random()
+        for fault, rate in self.settings.exclusive_rates():
+            if drawn < rate:
+                return fault
+            drawn -= rate
+        return Fault.NONE
+
+    def _latency_seconds(self) -> float:
+        spread = self.settings.jitter * self._random.uniform(-1, 1)
+        return self.settings.latency_ms / 1000 * (1 + spread)
+
+    def _happens(self, rate: float) -> bool:
+        return rate > 0 and self._random.random() < rate
