@@ -121,10 +121,14 @@ async def test_doubt_is_resolved(leasehold, outbox):
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "Authorization"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": "nowhere"}, "http://"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": ""}, "no database"),
-        (("list", "--since", "yesterday"), {}, "--since 'yesterday' cannot be read"),
+        (("list", "--since", "yesterday"), {}, "--since 'yesterday' is not a duration"),
         (("list", "--until", "999999999999d"), {}, "--until"),
-        (("show", uuid4(), "--api-url", "http://x", "--database-url", "y"), {}, "exclude each"),
-        (("cancel", uuid4(), "--note", "x", "--operator", "me"), {}, "the token's name"),
+        (
+            ("show", uuid4(), "--api-url", "http://x", "--database-url", "y"),
+            {},
+            "cannot be used together",
+        ),
+        (("cancel", uuid4(), "--note", "x", "--operator", "me"), {}, "the name of the token"),
     ],
 )
 async def test_what_cannot_be_is_told_in_one_line(leasehold, arguments, environment, told):
