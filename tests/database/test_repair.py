@@ -342,7 +342,7 @@ def test_item_that_nobody_took_before_its_deadline_is_failed(outbox):
         [in_time],
     )
     rows = outbox.call("executor", "repair_missed_deadlines", 10, "reaper")
-    assert rows == [{"intent_id": missed, "attempt_no": 1}]
+    assert rows == [{"intent_id": missed, "attempt_no": 1, "trace_context": None}]
     [row] = outbox.ledger(missed)
     assert (row["state"], row["reason"], row["holder"]) == (
         "FAILED",

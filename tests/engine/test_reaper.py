@@ -41,17 +41,17 @@ async def test_two_instances_have_one_reaper_and_a_dead_one_is_replaced(engine):
     workers = [engine.worker(), engine.worker()]
     for worker in workers:
         await worker.started()
-    await until(lambda: any(worker.lines("reaping") for worker in workers))
+    await until(lambda: any(worker.lines("reaper_elected") for worker in workers))
     await engine.until_status(engine.outbox.enqueue(20))
-    [reaper] = [worker for worker in workers if worker.lines("reaping")]
+    [reaper] = [worker for worker in workers if worker.lines("reaper_elected")]
     [other] = [worker for worker in workers if worker is not reaper]
     reaper.send(SIGKILL)
-    await other.logged("reaping")
+    await other.logged("reaper_elected")
 
 
 async def test_worker_without_a_reaper_starts_where_another_reaps(engine):
     engine.publish("sms")
-    await engine.worker().logged("reaping")
+    await engine.worker().logged("reaper_elected")
     worker = engine.worker("--no-reaper")
     await worker.started()
     await until(
@@ -59,4 +59,4 @@ async def test_worker_without_a_reaper_starts_where_another_reaps(engine):
             "SELECT 1 FROM leasehold.instances WHERE detail ->> 'reaper' = 'false'"
         )
     )
-    assert worker.lines("nothing_reaps") == []
+    assert worker.lines("reaper_missing") == []

@@ -49,7 +49,7 @@ async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
     await engine.until_status(ids)
     effects = engine.sandbox.effects("keyed")
     assert (effects.keys, effects.effects, effects.doubled_keys) == (30, 30, 0)
-    dead = await second.logged("worker_fell_silent")
+    dead = await second.logged("worker_died")
     assert dead["dead_worker"] == first_id
 
 

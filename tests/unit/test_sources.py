@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import logging
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -121,6 +123,67 @@ def test_the_search_for_writes_finds_them():
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_module_is_one_idea(path):
     assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX, "it is two ideas: split it"
+
+
+LEVELS = set(logging.getLevelNamesMapping())
+# What the user of a command reads is printed, not logged.
+PRINTING = ("cli/", "demo/")
+
+
+def logs_past_our_logs(tree: ast.Module) -> list[str]:
+    """Find every line that could log other than through observe.logs."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names) if any(one.name.startswith("structlog") for one in names):
+                found.append(f"line {node.lineno}: imports structlog")
+            case ast.ImportFrom(module=str(module)) if module.startswith(("structlog", "logging")):
+                found.append(f"line {node.lineno}: imports from {module}")
+            case ast.Attribute(value=ast.Name(id="logging"), attr=attr) if attr not in LEVELS:
+                found.append(f"line {node.lineno}: uses logging.{attr}")
+            case ast.Call(func=ast.Name(id="print")):
+                found.append(f"line {node.lineno}: prints")
+            case _:
+                pass
+    return found
+
+
+def is_only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_logs_through_observe_logs_alone(path):
+    name = name_of(path)
+    if name == "observe/logs.py":
+        return
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not is_only_for_types(node)]
+    found = logs_past_our_logs(tree)
+    if name.startswith(PRINTING):
+        found = [one for one in found if not one.endswith("prints")]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import structlog",
+        "import structlog.stdlib as s",
+        "from structlog import get_logger",
+        "from logging import getLogger",
+        "def f():\n    import logging\n    logging.getLogger(__name__).info('x')",
+        "logging.warning('x')",
+        "print('x')",
+    ],
+)
+def test_search_for_foreign_loggers_finds_them(source):
+    assert logs_past_our_logs(ast.parse(source))
+
+
+def test_search_for_foreign_loggers_permits_levels_and_our_logger():
+    source = "import logging\nget_logger(__name__).log(logging.DEBUG, 'x')"
+    assert logs_past_our_logs(ast.parse(source)) == []
 
 
 VERDICTS = {

@@ -1,11 +1,12 @@
-"""The reaper: ends what dead workers left, and keeps the ledger's partitions ahead of time.
+"""The reaper: ends the expired claims of dead workers and creates the ledger's partitions in time.
 
-It runs in every instance, and a lease decides which one does the work: the holder renews it with
-every run, the others ask for it as often, so that a dead reaper is replaced within three intervals.
-The lease spares the database work and nothing more: two reapers at once never repair the same row.
+Every instance has a reaper, and the lease `leasehold-reaper` decides which one works. Its holder
+renews the lease with every run; the others ask for it just as often, so a dead reaper is replaced
+within three intervals. The lease only saves the database work: two reapers at once never repair
+the same row.
 
-A worker without a reaper is only allowed where another instance has one; `require_other_reaper`
-asks the same lease.
+An instance may run without a reaper only if another instance has one. `require_other_reaper` finds
+out by asking for the same lease.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
+from leasehold.observe.traces import parse_traceparent
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -28,22 +30,22 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Repaired
+    from leasehold.store.rows import MissedDeadline, Repaired
 
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
 PARTITIONS_SECONDS = 6 * 3600.0
-# For this many runs a dead instance is looked for, so that a new reaper still finds it.
+# A dead instance stays visible for this many runs, so that a newly elected reaper still sees it.
 SILENT_INTERVALS = 10
-# A lease that was only asked for to learn whether anybody holds it.
+# The duration of a lease that is only acquired to find out whether it is free.
 _PROBE_SECONDS = 1.0
 
 _LOG = get_logger(__name__)
 
 
 class Reaper:
-    """The service that repairs. Its lease is an argument of the work, not a belief."""
+    """The service that repairs what dead workers left."""
 
     name = "reaper"
 
@@ -63,25 +65,25 @@ class Reaper:
         self._clock = clock
         self._lease: Lease | None = None
         self._partitions_due_at = clock()
-        self._dead: dict[str, float] = {}  # reported, and until when not to report them again
+        self._reported_until: dict[str, float] = {}  # by the id of a dead worker
 
     async def step(self) -> Pause:
-        """Repair if the reaper's lease is ours or free; at once again while there is more."""
+        """Repair one batch if we hold the reaper's lease; again at once if there is more."""
         pause = Pause(self._timings().reaper_seconds)
         held = self._lease
-        self._lease = None  # until the database says again that it is ours
+        self._lease = None  # until the database confirms it
         asked_at = self._clock()
-        lease = await self._renewed(held) if held else await self._acquired()
+        lease = await self._renew(held) if held else await self._acquire()
         if lease is None:
             return pause
         self._lease = lease
         trust = TrustWindow.counted_from(asked_at, self._lease_seconds())
         is_more = await self._repair(trust)
-        await self._make_partitions()
+        await self._create_partitions()
         return AGAIN if is_more else pause
 
     async def release(self) -> None:
-        """Let another instance reap at once."""
+        """Release the lease, so that another instance can reap at once."""
         held, self._lease = self._lease, None
         if held is not None:
             with suppress(DatabaseUnavailable):
@@ -90,7 +92,7 @@ class Reaper:
     def _lease_seconds(self) -> float:
         return max(_PROBE_SECONDS, 2 * self._timings().reaper_seconds)
 
-    async def _renewed(self, held: Lease) -> Lease | None:
+    async def _renew(self, held: Lease) -> Lease | None:
         try:
             await self._store.renew_lease(held, self._lease_seconds())
         except LeaseLost:
@@ -99,13 +101,13 @@ class Reaper:
             return None
         return held
 
-    async def _acquired(self) -> Lease | None:
+    async def _acquire(self) -> Lease | None:
         answer = await self._store.acquire_lease(
             REAPER_LEASE, self._worker_id, self._lease_seconds()
         )
         if not answer.is_ours:
             return None
-        _LOG.info("reaping", worker_id=self._worker_id, lease_epoch=answer.lease.epoch)
+        _LOG.info("reaper_elected", worker_id=self._worker_id, lease_epoch=answer.lease.epoch)
         return answer.lease
 
     async def _repair(self, trust: TrustWindow) -> bool:
@@ -114,55 +116,65 @@ class Reaper:
         repaired = await self._store.repair_expired_leases(BATCH, self._worker_id)
         missed = await self._store.repair_missed_deadlines(BATCH, self._worker_id)
         self._metrics.reaper_run(len(repaired), [one.stale_seconds for one in repaired])
-        self._report(repaired)
-        await self._look_for_the_dead()
+        self._report_repaired(repaired)
+        await self._report_silent_instances()
         for one in missed:
-            self._tell("deadline_missed", intent_id=str(one.intent_id), attempt_no=one.attempt_no)
+            self._log_intent("deadline_missed", one)
         return len(repaired) == BATCH or len(missed) == BATCH
 
-    def _report(self, repaired: Sequence[Repaired]) -> None:
-        """No worker dies in silence: say whose work was recovered, and what became of it."""
+    def _report_repaired(self, repaired: Sequence[Repaired]) -> None:
         for holder in sorted({one.replaced_holder for one in repaired}):
             self._report_death(holder)
         for one in repaired:
             self._metrics.attempts(one.target, one.state, 1)
-            self._tell(
-                "recovered",
-                intent_id=str(one.intent_id),
-                attempt_no=one.attempt_no,
+            self._log_intent(
+                "intent_recovered",
+                one,
                 state=str(one.state),
                 dead_worker=one.replaced_holder,
                 stale_seconds=round(one.stale_seconds, 3),
             )
 
-    async def _look_for_the_dead(self) -> None:
-        """Also of those whose claims were taken over by a claim, or that had none."""
+    async def _report_silent_instances(self) -> None:
+        """Report the dead that left nothing to repair, or whose claims another worker replaced."""
         within_seconds = SILENT_INTERVALS * self._timings().reaper_seconds
         for instance_id in await self._store.read_silent_instances(within_seconds):
             self._report_death(instance_id)
 
     def _report_death(self, dead_worker: str) -> None:
+        """Count and log the death of a worker once, however often it is found."""
         now = self._clock()
-        self._dead = {name: until for name, until in self._dead.items() if until > now}
-        if dead_worker not in self._dead:
+        self._reported_until = {
+            name: until for name, until in self._reported_until.items() if until > now
+        }
+        if dead_worker not in self._reported_until:
             self._metrics.worker_death(dead_worker)
-            _LOG.warning("worker_fell_silent", worker_id=self._worker_id, dead_worker=dead_worker)
-        self._dead[dead_worker] = now + 2 * SILENT_INTERVALS * self._timings().reaper_seconds
+            _LOG.warning("worker_died", worker_id=self._worker_id, dead_worker=dead_worker)
+        quiet_seconds = 2 * SILENT_INTERVALS * self._timings().reaper_seconds
+        self._reported_until[dead_worker] = now + quiet_seconds
 
-    def _tell(self, event: str, **fields: object) -> None:
-        _LOG.info(event, worker_id=self._worker_id, **fields)
+    def _log_intent(self, event: str, row: Repaired | MissedDeadline, **fields: object) -> None:
+        trace = parse_traceparent(row.trace_context)
+        _LOG.info(
+            event,
+            intent_id=str(row.intent_id),
+            attempt_no=row.attempt_no,
+            worker_id=self._worker_id,
+            trace_id=trace.trace_id if trace else None,
+            **fields,
+        )
 
-    async def _make_partitions(self) -> None:
+    async def _create_partitions(self) -> None:
         if self._clock() < self._partitions_due_at:
             return
-        made = await self._store.create_ledger_partitions(PARTITION_MONTHS_AHEAD)
+        created = await self._store.create_ledger_partitions(PARTITION_MONTHS_AHEAD)
         self._partitions_due_at = self._clock() + PARTITIONS_SECONDS
-        if made:
-            self._tell("partitions_made", partitions=made)
+        if created:
+            _LOG.info("partitions_created", worker_id=self._worker_id, partitions=created)
 
 
 class ReaperWatch:
-    """For a worker that does not reap itself: says so as loudly as it can when nobody does."""
+    """The service of an instance without a reaper: logs an error while no instance reaps."""
 
     name = "reaper watch"
 
@@ -175,16 +187,18 @@ class ReaperWatch:
         self._timings = timings
 
     async def step(self) -> Pause:
-        """Look whether somebody reaps."""
+        """Check once."""
         if not await is_reaped(self._store, self._worker_id):
             _LOG.error(
-                "nothing_reaps", worker_id=self._worker_id, advice="start an instance with a reaper"
+                "reaper_missing",
+                worker_id=self._worker_id,
+                advice="start an instance with a reaper",
             )
         return Pause(self._timings().reaper_seconds)
 
 
 async def is_reaped(store: ExecutorStore, worker_id: str) -> bool:
-    """Learn whether an instance reaps: then it holds the lease, and we do not get it."""
+    """Whether another instance reaps: then it holds the lease, and we cannot acquire it."""
     answer = await store.acquire_lease(REAPER_LEASE, worker_id, _PROBE_SECONDS)
     if answer.is_ours:
         await store.release_lease(answer.lease)
@@ -192,10 +206,9 @@ async def is_reaped(store: ExecutorStore, worker_id: str) -> bool:
 
 
 async def require_other_reaper(store: ExecutorStore, worker_id: str) -> None:
-    """Refuse to work where nothing would recover what this worker leaves when it dies."""
+    """Refuse to start if nobody would recover the work of this instance after its death."""
     if not await is_reaped(store, worker_id):
         raise InvalidArgument(
-            "--no-reaper is refused: no running instance holds the lease "
-            f"{REAPER_LEASE!r}, so nothing would recover what a dead worker leaves; "
-            "start an instance with a reaper first"
+            f"--no-reaper is refused: no running instance holds the lease {REAPER_LEASE!r}, so "
+            "nobody would recover the work of a dead worker; start an instance with a reaper first"
         )

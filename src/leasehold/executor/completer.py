@@ -41,7 +41,7 @@ _IDLE = Pause(60.0)
 _DISPATCHED = AttemptState.DISPATCHED  # looked up once: on an enum that is a call
 
 _LOG = get_logger(__name__)
-_is_chatty = logging.getLogger(__name__).isEnabledFor
+_is_chatty = _LOG.isEnabledFor
 
 
 @dataclass(slots=True, eq=False)

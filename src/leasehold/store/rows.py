@@ -102,6 +102,7 @@ class Repaired:
     reason: str | None
     replaced_holder: str
     stale_seconds: float
+    trace_context: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class MissedDeadline:
 
     intent_id: IntentId
     attempt_no: int
+    trace_context: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

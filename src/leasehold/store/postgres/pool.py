@@ -15,7 +15,6 @@ whatever else the login is a member of.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
+from leasehold.observe.logs import get_logger
 from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.connection import Connection
 from leasehold.store.postgres.errors import translated
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from psycopg.abc import Buffer
 
-_LOG = logging.getLogger(__name__)
+_LOG = get_logger(__name__)
 # Beyond the server's own limit, for its answer to arrive.
 _ANSWER_SECONDS = 2.0
 # The pool waits twice as long after each failure to connect, and this bounds how long it can sleep
@@ -203,4 +203,4 @@ class _RawBinaryJson(Loader):
 def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
     """Repair warns of rows that it had to set aside; everything else is chatter."""
     if diagnostic.severity_nonlocalized == "WARNING":
-        _LOG.warning("the database warns: %s", diagnostic.message_primary)
+        _LOG.warning("database_warned", message=diagnostic.message_primary)

@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION leasehold.repair_expired_leases(p_batch_size integer, p_worker_id text)
 RETURNS TABLE (
   intent_id uuid, target text, attempt_no integer, state text, reason text, replaced_holder text,
-  stale_seconds double precision)
+  stale_seconds double precision, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column

@@ -4,7 +4,7 @@
 -- done row by row, with a warning for that row; a row that turns out to be finished is removed.
 -- Locks: the rows, SKIP LOCKED: never waits. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
-RETURNS TABLE (intent_id uuid, attempt_no integer)
+RETURNS TABLE (intent_id uuid, attempt_no integer, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -27,12 +27,15 @@ BEGIN
                         format('the deadline was %s', m.deadline_at), NULL, NULL)::leasehold.outcome)
     INTO v_outcomes FROM missed m;
   BEGIN
-    RETURN QUERY SELECT a.intent_id, a.attempt_no FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
+    RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context
+      FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a
+      LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
   EXCEPTION WHEN others THEN
     FOR v_place IN 1..cardinality(v_outcomes) LOOP
       BEGIN
-        RETURN QUERY SELECT a.intent_id, a.attempt_no
-          FROM leasehold.append_attempts(v_outcomes[v_place:v_place], v_now, 'none') AS a;
+        RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context
+          FROM leasehold.append_attempts(v_outcomes[v_place:v_place], v_now, 'none') AS a
+          LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
       EXCEPTION WHEN others THEN
         RAISE WARNING 'intent % could not be repaired (%): %', v_outcomes[v_place].intent_id, SQLSTATE, SQLERRM;
         DELETE FROM leasehold.outbox_pending p WHERE p.intent_id = v_outcomes[v_place].intent_id

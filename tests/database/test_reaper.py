@@ -1,0 +1,87 @@
+"""The reaper's log: whose work was recovered, and every line about an intent can be followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.coordination.reaper import Reaper
+from leasehold.domain.timing import Timings
+from leasehold.observe.metrics import Metrics
+from leasehold.observe.traces import new_trace
+
+TRACE = new_trace()
+
+
+@pytest.fixture
+def reaper(stores):
+    return Reaper(stores.executor, "reaper-1", Timings, Metrics("reaper-1"))
+
+
+def lines(caplog, event):
+    """The fields of each line of this event."""
+    found = [vars(one).get("leasehold_fields", {}) for one in caplog.records]
+    return [fields for fields in found if fields.get("event") == event]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_line_about_a_recovered_intent_can_be_followed(outbox, reaper, caplog, is_begun):
+    caplog.set_level("INFO")
+    outbox.publish(guarantee="blind")
+    [intent_id] = outbox.enqueue(trace_context=TRACE.traceparent)
+    claims = outbox.claim("dead")
+    if is_begun:
+        outbox.begin(claims, "dead")
+    outbox.expire_claims(seconds_ago=3)
+    await reaper.step()
+    [line] = lines(caplog, "intent_recovered")
+    assert line["intent_id"] == str(intent_id)
+    assert line["attempt_no"] == 1
+    assert line["worker_id"] == "reaper-1"
+    assert line["trace_id"] == TRACE.trace_id
+    assert line["dead_worker"] == "dead"
+    assert line["state"] == ("IN_DOUBT" if is_begun else "ZOMBIE_REQUEUE")
+    assert line["stale_seconds"] >= 3
+
+
+async def test_line_about_a_missed_deadline_can_be_followed(outbox, reaper, caplog, database):
+    caplog.set_level("INFO")
+    outbox.publish()
+    [intent_id] = outbox.enqueue(trace_context=TRACE.traceparent, deadline_seconds=60)
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() - interval '1 second'"
+    )
+    await reaper.step()
+    [line] = lines(caplog, "deadline_missed")
+    assert line == {
+        "event": "deadline_missed",
+        "intent_id": str(intent_id),
+        "attempt_no": 1,
+        "worker_id": "reaper-1",
+        "trace_id": TRACE.trace_id,
+    }
+
+
+async def test_every_line_that_names_an_intent_has_all_ids(outbox, reaper, caplog):
+    caplog.set_level("DEBUG")
+    outbox.publish()
+    outbox.enqueue(3)
+    outbox.claim("dead")
+    outbox.expire_claims()
+    await reaper.step()
+    ours = [
+        vars(one)["leasehold_fields"] for one in caplog.records if one.name == Reaper.__module__
+    ]
+    about_intents = [one for one in ours if "intent_id" in one]
+    assert len(about_intents) == 3
+    for line in about_intents:
+        assert {"attempt_no", "worker_id", "trace_id"} <= line.keys(), line
+
+
+async def test_dead_worker_is_reported_once(outbox, reaper, caplog):
+    outbox.publish()
+    outbox.enqueue(2)
+    for _ in range(2):
+        outbox.claim("dead", batch_size=1)
+        outbox.expire_claims()
+        await reaper.step()
+    assert [one["dead_worker"] for one in lines(caplog, "worker_died")] == ["dead"]
