@@ -164,7 +164,7 @@ def test_repair_reads_only_expired_claims(backlog: Backlog) -> None:
         backlog,
         "SELECT * FROM leasehold.repair_expired_leases(%s, 'reaper')",
         [COUNT],
-        by={"outbox_pending_expired_leases", PENDING, LEDGER},
+        by={"outbox_pending_expired_leases", PENDING, LEDGER, INTENTS},
     )
 
 
@@ -173,7 +173,7 @@ def test_repair_of_missed_deadlines_does_not_read_what_is_in_doubt(backlog: Back
         backlog,
         "SELECT * FROM leasehold.repair_missed_deadlines(%s, 'reaper')",
         [COUNT],
-        by={"outbox_pending_deadlines", PENDING, LEDGER},
+        by={"outbox_pending_deadlines", PENDING, LEDGER, INTENTS},
     )
 
 
