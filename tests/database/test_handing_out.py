@@ -11,7 +11,7 @@ from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.leader.dispatcher import HandingOut
+from leasehold.executor.leader.dispatcher import Dispatcher
 
 pytestmark = pytest.mark.one_server
 
@@ -42,7 +42,7 @@ async def marked(outbox):
 
 
 def handing_out_of(stores, term, told=lambda: None):
-    return HandingOut(stores.executor, term, told)
+    return Dispatcher(stores.executor, term, told)
 
 
 async def mark(handing_out, rows, asked_at):

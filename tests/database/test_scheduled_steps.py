@@ -12,9 +12,9 @@ from leasehold.coordination.term import Term
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.timing import Timings
-from leasehold.executor.completer import Completion
+from leasehold.executor.completer import Completer
 from leasehold.executor.fence import LeaseFence
-from leasehold.executor.leader.executor import ScheduledExecutor
+from leasehold.executor.leader.executor import LeaderExecutor
 from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
 
@@ -81,7 +81,7 @@ class Leader:
         self.term = Term(lease, TrustWindow(math.inf))
         self.claims = Claims("a", 10)
         self.troubles = []
-        self.executor = ScheduledExecutor(
+        self.executor = LeaderExecutor(
             self.store,
             self.term,
             self.claims,
@@ -92,7 +92,7 @@ class Leader:
             trouble=self.troubles.append,
         )
         fence = LeaseFence(self.store, lease, self.executor.put_off)
-        self.completion = Completion(fence, self.claims, Metrics(), trouble=self.troubles.append)
+        self.completion = Completer(fence, self.claims, Metrics(), trouble=self.troubles.append)
         self.calls = self.executor.attempts = Calls(self.completion)
 
     async def confirm(self):

@@ -78,7 +78,7 @@ async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeyp
 async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypatch, reading):
     engine.publish("sms", scope="cluster")
     hidden = heard_while(
-        monkeypatch, engine, (PostgresSchedule, reading), (scheduled.ScheduledExecutor, "hint")
+        monkeypatch, engine, (PostgresSchedule, reading), (scheduled.LeaderExecutor, "hint")
     )
     settings = read_settings(
         database_url=engine.database.url_as("executor"),

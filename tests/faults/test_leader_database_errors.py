@@ -32,10 +32,10 @@ TROUBLES = [
     ("record_leader_heartbeat", "P7002"),
     ("refresh_schedule", "58030"),
     ("begin_leased_attempts", "XX001"),
-    ("record_dispatched", "42501"),
-    ("record_dispatched", "42883"),
-    ("record_dispatched", "22023"),
-    ("record_dispatched", "XX001"),
+    ("record_attempts", "42501"),
+    ("record_attempts", "42883"),
+    ("record_attempts", "22023"),
+    ("record_attempts", "XX001"),
 ]
 
 
@@ -94,7 +94,7 @@ def is_done(engine, ids):
 async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     engine.publish("ledger", scope="cluster")
     leader = await start_leader(engine, **PATIENT)
-    may = "EXECUTE ON FUNCTION leasehold.record_attempts, leasehold.record_dispatched"
+    may = "EXECUTE ON FUNCTION leasehold.record_attempts"
     engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
     ids = engine.outbox.enqueue(60, "ledger")
     down = await leader.logged("leader_steps_down")
@@ -200,7 +200,7 @@ async def test_leader_elected_while_a_write_of_the_last_one_is_in_flight_waits_f
     [intent_id] = engine.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = engine.database.connect(autocommit=False)
     other.execute(held_up, [intent_id])
-    await until(lambda: waits(engine, "record_dispatched"))
+    await until(lambda: waits(engine, "record_attempts"))
     former.send(SIGSTOP)
     engine.outbox.expire_lease()
     successor = engine.worker(**slow)

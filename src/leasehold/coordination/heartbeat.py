@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-class Renewal:
+class Heartbeat:
     """The service that keeps claims alive, and that says when they are not."""
 
     name = "renewal"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.claims import Claims
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
-    from leasehold.executor.runner import Attempts
+    from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
@@ -43,7 +43,7 @@ class CompetingExecutor:
         store: ExecutorStore,
         claims: Claims,
         targets: Targets,
-        attempts: Attempts,
+        attempts: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
@@ -53,7 +53,7 @@ class CompetingExecutor:
         self._store = store
         self._claims = claims
         self._targets = targets
-        self._attempts = attempts
+        self._runner = attempts
         self._metrics = metrics
         self._timings = timings
         self._trouble = trouble
@@ -101,7 +101,7 @@ class CompetingExecutor:
         batch_size = claim_size(
             min(sum(room.values()), self._claims.free_slots),
             slots=self._claims.slots,
-            latency_seconds=self._attempts.latency_seconds,
+            latency_seconds=self._runner.latency_seconds,
             lease_seconds=lease_seconds,
         )
         if batch_size == 0:
@@ -117,7 +117,7 @@ class CompetingExecutor:
             raise
         if claimed:
             trust = TrustWindow.counted_from(asked_at, lease_seconds)
-            self._attempts.start(self._claims.take(claimed, trust, lease_seconds, asked_at))
+            self._runner.start(self._claims.take(claimed, trust, lease_seconds, asked_at))
         self._count(claimed, room, batch_size)
         return len(claimed)
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import Accepted, Result
+from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
-from leasehold.executor.limits import batch_max
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from leasehold.store.rows import Recorded
 
 BATCH_MAX = 1000
-APART_MIN = 100
 # Calls end one by one; those that end together are written together.
 LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)
@@ -54,17 +52,7 @@ class Finished:
     trace: Span | None = None
 
 
-def apart(batch: Sequence[Finished]) -> list[Sequence[Finished]]:
-    """Have what was accepted written by itself, where that is much: it is the cheapest to write,
-    but each writing costs as much as a few dozen results.
-    """
-    accepted = [one for one in batch if isinstance(one.outcome, Accepted)]
-    if len(accepted) == len(batch) or len(accepted) < APART_MIN:
-        return [batch]
-    return [accepted, [one for one in batch if not isinstance(one.outcome, Accepted)]]
-
-
-class Completion:
+class Completer:
     """The service that hands in results, and gives claims back."""
 
     name = "completion"
@@ -87,7 +75,6 @@ class Completion:
         self._finished: list[Finished] = []
         self._returned: list[tuple[Held, float]] = []
         self._first_at = 0.0
-        self._writings = 0
 
     def complete(self, finished: Finished) -> None:
         """Hand in a result; its slot is free when the database has answered."""
@@ -107,27 +94,19 @@ class Completion:
         """Write what there is, unless more is about to come."""
         if self._returned:
             await self._release()
-        if not self._finished or (self._writings and len(self._finished) < self._batch_size()):
-            return _IDLE  # whoever writes now looks for more afterwards
+        if not self._finished:
+            return _IDLE
         waited = self._claims.clock() - self._first_at
         is_more_to_come = len(self._finished) < len(self._claims)
         if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
             return Pause(LINGER_SECONDS - waited)
         batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
-        self._writings += 1
-        try:
-            await self._write(batch)
-        finally:
-            self._writings -= 1
+        await self._write(batch)
         return AGAIN if self._finished or self._returned else _IDLE
-
-    def _batch_size(self) -> int:
-        return min(BATCH_MAX, batch_max(self._claims.slots))
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         try:
-            for part in apart(batch) if self._fence.prefers_accepted else [batch]:
-                await self._write_together(part)
+            await self._write_together(batch)
         finally:
             self._claims.let_go(one.held for one in batch)
 

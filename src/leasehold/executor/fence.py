@@ -14,7 +14,6 @@ from leasehold.domain.errors import (
     RetryCeilingReached,
     TerminalGuardHit,
 )
-from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
@@ -36,9 +35,6 @@ _OF_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
 
 class Fence(Protocol):
     """What attempts and completion need of it."""
-
-    # Whether results that are all Accepted cost it less than the same among others.
-    prefers_accepted: bool
 
     def must_begin(self, contract: Contract) -> bool:
         """Say whether "about to call" must be durable before a call."""
@@ -67,8 +63,6 @@ class Fence(Protocol):
 
 class ClaimFence:
     """Each item has a claim of its own."""
-
-    prefers_accepted = False
 
     def __init__(self, store: ExecutorStore, worker_id: str) -> None:
         self._store = store
@@ -112,8 +106,6 @@ class ClaimFence:
 class LeaseFence:
     """All items stand under one lease, with the epoch that was received when it was acquired."""
 
-    prefers_accepted = True
-
     def __init__(
         self,
         store: ExecutorStore,
@@ -144,8 +136,6 @@ class LeaseFence:
 
     async def record(self, results: Sequence[Result]) -> list[Recorded]:
         """Write under the lease; raises LeaseLost."""
-        if all(isinstance(one.outcome, Accepted) for one in results):
-            return await self._store.record_dispatched(self._lease, results)
         return await self._store.record_attempts(self._lease, results, tell_dispatched=False)
 
     def is_of_one_result(self, refusal: Exception) -> bool:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.claims import Claims, Held
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
-    from leasehold.executor.completer import Completion
+    from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
     from leasehold.executor.fence import Fence
     from leasehold.executor.targets import Served, Targets
@@ -69,7 +69,7 @@ _LATENCY_WEIGHT = 0.05
 _LOG = get_logger(__name__)
 
 
-class Attempts:
+class Runner:
     """Starts attempts and sees to it that each ends in completion, or not at all."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Attempts:
         fence: Fence,
         claims: Claims,
         targets: Targets,
-        completion: Completion,
+        completion: Completer,
         metrics: Metrics,
         *,
         trouble: Callable[[Exception], None],
@@ -87,7 +87,7 @@ class Attempts:
         self._fence = fence
         self._claims = claims
         self._targets = targets
-        self._completion = completion
+        self._completer = completion
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
@@ -124,7 +124,7 @@ class Attempts:
             self._give_back([held])
             return
         _LOG.warning("call_given_up", reason=reason, **self._names(held))
-        self._completion.complete(Finished(held, Unknown(retry_after_seconds=0, reason=reason)))
+        self._completer.complete(Finished(held, Unknown(retry_after_seconds=0, reason=reason)))
         if call is not None:
             self._claims.outlived(call)
 
@@ -172,7 +172,7 @@ class Attempts:
                 self._trouble(error)
             except LeaseholdError as error:
                 _LOG.error("contract_not_served", error=str(error), **self._names(held))
-                self._completion.give_back(held, CANNOT_SERVE_SECONDS)
+                self._completer.give_back(held, CANNOT_SERVE_SECONDS)
                 if isinstance(error, (AccessDenied, MigrationError)):
                     self._trouble(error)  # the database's word, and not about this contract
             except Exception as error:  # noqa: BLE001 (what we have no name for is trouble too)
@@ -251,7 +251,7 @@ class Attempts:
             _LOG.error("gateway_raised", exc_info=error, **self._names(held))
             doubt = Unknown(reason="exception", detail=type(error).__name__)
             outcome = with_delay(doubt, served.contract, held.claimed.attempt_no, 0)
-            self._completion.complete(Finished(held, outcome))
+            self._completer.complete(Finished(held, outcome))
         finally:
             served.calls -= 1
             self._let_go_of_lost(held)
@@ -279,13 +279,13 @@ class Attempts:
             self._metrics.late_result()  # it was given up meanwhile
             return
         if isinstance(decided, AskAgain):
-            self._completion.give_back(held, decided.seconds)
+            self._completer.give_back(held, decided.seconds)
             return
         self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
         if not isinstance(decided, Accepted):  # as most are, and then nothing follows
             jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
             decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
-        self._completion.complete(Finished(held, decided, elapsed, trace))
+        self._completer.complete(Finished(held, decided, elapsed, trace))
 
     def _count_call(self, target: str, seconds: float) -> None:
         """Tell the metrics at once of all calls that end together."""
@@ -345,7 +345,7 @@ class Attempts:
 
     def _give_back(self, batch: Sequence[Held]) -> None:
         for held in batch:
-            self._completion.give_back(held, 0.0)
+            self._completer.give_back(held, 0.0)
 
     def _names(self, held: Held) -> dict[str, object]:
         return {

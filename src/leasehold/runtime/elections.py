@@ -14,7 +14,7 @@ from leasehold.coordination.elector import Elector
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
-from leasehold.runtime.leader_session import LeaderTenure
+from leasehold.runtime.leader_session import LeaderSession
 from leasehold.service.loop import Loop
 from leasehold.service.service import Pause
 
@@ -64,7 +64,7 @@ class Elections:
         self._faults = faults
         self._electors: dict[str, Elector] = {}
         self._loops: dict[str, Loop] = {}
-        self._sessions: dict[str, LeaderTenure] = {}
+        self._sessions: dict[str, LeaderSession] = {}
         self._reported_partial: dict[str, list[str]] = {}
 
     @property
@@ -191,7 +191,7 @@ class Elections:
         self._sessions.pop(lease_name, None)
 
     def _begin_session(self, elector: Elector, term: Term) -> TermSession:
-        session = self._sessions[elector.lease_name] = LeaderTenure(
+        session = self._sessions[elector.lease_name] = LeaderSession(
             self._store,
             self._targets,
             self._metrics,

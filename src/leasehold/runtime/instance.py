@@ -21,13 +21,13 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.coordination.claims import Claims
-from leasehold.coordination.heartbeat import Renewal
+from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
 from leasehold.executor.competing import CompetingExecutor
-from leasehold.executor.completer import Completion
+from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS
 from leasehold.executor.fence import ClaimFence
-from leasehold.executor.runner import Attempts
+from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
@@ -109,26 +109,26 @@ class Instance:
             scope="cluster",
         )
         fence = ClaimFence(self._store, self.worker_id)
-        self._completion = Completion(
+        self._completer = Completer(
             fence, self._claims, self.metrics, trouble=self._trouble, faults=faults
         )
-        self._attempts = Attempts(
+        self._runner = Runner(
             fence,
             self._claims,
             self._targets,
-            self._completion,
+            self._completer,
             self.metrics,
             trouble=self._trouble,
             faults=faults,
         )
-        self._heartbeat = Renewal(
-            self._store, self._claims, self.timings, self.metrics, self._attempts.abort
+        self._heartbeat = Heartbeat(
+            self._store, self._claims, self.timings, self.metrics, self._runner.abort
         )
         self._executor = CompetingExecutor(
             self._store,
             self._claims,
             self._targets,
-            self._attempts,
+            self._runner,
             self.metrics,
             self.timings,
             trouble=self._trouble,
@@ -242,11 +242,11 @@ class Instance:
         )
         await self._join(self.elections)
         resigned = asyncio.create_task(self.elections.resign())
-        self._attempts.close()
+        self._runner.close()
         await self._join(self._notifier, seconds=0)
         if not await self._wait_until_empty(self.timings().shutdown_seconds):
             for held in self._claims.all():
-                self._attempts.abort(held, reason="shutdown")
+                self._runner.abort(held, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
         self._stop_services(*self._loops)
@@ -259,7 +259,7 @@ class Instance:
         settings = self._settings
         services: list[Service] = [
             self._heartbeat,
-            self._completion,
+            self._completer,
             self._executor,
             self._targets,
             self._cluster_targets,

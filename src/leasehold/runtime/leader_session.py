@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from leasehold.coordination.claims import Claims
-from leasehold.executor.completer import Completion
+from leasehold.executor.completer import Completer
 from leasehold.executor.fence import LeaseFence
-from leasehold.executor.leader.executor import ScheduledExecutor
-from leasehold.executor.runner import Attempts
+from leasehold.executor.leader.executor import LeaderExecutor
+from leasehold.executor.runner import Runner
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 from leasehold.service.loop import Loop
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 0.02
 _LOG = get_logger(__name__)
 
 
-class LeaderTenure:
+class LeaderSession:
     """What one instance does while it leads one group."""
 
     def __init__(
@@ -59,7 +59,7 @@ class LeaderTenure:
         async def confirm() -> None:
             await elector.confirm(term)
 
-        self.executor = ScheduledExecutor(
+        self.executor = LeaderExecutor(
             store,
             term,
             self._claims,
@@ -71,15 +71,13 @@ class LeaderTenure:
             faults=faults,
         )
         fence = LeaseFence(store, term.lease, self.executor.put_off)
-        completion = Completion(fence, self._claims, metrics, trouble=trouble, faults=faults)
-        self._attempts = self.executor.attempts = Attempts(
+        completion = Completer(fence, self._claims, metrics, trouble=trouble, faults=faults)
+        self._runner = self.executor.attempts = Runner(
             fence, self._claims, targets, completion, metrics, trouble=trouble, faults=faults
         )
         heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
-        # Two write results at a time: a worker has a claim in the database beside its, we have not.
         self._loops = [
-            Loop(service, elector.holder_id)
-            for service in (completion, completion, self.executor, heartbeat)
+            Loop(service, elector.holder_id) for service in (completion, self.executor, heartbeat)
         ]
 
     @property
@@ -94,7 +92,7 @@ class LeaderTenure:
 
     async def finish(self, seconds: float) -> None:
         """Start nothing more; let what was started end and be written, for this long at most."""
-        self._attempts.close()
+        self._runner.close()
         ends_at = time.monotonic() + seconds
         while len(self._claims) and not self._term.ended.is_set():
             left = ends_at - time.monotonic()
@@ -105,7 +103,7 @@ class LeaderTenure:
 
     async def abandon(self) -> None:
         """Drop everything: calls are cancelled, results are not written."""
-        self._attempts.close()
+        self._runner.close()
         self._claims.lose(self._claims.all())
         for loop in self._loops:
             loop.stop()

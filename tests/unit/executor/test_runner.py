@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leasehold.coordination.claims import Claims
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.completer import Completion
-from leasehold.executor.runner import Attempts
+from leasehold.executor.completer import Completer
+from leasehold.executor.runner import Runner
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed_item import claim_of
 
@@ -23,8 +23,8 @@ async def test_what_was_taken_right_before_the_end_is_given_back_though_its_task
     claims, metrics, troubles = Claims("worker-1", 10), Metrics(), []
     trust = TrustWindow.counted_from(claims.clock(), 30.0)
     taken = claims.take([claim_of(7), claim_of(8)], trust, 30.0, claims.clock())
-    completion = Completion(Returned(), claims, metrics, trouble=troubles.append)
-    attempts = Attempts(Returned(), claims, None, completion, metrics, trouble=troubles.append)
+    completion = Completer(Returned(), claims, metrics, trouble=troubles.append)
+    attempts = Runner(Returned(), claims, None, completion, metrics, trouble=troubles.append)
     attempts.start(taken)
     attempts.close()
     await completion.step()

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     calls: list[Claimed]
 
 
-class HandingOut:
+class Dispatcher:
     """The calls of one term, from their mark until they are made."""
 
     def __init__(self, store: ExecutorStore, term: Term, told: Callable[[], None]) -> None:

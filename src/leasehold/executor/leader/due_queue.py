@@ -132,7 +132,7 @@ class _Queue:
         return self.waiting[0][0] if self.waiting else None
 
 
-class Schedule:
+class DueQueue:
     """What the targets of a group have to do."""
 
     def __init__(self, size_max: int) -> None:

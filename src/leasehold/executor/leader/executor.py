@@ -20,8 +20,8 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import queue_delays
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.leader.changes import Changes
-from leasehold.executor.leader.dispatcher import HandingOut
-from leasehold.executor.leader.due_queue import Schedule
+from leasehold.executor.leader.dispatcher import Dispatcher
+from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Window
 from leasehold.executor.limits import GATHER_SECONDS, batch_max, should_gather
 from leasehold.observe.logs import get_logger
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
     from leasehold.executor.leader.reader import Read
-    from leasehold.executor.runner import Attempts
+    from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
@@ -58,7 +58,7 @@ _AT_ONCE = (None, 0.0)
 _LOG = get_logger(__name__)
 
 
-class ScheduledExecutor:
+class LeaderExecutor:
     """The service of one term."""
 
     def __init__(
@@ -76,7 +76,7 @@ class ScheduledExecutor:
     ) -> None:
         self.name = f"scheduled {term.lease.name}"
         self.wake = asyncio.Event()
-        self.attempts: Attempts | None = None
+        self.attempts: Runner | None = None
         self._store = store
         self._term = term
         self._claims = claims
@@ -86,7 +86,7 @@ class ScheduledExecutor:
         self._confirm = confirm
         self._trouble = trouble
         self._faults = faults
-        self._schedule = Schedule(SIZE_MAX)
+        self._schedule = DueQueue(SIZE_MAX)
         self._window = Window(store, term, self._schedule, claims.clock, self.wake.set)
         self._is_built = False
         self._changes = Changes(store, term)
@@ -103,7 +103,7 @@ class ScheduledExecutor:
         self._lost_sight_of: set[int] = set()
         # What was put off, as which version, until when; the database does not know of it.
         self._not_before: dict[int, tuple[datetime, float]] = {}
-        self._handing_out = HandingOut(store, term, self.wake.set)
+        self._handing_out = Dispatcher(store, term, self.wake.set)
         self._is_falsely_marked = False  # something that was put off, and so is not in flight
         claims.on_free(self._slots_are_free)
 

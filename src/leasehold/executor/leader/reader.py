@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.claims import Clock
     from leasehold.coordination.term import Term
-    from leasehold.executor.leader.due_queue import Schedule
+    from leasehold.executor.leader.due_queue import DueQueue
     from leasehold.store.protocol import ExecutorStore
     from leasehold.store.rows import DueRow, Position
 
@@ -38,7 +38,7 @@ class Window:
         self,
         store: ExecutorStore,
         term: Term,
-        schedule: Schedule,
+        schedule: DueQueue,
         clock: Clock,
         told: Callable[[], None],
     ) -> None:

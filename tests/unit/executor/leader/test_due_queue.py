@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.domain.intent import IntentId
-from leasehold.executor.leader.due_queue import Schedule
+from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.store.rows import DueRow
 
 # The database's clock, which has nothing to do with ours.
@@ -36,7 +36,7 @@ def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes)
 
 
 def schedule_of(size_max, *targets):
-    schedule = Schedule(size_max)
+    schedule = DueQueue(size_max)
     schedule.serve(targets or ("sms",))
     for target in targets or ("sms",):
         schedule.forget(target)  # as if read from an empty database
