@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-thorough check format test-programs bench bench-sql reference openapi lock clean
+.PHONY: help setup run test test-thorough check format test-programs bench bench-sql generate reference openapi lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,7 +45,7 @@ check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@$(BIN)/squawk --config .squawk.toml src/leasehold/store/postgres/sql/migrations/*.sql
-	@$(BIN)/pytest -q tests/unit/test_sources.py
+	@$(BIN)/pytest -q tests/unit/test_sources.py tests/client/test_requests.py
 
 format: setup ## Apply the formatter and the safe fixes
 	@$(BIN)/ruff format .
@@ -68,6 +68,9 @@ $(PEERS)/.installed: requirements/bench.txt
 
 bench-sql: setup ## Measure the database functions beside bare SQL
 	@$(BIN)/python -m benchmarks.sql
+
+generate: reference openapi ## Write the generated files: the sync client and the reference
+	@$(BIN)/python -m tests.support.sync_client
 
 reference: setup ## Write docs/reference/functions.md from the live schema
 	@$(BIN)/python -m tests.support.reference

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from leasehold.extras import install_hint
 
 if TYPE_CHECKING:
-    from leasehold.client.asynchronous import AsyncClient
-    from leasehold.client.sync import Client
+    from leasehold.client.async_client import AsyncClient
+    from leasehold.client.sync_client import Client
     from leasehold.config import Settings, read_settings
     from leasehold.domain.contract import Contract
     from leasehold.domain.errors import LeaseholdError
@@ -68,8 +68,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "leasehold.client.asynchronous": ("AsyncClient",),
-    "leasehold.client.sync": ("Client",),
+    "leasehold.client.async_client": ("AsyncClient",),
+    "leasehold.client.sync_client": ("Client",),
     "leasehold.config": ("Settings", "read_settings"),
     "leasehold.domain.contract": ("Contract",),
     "leasehold.domain.errors": ("LeaseholdError",),

@@ -1,4 +1,4 @@
-"""The API on a real socket, and both clients behind one way of speaking."""
+"""The API on a real socket, and both clients behind one async interface."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
 
 
 class InThreads:
-    """The client that does not await, so that a test can: each call in a thread of its own."""
+    """The sync client behind the interface of the async one: each call runs in a thread."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,7 +58,7 @@ async def _in_threads(iterator: Any) -> AsyncIterator[Any]:
 
 
 class Clients:
-    """Makes clients of one kind."""
+    """Creates clients of one kind."""
 
     def __init__(self, kind: str, api: Api, opened: AsyncExitStack) -> None:
         self.kind = kind
@@ -66,7 +66,7 @@ class Clients:
         self._opened = opened
 
     async def make(self, *scopes: str, token: str | None = None, **more: Any) -> Any:
-        """A client with a token of these scopes, or with the one that is given."""
+        """A client with a token of these scopes, or with the given token."""
         url = more.pop("url", self.api.url)
         if token is None:
             token = make_token(self.api.database, *scopes, targets=more.pop("targets", None))
@@ -78,12 +78,12 @@ class Clients:
 
 @pytest.fixture
 async def clients(request: pytest.FixtureRequest, api: Api) -> AsyncIterator[Clients]:
-    """Of the kind that awaits, unless the test says otherwise: all but the waiting is shared."""
+    """Creates async clients, unless the test asks for sync ones: the rest is shared."""
     async with AsyncExitStack() as opened:
         yield Clients(getattr(request, "param", "async"), api, opened)
 
 
 @pytest.fixture
 async def client(clients: Clients) -> Any:
-    """A client that may do everything."""
+    """A client with every scope."""
     return await clients.make(*Scope)

@@ -1,4 +1,4 @@
-"""The clients against the real API: what is handed in is there once, whatever gets lost."""
+"""Both clients against the real API: an intent is enqueued once, whatever answer is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OVERLOADED = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
     b'Connection: close\r\nContent-Length: 21\r\n\r\n{"code":"overloaded"}'
 )
-# For what the two clients have each for themselves: the loops around calls, pages and streams.
+# For the code that is generated for the sync client: the loops around requests, pages and streams.
 BOTH = pytest.mark.parametrize("clients", ["async", "sync"], indirect=True)
 
 
@@ -42,7 +42,7 @@ class Lossy:
         self.lose = lose
         self.lost = 0
         self.url = ""
-        # What the network itself answers to everything that follows what it has lost.
+        # What the network answers by itself after it has lost `lose` answers.
         self.then = b""
 
     async def connected(self, reader, writer):
@@ -95,7 +95,7 @@ async def test_two_calls_without_a_key_are_two_intents(client, api):
     assert api.intents() == 2
 
 
-async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(client, api):
+async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_intent(client, api):
     first = await client.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     with pytest.raises(IdempotencyConflict, match="another payload") as caught:
         await client.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
@@ -114,13 +114,13 @@ async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(clie
         (NewIntent(target="sms", payload="x" * 3_000_000), InvalidArgument, "bytes"),
     ],
 )
-async def test_refused_intent_is_an_error_that_says_why(client, api, new, error, told):
+async def test_rejected_intent_raises_an_error_that_says_why(client, api, new, error, told):
     with pytest.raises(error, match=told):
         await client.enqueue(new)
     assert api.intents() == 0
 
 
-async def test_all_that_can_be_said_of_an_intent_arrives(client, database):
+async def test_every_field_of_an_intent_is_stored(client, database):
     await client.enqueue(
         "sms",
         body=b"\0\xff",
@@ -148,7 +148,7 @@ async def test_all_that_can_be_said_of_an_intent_arrives(client, database):
 
 
 @BOTH
-async def test_whoever_waits_is_told_how_it_ended(client, outbox):
+async def test_call_that_waits_returns_the_final_status(client, outbox):
     async def work():
         outbox.complete(await until(outbox.claim))
 
@@ -160,7 +160,7 @@ async def test_whoever_waits_is_told_how_it_ended(client, outbox):
 
 
 @BOTH
-async def test_many_get_a_verdict_each_and_the_good_ones_are_in(client, api):
+async def test_enqueue_many_gives_each_intent_a_verdict_and_accepts_the_valid_ones(client, api):
     given = [NewIntent(target="sms", payload=n, idempotency_key=f"k-{n}") for n in range(1200)]
     given[3] = NewIntent(target="nowhere", payload=1)
     given[5] = NewIntent(target="sms", payload=["\ud800"])
@@ -182,7 +182,7 @@ async def test_many_get_a_verdict_each_and_the_good_ones_are_in(client, api):
     assert {one.verdict for one in again} == {"duplicate"}
 
 
-async def test_intent_and_its_ledger_are_told(client, outbox):
+async def test_status_and_ledger_of_an_intent_are_read(client, outbox):
     receipt = await client.enqueue("sms", 1, idempotency_key=KEY)
     outbox.complete(outbox.claim(), "FAILED", reason="no such number", code="404")
     found = await client.get(receipt.intent_id)
@@ -196,7 +196,7 @@ async def test_intent_and_its_ledger_are_told(client, outbox):
 
 
 @BOTH
-async def test_list_goes_on_over_its_pages(client, outbox):
+async def test_list_reads_page_after_page(client, outbox):
     outbox.publish("letters")
     outbox.enqueue(450)
     await client.enqueue("letters", 1, stream="s")
@@ -213,7 +213,7 @@ async def test_list_goes_on_over_its_pages(client, outbox):
 
 
 @BOTH
-async def test_interventions_tell_what_they_did(client, outbox):
+async def test_operations_return_what_they_did(client, outbox):
     outbox.publish("letters", guarantee="blind")
     [cancelled] = outbox.enqueue(1)
     [held] = outbox.enqueue(1, "letters")
@@ -232,7 +232,7 @@ async def test_interventions_tell_what_they_did(client, outbox):
         await client.cancel(cancelled, "")
 
 
-async def test_token_opens_what_it_is_for(clients, outbox):
+async def test_token_allows_only_its_scopes_and_targets(clients, outbox):
     outbox.publish("letters")
     ingest = await clients.make("ingest", targets=["sms"])
     receipt = await ingest.enqueue("sms", 1)
@@ -263,50 +263,50 @@ async def test_lost_answers_do_not_make_a_second_intent(clients, api):
 
 
 @BOTH
-async def test_intervention_whose_answer_was_lost_is_made_once(clients, api, outbox):
+async def test_operation_whose_answer_was_lost_is_not_repeated(clients, api, outbox):
     [intent_id] = outbox.enqueue(1)
     async with lossy(api.url, 1) as network:
         client = await clients.make("operate", url=network.url)
-        with pytest.raises(ApiUnavailable, match="look at the intent"):
+        with pytest.raises(ApiUnavailable, match="Look at the intent"):
             await client.cancel(intent_id, "why")
     assert outbox.states(intent_id) == ["CANCELLED"]
 
 
 @BOTH
-async def test_nobody_there_is_told_after_the_patience(clients):
-    client = await clients.make("ingest", url="http://127.0.0.1:9", patience_seconds=0.3)
+async def test_unreachable_api_is_reported_after_retry_seconds(clients):
+    client = await clients.make("ingest", url="http://127.0.0.1:9", retry_seconds=0.3)
     with pytest.raises(ApiUnavailable, match="did not answer"):
         await client.enqueue("sms", 1)
 
 
-async def test_full_queue_is_waited_for_and_then_told(clients, api, outbox):
+async def test_full_queue_is_retried_and_then_reported(clients, api, outbox):
     outbox.publish("sms", pending_max=1)
     outbox.enqueue(1)
     api.service.queue_limits._contracts_due_at = 0
     await api.service.queue_limits.step()
-    impatient = await clients.make("ingest", patience_seconds=0.5)
+    short = await clients.make("ingest", retry_seconds=0.5)
     with pytest.raises(IntakeFull):
-        await impatient.enqueue("sms", 1)
-    [verdict] = await impatient.enqueue_many([NewIntent(target="sms", payload=1)])
+        await short.enqueue("sms", 1)
+    [verdict] = await short.enqueue_many([NewIntent(target="sms", payload=1)])
     assert verdict.verdict == "queue_full"
-    patient = await clients.make("ingest")
-    waiting = asyncio.create_task(patient.enqueue("sms", 1))
+    long = await clients.make("ingest")
+    waiting = asyncio.create_task(long.enqueue("sms", 1))
     outbox.complete(outbox.claim())
     assert (await waiting).is_new
 
 
 @BOTH
-async def test_overload_after_a_lost_answer_does_not_deny_what_was_written(clients, api):
+async def test_rejection_after_a_lost_answer_does_not_claim_that_nothing_was_written(clients, api):
     async with lossy(api.url, 1) as network:
         network.then = OVERLOADED
-        client = await clients.make("ingest", url=network.url, patience_seconds=0.7)
-        with pytest.raises(ApiUnavailable, match=f"idempotency key '{KEY}'"):
+        client = await clients.make("ingest", url=network.url, retry_seconds=0.7)
+        with pytest.raises(ApiUnavailable, match=f"idempotency key: '{KEY}'"):
             await client.enqueue("sms", 1, idempotency_key=KEY)
     assert api.intents() == 1
 
 
 @BOTH
-async def test_events_go_on_where_they_were_cut_off(clients, api, outbox):
+async def test_events_resume_where_the_connection_was_cut(clients, api, outbox):
     outbox.publish("letters")
     outbox.enqueue(1)
     outbox.complete(outbox.claim())
@@ -335,7 +335,7 @@ async def test_events_go_on_where_they_were_cut_off(clients, api, outbox):
         assert network.lost == 2
 
 
-async def test_answer_is_read_as_json_says_it(client, api):
+async def test_payload_is_stored_exactly_as_given(client, api):
     value = {"text": "\u2028\U0001f600", "number": 12345678901234567890, "nothing": None}
     receipt = await client.enqueue("sms", value)
     content = await api.get(f"/v1/intents/{receipt.intent_id}/content")

@@ -1,4 +1,4 @@
-"""`leasehold enqueue` and `leasehold intents` over the HTTP API, as processes of their own."""
+"""`leasehold enqueue` and `leasehold intents` over the HTTP API, as separate processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def token(api):
 
 @pytest.fixture
 def leasehold(api, token):
-    """Run a command that knows the API only, by its environment."""
+    """Run a command whose environment names only the API."""
 
     async def run(*arguments, stdin="", **environment):
         given = {"LEASEHOLD_API_URL": api.url, "LEASEHOLD_API_TOKEN": token} | environment
@@ -42,7 +42,7 @@ def leasehold(api, token):
     return run
 
 
-async def test_one_intent_is_enqueued_and_again_is_the_same(leasehold, outbox):
+async def test_repeated_enqueue_with_the_same_key_returns_the_same_intent(leasehold, outbox):
     first = await leasehold("enqueue", "sms", "--payload", '{"to": "+41"}', "--key", "k")
     assert (first.returncode, first.stderr) == (0, "")
     assert outbox.status(UUID(first.stdout.strip())) == "pending"
@@ -53,7 +53,7 @@ async def test_one_intent_is_enqueued_and_again_is_the_same(leasehold, outbox):
     assert_one_line_of_error(other, "another payload", "use a new key")
 
 
-async def test_file_is_enqueued_with_a_verdict_for_every_line(leasehold, api):
+async def test_every_line_of_a_file_gets_a_verdict(leasehold, api):
     given = [{"payload": n, "idempotency_key": str(n)} for n in range(1100)]
     lines = [*given, {"payload": 1, "target": "nowhere"}, {"payload": 9, "idempotency_key": "1"}]
     stdin = "".join(f"{json.dumps(line)}\n" for line in lines) + "not json\n"
@@ -66,7 +66,7 @@ async def test_file_is_enqueued_with_a_verdict_for_every_line(leasehold, api):
     assert api.intents() == 1100
 
 
-async def test_intents_are_shown_listed_and_cancelled_in_the_tokens_name(leasehold, outbox):
+async def test_intents_are_shown_listed_and_cancelled_in_the_name_of_the_token(leasehold, outbox):
     ids = outbox.enqueue(3)
     shown = await leasehold("intents", "show", ids[0])
     assert shown.returncode == 0, shown.stderr
@@ -101,7 +101,7 @@ async def test_list_finds_by_stream_and_by_time(leasehold, outbox):
     assert await found("--until", "1h") == []
 
 
-async def test_doubt_is_resolved(leasehold, outbox):
+async def test_in_doubt_intent_is_resolved(leasehold, outbox):
     outbox.publish("letters", guarantee="blind")
     [held] = outbox.enqueue(1, "letters")
     claims = outbox.claim(targets=["letters"])
@@ -131,13 +131,13 @@ async def test_doubt_is_resolved(leasehold, outbox):
         (("cancel", uuid4(), "--note", "x", "--operator", "me"), {}, "the name of the token"),
     ],
 )
-async def test_what_cannot_be_is_told_in_one_line(leasehold, arguments, environment, told):
+async def test_error_is_one_line(leasehold, arguments, environment, told):
     result = await leasehold("intents", *arguments, **environment)
     assert_one_line_of_error(result, told)
     assert "lh_of-nobody" not in result.stderr
 
 
-async def test_command_line_goes_before_the_environment(leasehold, api, outbox, database):
+async def test_command_line_overrides_the_environment(leasehold, api, outbox, database):
     [intent_id] = outbox.enqueue(1)
     nowhere = {"LEASEHOLD_API_URL": "http://127.0.0.1:9"}
     asked = ("intents", "show", intent_id)

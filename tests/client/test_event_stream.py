@@ -1,4 +1,4 @@
-"""Events out of bytes, however they are cut; and the place to resume from."""
+"""Server-sent events: parsing, and the cursor to resume from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from leasehold.client.event_stream import BLOCK_BYTES_MAX, Block, Following, Parser
+from leasehold.client.event_stream import BLOCK_BYTES_MAX, Block, EventStream, Parser
 from leasehold.domain.errors import ApiError
 from leasehold.domain.intent import AttemptState
 
@@ -47,15 +47,15 @@ def test_blocks_are_the_same_however_the_bytes_are_cut(end, size):
     assert parser.retry_seconds == 1.0
 
 
-def test_block_that_is_not_whole_is_none():
+def test_incomplete_block_is_not_delivered():
     assert blocks(Parser(), b"id: a\ndata: 1\n") == []
 
 
-def test_empty_lines_and_unknown_fields_are_nothing():
+def test_empty_lines_and_unknown_fields_are_ignored():
     assert blocks(Parser(), b"\n\n\nwhat: x\n\nretry: soon\n\n") == []
 
 
-def test_endless_block_is_refused_before_it_fills_the_memory():
+def test_endless_block_is_rejected_before_it_fills_the_memory():
     parser = Parser()
     with pytest.raises(ApiError, match="bytes"):
         blocks(parser, *[b"data: " + b"x" * 60_000 + b"\n"] * (BLOCK_BYTES_MAX // 60_000 + 1))
@@ -63,41 +63,41 @@ def test_endless_block_is_refused_before_it_fills_the_memory():
         blocks(Parser(), b"x" * (BLOCK_BYTES_MAX + 1))
 
 
-def test_event_is_a_row_of_the_ledger_with_its_place():
-    [found] = Following(None, None, 30).events(event(1))
+def test_event_is_a_ledger_row_with_its_cursor():
+    [found] = EventStream(None, None, 30).events(event(1))
     assert (found.target, found.attempt.state) == ("sms", AttemptState.DISPATCHED)
     assert (found.attempt.intent_id, found.cursor.attempt_no) == (INTENT, 1)
     assert found.attempt.finished_at.isoformat() == "2026-11-15T10:00:01+00:00"
     assert found.attempt.code is None
 
 
-def test_whoever_is_cut_off_resumes_after_the_last_event_that_it_was_done_with():
-    following = Following(None, None, 30)
-    assert "Last-Event-ID" not in following.call().headers
-    events = following.events(event(1) + event(2))
+def test_stream_resumes_after_the_last_event_that_was_processed():
+    stream = EventStream(None, None, 30)
+    assert "Last-Event-ID" not in stream.request().headers
+    events = stream.events(event(1) + event(2))
     next(events)
     next(events)
-    assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-1"
-    following = Following(None, None, 30)
-    assert len(list(following.events(event(1) + event(2) + b"id: half"))) == 2
-    assert following.call().headers["Last-Event-ID"] == f"7-{INTENT}-2"
-    # What was half is not taken for the beginning of the next stream.
-    assert len(list(following.events(event(3)))) == 1
+    assert stream.request().headers["Last-Event-ID"] == f"7-{INTENT}-1"
+    stream = EventStream(None, None, 30)
+    assert len(list(stream.events(event(1) + event(2) + b"id: half"))) == 2
+    assert stream.request().headers["Last-Event-ID"] == f"7-{INTENT}-2"
+    # The incomplete block is not continued by the next connection.
+    assert len(list(stream.events(event(3)))) == 1
 
 
-def test_place_moves_on_where_nothing_was_for_us():
-    following = Following(None, None, 30)
-    assert list(following.events(f"id: 9-{INTENT}-1\n\n".encode())) == []
-    assert following.call().headers["Last-Event-ID"] == f"9-{INTENT}-1"
+def test_cursor_advances_without_an_event():
+    stream = EventStream(None, None, 30)
+    assert list(stream.events(f"id: 9-{INTENT}-1\n\n".encode())) == []
+    assert stream.request().headers["Last-Event-ID"] == f"9-{INTENT}-1"
 
 
-def test_stream_that_ends_again_and_again_is_told():
-    following = Following(None, None, 0)
-    with pytest.raises(ApiError, match="again and again"):
-        following.pause()
+def test_stream_that_ends_repeatedly_is_an_error():
+    stream = EventStream(None, None, 0)
+    with pytest.raises(ApiError, match="repeatedly"):
+        stream.pause()
 
 
 @pytest.mark.parametrize("sent", [b"id: nowhere\ndata: {}\n\n", b"id: 1\ndata: not json\n\n"])
-def test_event_that_nobody_can_read_is_an_error(sent):
+def test_unreadable_event_is_an_error(sent):
     with pytest.raises(ApiError, match="cannot read"):
-        list(Following(None, None, 30).events(sent))
+        list(EventStream(None, None, 30).events(sent))

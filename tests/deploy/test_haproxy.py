@@ -62,8 +62,8 @@ class Load:
     async def run(self):
         """Half of the callers leave all repeating to their client, half do it themselves."""
         async with (
-            self.client(patience_seconds=WAIT_SECONDS) as patient,
-            self.client(patience_seconds=0) as impatient,
+            self.client(retry_seconds=WAIT_SECONDS) as patient,
+            self.client(retry_seconds=0) as impatient,
             asyncio.TaskGroup() as callers,
         ):
             for number in range(CALLERS):
@@ -77,7 +77,7 @@ class Load:
             if random.random() < 0.1:
                 given = [self._next() for _ in range(5)]
                 for new, answer in zip(given, await client.enqueue_many(given), strict=True):
-                    assert answer.verdict.is_good, answer
+                    assert answer.verdict.is_committed, answer
                     self._saw(new, answer.intent_id)
             else:
                 new = self._next()
@@ -160,7 +160,7 @@ async def test_every_acknowledged_intent_has_its_effect_once_whoever_is_killed(b
     await balanced.ready()
     load = Load(balanced, "soak")
     seen = Counter()
-    async with load.client(patience_seconds=WAIT_SECONDS) as listener:
+    async with load.client(retry_seconds=WAIT_SECONDS) as listener:
         following = asyncio.create_task(follow(listener, seen))
         calling = asyncio.create_task(load.run())
         kills = await kill_one_after_the_other(balanced, load)

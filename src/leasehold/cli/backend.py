@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from leasehold.cli.options import operator_name
 from leasehold.client.requests import PAGE_MAX
-from leasehold.client.responses import Handed, HandedVerdict, Receipt
+from leasehold.client.responses import BulkResult, BulkVerdict, Receipt
 from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument, UnknownIntent
 from leasehold.domain.intent import AttemptState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime
 
-    from leasehold.client.asynchronous import AsyncClient
+    from leasehold.client.async_client import AsyncClient
     from leasehold.client.requests import Resolution
     from leasehold.config import Settings
     from leasehold.domain.intent import IntentId, NewIntent, Status
@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Enqueue one intent, or raise the reason for refusing it."""
         ...
 
-    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         """Enqueue many intents; one verdict each."""
         ...
 
@@ -133,7 +133,7 @@ class Endpoint:
                 yield DatabaseBackend(store, intake, operator)
 
     def _client(self) -> AsyncClient:
-        from leasehold.client.asynchronous import AsyncClient  # the database does not need it
+        from leasehold.client.async_client import AsyncClient  # the database does not need it
 
         # An empty variable counts as not set.
         token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
@@ -141,7 +141,7 @@ class Endpoint:
             self.settings.api_url or "",
             token or None,
             ca_file=self.settings.api_tls_ca,
-            patience_seconds=_API_RETRY_SECONDS,
+            retry_seconds=_API_RETRY_SECONDS,
         )
 
 
@@ -159,7 +159,7 @@ class DatabaseBackend:
         is_new = answer.verdict is EnqueueVerdict.ACCEPTED
         return Receipt(intent_id=accepted_id(intent, answer), is_new=is_new, intent=None)
 
-    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         """Enqueue many intents; one verdict each."""
         answers = await self._intake.enqueue_many(intents)
         return [_as_api_result(new, answer) for new, answer in zip(intents, answers, strict=True)]
@@ -210,7 +210,7 @@ class ApiBackend:
         """Enqueue one intent, or raise the reason for refusing it."""
         return await self._client.enqueue(intent)
 
-    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[Handed]:
+    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         """Enqueue many intents; one verdict each."""
         return await self._client.enqueue_many(intents)
 
@@ -253,11 +253,11 @@ class ApiBackend:
         return [await self._client.retry(one, note) for one in intent_ids]
 
 
-def _as_api_result(new: NewIntent, answer: Enqueued) -> Handed:
+def _as_api_result(new: NewIntent, answer: Enqueued) -> BulkResult:
     is_conflict = answer.verdict is EnqueueVerdict.CONFLICT
-    return Handed(
+    return BulkResult(
         ordinal=answer.ordinal,
-        verdict=HandedVerdict(answer.verdict),
+        verdict=BulkVerdict(answer.verdict),
         intent_id=answer.intent_id,
         problem=conflict_problem(new, answer) if is_conflict else answer.problem,
     )

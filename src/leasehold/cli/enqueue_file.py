@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Validati
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from leasehold.client.responses import Handed, HandedVerdict
+from leasehold.client.responses import BulkResult, BulkVerdict
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 
@@ -101,7 +101,7 @@ async def _enqueue(
             results = await backend.enqueue_many([intent for _, intent in parsed])
             for line in batch:
                 if line.problem is not None:
-                    summary.add_refused(line.number, HandedVerdict.INVALID, line.problem)
+                    summary.add_refused(line.number, BulkVerdict.INVALID, line.problem)
             for (line, _), result in zip(parsed, results, strict=True):
                 summary.add(line.number, result)
             progress.advance_to(batch[-1].end, summary.count)
@@ -183,7 +183,7 @@ def _refuse_constant(text: str) -> float:
 class Summary:
     """The number of lines per verdict, and the first refused lines."""
 
-    verdicts: Counter[HandedVerdict] = field(default_factory=Counter[HandedVerdict])
+    verdicts: Counter[BulkVerdict] = field(default_factory=Counter[BulkVerdict])
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     @property
@@ -194,16 +194,16 @@ class Summary:
     @property
     def has_refused(self) -> bool:
         """Whether any line was refused."""
-        return any(not verdict.is_good for verdict in self.verdicts)
+        return any(not verdict.is_committed for verdict in self.verdicts)
 
-    def add(self, line: int, result: Handed) -> None:
+    def add(self, line: int, result: BulkResult) -> None:
         """Count the result of a line."""
-        if result.verdict.is_good:
+        if result.verdict.is_committed:
             self.verdicts[result.verdict] += 1
         else:
             self.add_refused(line, result.verdict, result.problem or "")
 
-    def add_refused(self, line: int, verdict: HandedVerdict, problem: str) -> None:
+    def add_refused(self, line: int, verdict: BulkVerdict, problem: str) -> None:
         """Count a refused line."""
         self.verdicts[verdict] += 1
         self.problems.append((line, f"{verdict}: {problem}"))
@@ -213,7 +213,7 @@ class Summary:
         """Print the counts on stdout and the problems on stderr."""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
         typer.echo(f"{self.count} lines: {counts}" if counts else "0 lines")
-        refused = sum(count for verdict, count in self.verdicts.items() if not verdict.is_good)
+        refused = sum(count for verdict, count in self.verdicts.items() if not verdict.is_committed)
         for line, problem in self.problems:
             typer.echo(f"line {line}: {problem}", err=True)
         if refused > len(self.problems):

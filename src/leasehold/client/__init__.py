@@ -1,10 +1,11 @@
-"""The client of the HTTP API: `Client` for those who wait, `AsyncClient` for those who await.
+"""The client of the HTTP API: `AsyncClient`, and `Client` for code that does not await.
 
-Both are thin: what is asked stands in `calls`, what is answered in `answers` and `refusals`, and
-when a call is made again in `patience`, all of it without input or output. So the two cannot
-differ in anything but how they wait.
+`async_client` is written by hand; `sync_client` is generated from it (`make generate`). Everything
+else here does no input or output: `requests` builds what is sent, `responses` and `errors` read
+what comes back, `retry` decides whether to send again, `bulk` and `event_stream` keep the state of
+the two calls that send several requests.
 
-A call is made again by itself only where that can do no harm: it did not reach anybody, it was
-refused before anything was written, or repeating it is the same as making it once. For intents that
-is so because each carries an idempotency key; the client makes one where its caller gave none.
+The client repeats a request only where that is safe: no instance received it, it was rejected
+before anything was written, or it is idempotent. Enqueuing is idempotent because every intent has
+an idempotency key; the client generates one if the caller gives none.
 """

@@ -1,4 +1,4 @@
-"""From a refusal of the API (a problem document, RFC 9457) to an error of ours."""
+"""Turns an error response of the API (a problem document, RFC 9457) into an exception."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     import httpx
 
-# Whoever answers so has written nothing. Only the API can say that: what stands before it may have
-# asked one instance, which died, and then found no other.
+# Problem codes of responses that guarantee that nothing was written. Only an instance can know: a
+# proxy may have sent the request to one that died, and answered for lack of another.
 NOTHING_WRITTEN = frozenset({"queue_full", "too_many", "intake_full", "overloaded"})
-# Whoever answers so does not say whether something was written.
-_NOBODY_KNOWS = frozenset(
+# After these nobody knows whether something was written.
+_OUTCOME_UNKNOWN = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
-_REFUSED = frozenset(
+_INVALID = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
         HTTPStatus.REQUEST_TIMEOUT,
@@ -42,75 +42,70 @@ _REFUSED = frozenset(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     }
 )
-_TOLD_MAX = 500
+_DETAIL_CHARACTERS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What a problem document says; of any other answer, what can be said of it."""
+class ErrorResponse:
+    """The content of a problem document, or what is known of any other error response."""
 
     status: int
     code: str
     detail: str
     request_id: str | None
-    more: Mapping[str, Any]
+    members: Mapping[str, Any]
 
     @classmethod
-    def of(cls, response: httpx.Response) -> Refusal:
-        """Read an answer that is no success, whoever gave it."""
+    def of(cls, response: httpx.Response) -> ErrorResponse:
+        """Read an error response of an instance, a proxy or any other server."""
         document = _document(response)
-        told = document.get("detail") or document.get("title")
+        detail = document.get("detail") or document.get("title")
         return cls(
             status=response.status_code,
             code=str(document.get("code", "")),
-            detail=str(told)[:_TOLD_MAX] if told else _anonymous(response),
+            detail=str(detail)[:_DETAIL_CHARACTERS_MAX] if detail else _reason(response, document),
             request_id=document.get("request_id") or response.headers.get("x-request-id"),
-            more=document,
+            members=document,
         )
 
     @property
     def wrote_nothing(self) -> bool:
-        """Whether it is certain that nothing came of the request, so that it may be repeated."""
+        """Whether the request certainly had no effect."""
         return self.status == HTTPStatus.TOO_MANY_REQUESTS or self.code in NOTHING_WRITTEN
 
     @property
-    def is_passing(self) -> bool:
-        """Whether the same request may be answered otherwise in a moment."""
-        return self.wrote_nothing or self.status in _NOBODY_KNOWS
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.wrote_nothing or self.status in _OUTCOME_UNKNOWN
 
-    def error(self, target: str = "") -> LeaseholdError:
-        """Give the error that this is for a caller; `target` is what it asked for."""
+    def exception(self, target: str = "") -> LeaseholdError:
+        """Return the exception for the caller; `target` is that of the request."""
         if self.wrote_nothing:
             return IntakeFull(self.detail)
-        by_code = self._by_code(target)
-        if by_code is not None:
-            return by_code
-        if self.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            return AccessDenied(self.detail)
-        if self.status in _NOBODY_KNOWS:
-            return ApiUnavailable(self._told(), status=self.status)
-        if self.status in _REFUSED:
-            return InvalidArgument(self.detail)
-        return ApiError(self._told(), status=self.status)
-
-    def _by_code(self, target: str) -> LeaseholdError | None:
         match self.code:
             case "idempotency_conflict":
                 return IdempotencyConflict(self.detail, intent_id=self._intent_id())
             case "unknown_target":
                 return UnknownTarget(self.detail, target=target)
             case _:
-                return None
+                return self._exception_by_status()
+
+    def _exception_by_status(self) -> LeaseholdError:
+        if self.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            return AccessDenied(self.detail)
+        if self.status in _INVALID:
+            return InvalidArgument(self.detail)
+        message = f"the API answered {self.status}: {self.detail}"
+        if self.request_id:
+            message += f" (request {self.request_id})"
+        kind = ApiUnavailable if self.status in _OUTCOME_UNKNOWN else ApiError
+        return kind(message, status=self.status)
 
     def _intent_id(self) -> IntentId | None:
         try:
-            return IntentId(UUID(str(self.more["intent_id"])))
+            return IntentId(UUID(str(self.members["intent_id"])))
         except (KeyError, ValueError):
             return None
-
-    def _told(self) -> str:
-        told = f"the API answered {self.status}: {self.detail}"
-        return f"{told} (request {self.request_id})" if self.request_id else told
 
 
 def _document(response: httpx.Response) -> dict[str, Any]:
@@ -123,5 +118,6 @@ def _document(response: httpx.Response) -> dict[str, Any]:
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
 
-def _anonymous(response: httpx.Response) -> str:
-    return f"{response.reason_phrase or 'no reason'}, without a word from an instance of ours"
+def _reason(response: httpx.Response, document: Mapping[str, Any]) -> str:
+    reason = response.reason_phrase or "no reason given"
+    return reason if document else f"{reason} (not an answer of Leasehold)"

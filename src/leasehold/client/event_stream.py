@@ -1,7 +1,7 @@
-"""Server-sent events: bytes into events, and the place to resume from when the stream ends.
+"""Server-sent events: parses bytes into events and knows where to resume when the stream ends.
 
-Lines are split in bytes, at CR and LF only: a JSON text may have other characters that Python takes
-for the end of a line.
+Lines end at CR and LF only, so they are split as bytes: JSON may contain other characters that
+str.splitlines takes for the end of a line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.client import responses as answers
-from leasehold.client.errors import Refusal
-from leasehold.client.requests import Call
-from leasehold.client.retry import Patience
+from leasehold.client import responses
+from leasehold.client.errors import ErrorResponse
+from leasehold.client.requests import Request
+from leasehold.client.retry import RetryBudget
 from leasehold.domain.errors import ApiError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from leasehold.store.rows import EventCursor, LedgerEvent
 
-# An attempt is a few kilobytes.
+# An attempt has a few kilobytes.
 BLOCK_BYTES_MAX = 1024 * 1024
-# Somebody says something at least every ten seconds.
+# An instance sends something at least every ten seconds.
 SILENCE_SECONDS = 30.0
 _PAUSE_SECONDS_MAX = 60.0
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -33,14 +33,14 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two empty lines; `data` is None where only the place moved on."""
+    """The lines between two empty ones; `data` is None if only the cursor moved."""
 
     cursor: str | None
     data: str | None
 
 
 class Parser:
-    """Takes bytes as they come, and gives the blocks that are whole."""
+    """Takes bytes as they arrive and returns complete blocks."""
 
     def __init__(self) -> None:
         self.retry_seconds: float | None = None
@@ -50,26 +50,26 @@ class Parser:
         self._data: list[str] = []
         self._size = 0
 
-    def feed(self, piece: bytes) -> Iterator[Block]:
-        """Give the blocks that end in this piece."""
-        if not piece:
+    def feed(self, chunk: bytes) -> Iterator[Block]:
+        """Yield the blocks that end in this chunk."""
+        if not chunk:
             return
-        # CR LF is one end of a line, also where a piece ends between the two.
-        ends_with_cr = piece.endswith(b"\r")
+        # CR LF is one line end, also if a chunk ends between the two.
+        ends_with_cr = chunk.endswith(b"\r")
         if self._after_cr:
-            piece = piece.removeprefix(b"\n")
+            chunk = chunk.removeprefix(b"\n")
         self._after_cr = ends_with_cr
-        *lines, self._rest = _LINE_END.split(self._rest + piece)
+        *lines, self._rest = _LINE_END.split(self._rest + chunk)
         for line in lines:
             block = self._take(line)
             if block is not None:
                 yield block
         if self._size + len(self._rest) > BLOCK_BYTES_MAX:
-            raise ApiError(f"an event of more than {BLOCK_BYTES_MAX} bytes is none of ours")
+            raise ApiError(f"the API sent an event of more than {BLOCK_BYTES_MAX} bytes")
 
     def _take(self, line: bytes) -> Block | None:
         if not line:
-            return self._end()
+            return self._end_block()
         self._size += len(line)
         name, _, value = line.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
@@ -81,50 +81,50 @@ class Parser:
             case "retry" if value.isascii() and value.isdigit():
                 self.retry_seconds = min(int(value[:9]) / 1000, _PAUSE_SECONDS_MAX)
             case _:
-                pass  # a comment, the kind of event (there is one), or what we do not know yet
+                pass  # a comment, the event type (there is only one), or an unknown field
         return None
 
-    def _end(self) -> Block | None:
+    def _end_block(self) -> Block | None:
         cursor, data, self._cursor, self._data, self._size = self._cursor, self._data, None, [], 0
         if cursor is None and not data:
             return None
         return Block(cursor, "\n".join(data) if data else None)
 
 
-class Following:
-    """One who follows the events: where it is, and what to do when it is cut off."""
+class EventStream:
+    """The state of one `events` call: its cursor, and what to do when the connection ends."""
 
-    def __init__(
-        self, after: EventCursor | None, target: str | None, patience_seconds: float
-    ) -> None:
-        self.patience = Patience(patience_seconds)
+    def __init__(self, after: EventCursor | None, target: str | None, retry_seconds: float) -> None:
+        self.budget = RetryBudget(retry_seconds)
         self._cursor = None if after is None else str(after)
         self._query = {} if target is None else {"target": target}
         self._parser = Parser()
         self._asked_seconds: float | None = None
 
-    def call(self) -> Call[None]:
-        """Ask for all that follows the last event that was given away."""
+    def request(self) -> Request[None]:
+        """Ask for everything after the last event that the caller is done with."""
         self._parser = Parser()
         headers = {"Accept": "text/event-stream"}
         if self._cursor is not None:
             headers["Last-Event-ID"] = self._cursor
-        return Call(
+        return Request(
             method="GET",
             path="/v1/events",
             query=self._query,
             headers=headers,
-            read=_nothing,
-            is_repeatable=True,
+            read=_raise_error,
+            is_idempotent=True,
             wait_seconds=SILENCE_SECONDS,
         )
 
-    def events(self, piece: bytes) -> Iterator[LedgerEvent]:
-        """Give the events that end in a piece of the stream. Each counts as seen when the next one
-        is asked for: whoever breaks off in between sees it again, rather than never.
+    def events(self, chunk: bytes) -> Iterator[LedgerEvent]:
+        """Yield the events that end in this chunk.
+
+        An event counts as done when the next one is asked for. After an interruption in between
+        it is delivered again rather than lost.
         """
-        for block in self._parser.feed(piece):
-            self.patience.renew()
+        for block in self._parser.feed(chunk):
+            self.budget.reset()
             self._asked_seconds = self._parser.retry_seconds
             if block.data is not None:
                 yield _event(block)
@@ -132,21 +132,23 @@ class Following:
                 self._cursor = block.cursor
 
     def pause(self) -> float:
-        """Give the pause before the stream, which ended, is asked for again."""
-        # A stream that ends is nothing unusual: its instance stops, and another one goes on.
-        pause = self.patience.pause(self._asked_seconds)
+        """Return the pause before the next request, after a stream that ended normally.
+
+        That is not an error: its instance stops, and another one continues.
+        """
+        pause = self.budget.pause(self._asked_seconds)
         if pause is None:
-            raise ApiError("the stream of events ends again and again without an event")
+            raise ApiError("the event stream ended repeatedly without sending an event")
         return pause
 
 
 def _event(block: Block) -> LedgerEvent:
     try:
-        return answers.event(block.cursor or "", block.data or "")
+        return responses.event(block.cursor or "", block.data or "")
     except (InvalidArgument, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ApiError("the API sent an event that this release cannot read") from error
+        raise ApiError("this release cannot read an event that the API sent") from error
 
 
-def _nothing(response: httpx.Response) -> None:
+def _raise_error(response: httpx.Response) -> None:
     if not response.is_success:
-        raise Refusal.of(response).error()
+        raise ErrorResponse.of(response).exception()

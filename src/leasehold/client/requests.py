@@ -1,6 +1,4 @@
-"""What is asked of the API: one function for each call, which says what to send and how to read
-the answer.
-"""
+"""The requests of the API: each function says what to send and how to read the response."""
 
 from __future__ import annotations
 
@@ -8,11 +6,12 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass, field
+from datetime import datetime
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
-from leasehold.client import responses as answers
-from leasehold.client.errors import Refusal
+from leasehold.client import responses
+from leasehold.client.errors import ErrorResponse
 from leasehold.domain.errors import ApiUnavailable, InvalidArgument, UnknownIntent
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
@@ -20,261 +19,267 @@ from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
     from enum import StrEnum
+    from typing import Unpack
 
     import httpx
 
-    from leasehold.client.responses import Handed, IntentPage, Receipt
+    from leasehold.client.responses import BulkResult, IntentPage, Receipt
     from leasehold.domain.intent import IntentId, NewIntent, Status
     from leasehold.store.rows import Attempt, IntentStatus
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Verdict = TypeVar("Verdict", bound="StrEnum")
 Resolution = Literal["dispatched", "failed", "retry"]
 
 PAGE_MAX = 200
 WAIT_SECONDS_MAX = 30
 _KEY_BYTES = 18
-# A header is trimmed, and holds no other characters safely.
-_FIT_FOR_A_HEADER = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
-# Under the names of the API; a key's scope is not the caller's choice there.
-_MEMBERS = (
+# HTTP trims header values and carries only these characters safely.
+_HEADER_VALUE = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
+# Fields of NewIntent that the API takes under the same name. `key_scope` is not among them: over
+# HTTP a key always stands for one intent of all targets.
+_PLAIN_FIELDS = (
     *("target", "content_type", "idempotency_key", "stream", "priority"),
     *("delay_seconds", "deadline_seconds"),
 )
-_MOMENTS = ("due_at", "deadline_at")
-_DOCUMENTS = ("payload", "metadata")
+_TIME_FIELDS = ("due_at", "deadline_at")
+_JSON_FIELDS = ("payload", "metadata")
+
+
+class IntentFilter(TypedDict, total=False):
+    """Which intents to list; all conditions must hold. `since` is inclusive, `until` is not."""
+
+    status: Status | None
+    target: str | None
+    stream: str | None
+    since: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[Answer]):
-    """One call: what is sent, how its answer is read, whether making it twice is making it once."""
+class Request(Generic[Result]):
+    """One request: what to send, how to read its response, and whether it is safe to repeat."""
 
     method: Literal["GET", "POST"]
     path: str
-    read: Callable[[httpx.Response], Answer]
-    is_repeatable: bool
+    read: Callable[[httpx.Response], Result]
+    is_idempotent: bool
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes | None = None
-    # How much longer than usual its answer may take.
+    # How long the server may wait before it responds.
     wait_seconds: float = 0.0
-    # What to do where nobody knows what came of it.
+    # What the caller should do if the outcome is unknown.
     advice: str = ""
 
-    def answer(self, response: httpx.Response) -> Answer:
-        """Read the answer, or raise what its refusal means."""
+    def result(self, response: httpx.Response) -> Result:
+        """Read the response, or raise the exception that it stands for."""
         try:
-            return answers.readable(self.read, response)
+            return responses.parse(self.read, response)
         except ApiUnavailable as error:
-            raise ApiUnavailable(f"{error}{self.advice}", status=error.status) from None
+            if not self.advice:
+                raise
+            raise ApiUnavailable(f"{error}. {self.advice}", status=error.status) from None
 
 
-def keyed(new: NewIntent) -> str:
-    """Give the key of an intent, or make one: then its call can be repeated."""
+def key_of(new: NewIntent) -> str:
+    """Return the idempotency key of an intent, or generate one, so that it is safe to resend."""
     return new.idempotency_key if new.idempotency_key is not None else token_urlsafe(_KEY_BYTES)
 
 
-def safe_with(key: str) -> str:
-    """Say what to do where nobody knows whether an intent was written."""
-    return f"it is safe to repeat it with the idempotency key {key!r}"
+def key_advice(key: str) -> str:
+    """Return the advice for an intent that may have been written."""
+    return f"Outcome unknown. Retry with the same idempotency key: {key!r}."
 
 
-def enqueue(new: NewIntent, wait_seconds: float = 0) -> Call[Receipt]:
-    """Hand one intent in."""
-    key = keyed(new)
+def enqueue(new: NewIntent, wait_seconds: float = 0) -> Request[Receipt]:
+    """Enqueue one intent."""
+    key = key_of(new)
     headers = _json_headers(new.trace_context)
-    if _FIT_FOR_A_HEADER.fullmatch(key):
-        # A proxy can see it there, and that the request may be repeated.
+    if _HEADER_VALUE.fullmatch(key):
+        # A proxy sees there that it may repeat the request.
         headers["Idempotency-Key"] = key
-    return Call(
+    return Request(
         method="POST",
         path="/v1/intents",
-        query=_wait(wait_seconds),
+        query=_wait_query(wait_seconds),
         headers=headers,
-        body=entry(new, key),
-        read=_or_refusal(answers.receipt, new.target),
-        is_repeatable=True,
+        body=intent_json(new, key),
+        read=_reader(responses.receipt, new.target),
+        is_idempotent=True,
         wait_seconds=wait_seconds,
-        advice=f"; {safe_with(key)}",
+        advice=key_advice(key),
     )
 
 
-def enqueue_batch(entries: Sequence[bytes], trace_context: str | None) -> Call[tuple[Handed, ...]]:
-    """Hand many intents in, each of which has a key."""
-    return Call(
+def enqueue_batch(
+    intents: Sequence[bytes], trace_context: str | None
+) -> Request[tuple[BulkResult, ...]]:
+    """Enqueue many intents, each as intent_json wrote it, with its key."""
+    return Request(
         method="POST",
         path="/v1/intents:batch",
         headers=_json_headers(trace_context),
-        body=b'{"intents":[' + b",".join(entries) + b"]}",
-        read=_or_refusal(answers.handed),
-        is_repeatable=True,
-        advice="; with idempotency keys of your own it is safe to hand everything in again",
+        body=b'{"intents":[' + b",".join(intents) + b"]}",
+        read=_reader(responses.bulk_results),
+        is_idempotent=True,
+        advice="Outcome unknown. If your intents have idempotency keys, enqueue all of them again.",
     )
 
 
-def get(intent_id: IntentId, wait_seconds: float = 0) -> Call[IntentStatus]:
-    """Ask where an intent stands."""
-    path, query = f"/v1/intents/{intent_id}", _wait(wait_seconds)
-    return _question(path, _of_intent(answers.intent), query, wait_seconds)
+def get(intent_id: IntentId, wait_seconds: float = 0) -> Request[IntentStatus]:
+    """Ask for the status of an intent."""
+    return Request(
+        method="GET",
+        path=f"/v1/intents/{intent_id}",
+        query=_wait_query(wait_seconds),
+        read=_intent_reader(responses.intent),
+        is_idempotent=True,
+        wait_seconds=wait_seconds,
+    )
 
 
-def attempts(intent_id: IntentId) -> Call[tuple[Attempt, ...]]:
+def attempts(intent_id: IntentId) -> Request[tuple[Attempt, ...]]:
     """Ask for the ledger of an intent."""
-    return _question(f"/v1/intents/{intent_id}/attempts", _of_intent(answers.attempts))
+    return Request(
+        method="GET",
+        path=f"/v1/intents/{intent_id}/attempts",
+        read=_intent_reader(responses.attempts),
+        is_idempotent=True,
+    )
 
 
 def page(
     *,
-    status: Status | None = None,
-    target: str | None = None,
-    stream: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
     before: IntentId | None = None,
     limit: int = PAGE_MAX,
-) -> Call[IntentPage]:
+    **where: Unpack[IntentFilter],
+) -> Request[IntentPage]:
     """Ask for one page of intents."""
-    given = {
-        "status": status,
-        "target": target,
-        "stream": stream,
-        "since": None if since is None else _moment("since", since),
-        "until": None if until is None else _moment("until", until),
-        "before": before,
-        "limit": limit,
+    given: dict[str, object] = {**where, "before": before, "limit": limit}
+    query = {
+        name: _time(name, value) if isinstance(value, datetime) else str(value)
+        for name, value in given.items()
+        if value is not None
     }
-    query = {name: str(value) for name, value in given.items() if value is not None}
-    return _question("/v1/intents", _or_refusal(answers.page), query)
+    return Request(
+        method="GET",
+        path="/v1/intents",
+        query=query,
+        read=_reader(responses.page),
+        is_idempotent=True,
+    )
 
 
-def cancel(intent_id: IntentId, note: str) -> Call[CancelVerdict]:
-    """Cancel what no call was made for."""
-    return _intervention(intent_id, "cancel", {"note": note}, _verdict(CancelVerdict))
+def cancel(intent_id: IntentId, note: str) -> Request[CancelVerdict]:
+    """Cancel an intent that was never submitted."""
+    return _operation(intent_id, "cancel", {"note": note}, _verdict_reader(CancelVerdict))
 
 
 def resolve(
     intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
-) -> Call[ResolveVerdict]:
-    """Say what became of a doubt."""
+) -> Request[ResolveVerdict]:
+    """Decide the outcome of an intent that is in doubt."""
     given = {"resolution": resolution, "note": note, "reference": reference}
-    said = {name: value for name, value in given.items() if value is not None}
-    return _intervention(intent_id, "resolve", said, _verdict(ResolveVerdict))
+    members = {name: value for name, value in given.items() if value is not None}
+    return _operation(intent_id, "resolve", members, _verdict_reader(ResolveVerdict))
 
 
-def retry(intent_id: IntentId, note: str) -> Call[Redriven]:
-    """Try a finished intent anew, as a new one."""
+def retry(intent_id: IntentId, note: str) -> Request[Redriven]:
+    """Submit a finished intent again, as a new one."""
 
     def read(response: httpx.Response) -> Redriven:
         if response.is_success:
-            return answers.redriven(response)
-        verdict = _verdict(RedriveVerdict)(response)
+            return responses.redriven(response)
+        verdict = _verdict_reader(RedriveVerdict)(response)
         return Redriven(intent_id=intent_id, verdict=verdict, new_intent_id=None)
 
-    return _intervention(intent_id, "retry", {"note": note}, read)
+    return _operation(intent_id, "retry", {"note": note}, read)
 
 
-def entry(new: NewIntent, key: str) -> bytes:
-    """Write an intent as the API reads it; what is not given is left out."""
-    given: dict[str, Any] = {name: getattr(new, name) for name in _MEMBERS}
+def intent_json(new: NewIntent, key: str) -> bytes:
+    """Write an intent as the API reads it, without the fields that are not set."""
+    given: dict[str, Any] = {name: getattr(new, name) for name in _PLAIN_FIELDS}
     given["idempotency_key"] = key
     if new.body is not None:
         given["body"] = b64encode(new.body).decode()
-    for name in _MOMENTS:
+    for name in _TIME_FIELDS:
         value = getattr(new, name)
-        given[name] = None if value is None else _moment(name, value)
-    parts = [f'"{name}":{_json(name, value)}' for name, value in given.items() if value is not None]
-    for name in _DOCUMENTS:
-        value = getattr(new, name)
-        if isinstance(value, JsonDocument):
-            parts.append(f'"{name}":{value.raw.decode()}')
-        elif value is not None:
-            parts.append(f'"{name}":{_json(name, value)}')
-    return f"{{{','.join(parts)}}}".encode()
+        given[name] = None if value is None else _time(name, value)
+    for name in _JSON_FIELDS:
+        given[name] = getattr(new, name)
+    members = [
+        f'"{name}":{_json(name, value)}' for name, value in given.items() if value is not None
+    ]
+    return f"{{{','.join(members)}}}".encode()
 
 
-def _question(
-    path: str,
-    read: Callable[[httpx.Response], Answer],
-    query: Mapping[str, str] | None = None,
-    wait_seconds: float = 0.0,
-) -> Call[Answer]:
-    return Call(
-        method="GET",
-        path=path,
-        query=query or {},
-        read=read,
-        is_repeatable=True,
-        wait_seconds=wait_seconds,
-    )
-
-
-def _wait(seconds: float) -> dict[str, str]:
-    if not 0 <= seconds <= WAIT_SECONDS_MAX:
-        raise InvalidArgument(
-            f"wait_seconds is {seconds:g}, but must be from 0 to {WAIT_SECONDS_MAX}"
-        )
-    return {"wait_seconds": f"{seconds:.3f}"} if seconds else {}
-
-
-def _intervention(
+def _operation(
     intent_id: IntentId,
-    what: str,
-    said: Mapping[str, str],
-    read: Callable[[httpx.Response], Answer],
-) -> Call[Answer]:
-    # Not repeatable: the second one would be told that somebody was faster.
-    return Call(
+    name: str,
+    members: Mapping[str, str],
+    read: Callable[[httpx.Response], Result],
+) -> Request[Result]:
+    # Not idempotent: the repeated request would report that somebody else was faster.
+    return Request(
         method="POST",
-        path=f"/v1/intents/{intent_id}/{what}",
+        path=f"/v1/intents/{intent_id}/{name}",
         headers=_json_headers(None),
-        body=_json("this", said).encode(),
+        body=_json(name, members).encode(),
         read=read,
-        is_repeatable=False,
-        advice="; look at the intent before you try again",
+        is_idempotent=False,
+        advice="Outcome unknown. Look at the intent before you try again.",
     )
 
 
-def _or_refusal(
-    read: Callable[[httpx.Response], Answer], target: str = ""
-) -> Callable[[httpx.Response], Answer]:
-    def checked(response: httpx.Response) -> Answer:
+def _reader(
+    read: Callable[[httpx.Response], Result], target: str = ""
+) -> Callable[[httpx.Response], Result]:
+    """Read a success with `read`; raise for an error response."""
+
+    def checked(response: httpx.Response) -> Result:
         if not response.is_success:
-            raise Refusal.of(response).error(target)
+            raise ErrorResponse.of(response).exception(target)
         return read(response)
 
     return checked
 
 
-def _of_intent(
-    read: Callable[[httpx.Response], Answer],
-) -> Callable[[httpx.Response], Answer]:
-    """Read what is said of one intent, of which it may be said that it is not known."""
+def _intent_reader(
+    read: Callable[[httpx.Response], Result],
+) -> Callable[[httpx.Response], Result]:
+    """Like _reader, for a request about one intent: 404 means that there is no such intent."""
 
-    def checked(response: httpx.Response) -> Answer:
-        refusal = None if response.is_success else Refusal.of(response)
-        if refusal is not None and refusal.code == "not_found":
-            raise UnknownIntent(refusal.detail)
-        return _or_refusal(read)(response)
+    def checked(response: httpx.Response) -> Result:
+        rejection = None if response.is_success else ErrorResponse.of(response)
+        if rejection is not None and rejection.code == "not_found":
+            raise UnknownIntent(rejection.detail)
+        return _reader(read)(response)
 
     return checked
 
 
-def _verdict(kind: type[Verdict]) -> Callable[[httpx.Response], Verdict]:
-    """Read a verdict, also where it says why nothing was done: that is an answer, no error."""
+def _verdict_reader(kind: type[Verdict]) -> Callable[[httpx.Response], Verdict]:
+    """Read a verdict. Those that say why nothing was done are results too, not exceptions."""
 
     def read(response: httpx.Response) -> Verdict:
         if response.is_success:
-            return kind(answers.verdict_of(response))
-        refusal = Refusal.of(response)
-        if refusal.code == "not_found":
+            return kind(responses.verdict(response))
+        rejection = ErrorResponse.of(response)
+        if rejection.code == "not_found":
             return kind("not_found")
-        if refusal.code == "not_possible" and "verdict" in refusal.more:
-            return kind(refusal.more["verdict"])
-        raise refusal.error()
+        if rejection.code == "not_possible" and "verdict" in rejection.members:
+            return kind(rejection.members["verdict"])
+        raise rejection.exception()
 
     return read
+
+
+def _wait_query(seconds: float) -> dict[str, str]:
+    if not 0 <= seconds <= WAIT_SECONDS_MAX:
+        raise InvalidArgument(f"wait_seconds is {seconds:g}; use 0 to {WAIT_SECONDS_MAX}")
+    return {"wait_seconds": f"{seconds:.3f}"} if seconds else {}
 
 
 def _json_headers(trace_context: str | None) -> dict[str, str]:
@@ -285,13 +290,15 @@ def _json_headers(trace_context: str | None) -> dict[str, str]:
 
 
 def _json(name: str, value: object) -> str:
+    if isinstance(value, JsonDocument):
+        return value.raw.decode()
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{name} is no JSON: {error}") from None
+        raise InvalidArgument(f"{name} is not valid JSON: {error}") from None
 
 
-def _moment(name: str, value: datetime) -> str:
+def _time(name: str, value: datetime) -> str:
     if value.tzinfo is None:
-        raise InvalidArgument(f"{name} has no time zone: nobody can say when that is")
+        raise InvalidArgument(f"{name} has no time zone")
     return value.isoformat()

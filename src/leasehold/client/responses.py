@@ -1,6 +1,6 @@
-"""What the API answers, read into values; the same ones, where it can be, that the store gives.
+"""Reads the responses of the API into values; where possible the same ones that the store returns.
 
-A member that this release does not know is left out, so that the API may learn to say more.
+Unknown members are ignored, so that a newer API may send more.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class HandedVerdict(StrEnum):
-    """Of one intent of a batch. ACCEPTED wrote it; after UNAVAILABLE nobody knows; every other one
-    wrote nothing.
+class BulkVerdict(StrEnum):
+    """What became of one intent of enqueue_many.
+
+    ACCEPTED wrote the intent. After UNAVAILABLE the outcome is unknown. No other verdict wrote.
     """
 
     ACCEPTED = "accepted"
@@ -40,22 +41,22 @@ class HandedVerdict(StrEnum):
     UNAVAILABLE = "unavailable"
 
     @property
-    def is_good(self) -> bool:
-        """Whether the intent is committed."""
+    def is_committed(self) -> bool:
+        """Whether the intent is in the database."""
         return self in {self.ACCEPTED, self.DUPLICATE}
 
     @property
-    def is_passing(self) -> bool:
-        """Whether it may be otherwise in a moment."""
+    def is_temporary(self) -> bool:
+        """Whether the intent may be accepted later."""
         return self in {self.QUEUE_FULL, self.UNAVAILABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """An intent that is committed.
+    """A committed intent.
 
-    `is_new` is False where the key was used before for the same; a call that was repeated because
-    its answer was lost finds its own intent so. `intent` is there where the call waited for it.
+    `is_new` is False if the key was used before for the same content, also by an earlier try of
+    the same call. `intent` is its status if the call waited for it, else None.
     """
 
     intent_id: IntentId
@@ -64,51 +65,53 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
-    """One intent of many, by its place (from 1): its id, or the first one's of the same key."""
+class BulkResult:
+    """The result for one intent of enqueue_many; `ordinal` is its position, from 1.
+
+    After CONFLICT and DUPLICATE, `intent_id` is the intent that has the key.
+    """
 
     ordinal: int
-    verdict: HandedVerdict
+    verdict: BulkVerdict
     intent_id: IntentId | None
     problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class IntentPage:
-    """Intents, newest first; `next` is the `before` to go on with, None where that is all."""
+    """Intents, newest first; pass `next` as `before` for the next page, None ends the list."""
 
     intents: tuple[IntentStatus, ...]
     next: IntentId | None
 
 
 def receipt(response: httpx.Response) -> Receipt:
-    """Read what enqueuing one intent gave."""
+    """Read the result of enqueuing one intent."""
     given = _object(response)
-    waited = given.get("intent")
+    status = given.get("intent")
     return Receipt(
         intent_id=_intent_id(given["intent_id"]),
         is_new=response.status_code == 201,
-        intent=None if waited is None else _value(IntentStatus, waited),
+        intent=None if status is None else _value(IntentStatus, status),
     )
 
 
-def handed(response: httpx.Response) -> tuple[Handed, ...]:
-    """Read the verdicts on a batch, in its order."""
-    return tuple(_handed(one) for one in _object(response)["results"])
+def bulk_results(response: httpx.Response) -> tuple[BulkResult, ...]:
+    """Read the results of a batch, in its order."""
+    return tuple(_bulk_result(one) for one in _object(response)["results"])
 
 
 def intent(response: httpx.Response) -> IntentStatus:
-    """Read where an intent stands."""
+    """Read the status of an intent."""
     return _value(IntentStatus, _object(response))
 
 
 def page(response: httpx.Response) -> IntentPage:
     """Read one page of a list."""
     given = _object(response)
-    following = given["next"]
     return IntentPage(
         tuple(_value(IntentStatus, one) for one in given["intents"]),
-        None if following is None else _intent_id(following),
+        _optional_id(given["next"]),
     )
 
 
@@ -118,23 +121,22 @@ def attempts(response: httpx.Response) -> tuple[Attempt, ...]:
 
 
 def redriven(response: httpx.Response) -> Redriven:
-    """Read what became of a finished intent that was to be tried anew."""
+    """Read the result of submitting a finished intent again."""
     given = _object(response)
-    new = given.get("new_intent_id")
     return Redriven(
         intent_id=_intent_id(given["intent_id"]),
         verdict=RedriveVerdict(given["verdict"]),
-        new_intent_id=None if new is None else _intent_id(new),
+        new_intent_id=_optional_id(given.get("new_intent_id")),
     )
 
 
-def verdict_of(response: httpx.Response) -> str:
-    """Read the verdict on an intervention."""
+def verdict(response: httpx.Response) -> str:
+    """Read the verdict of an operation."""
     return str(_object(response)["verdict"])
 
 
 def event(cursor: str, data: str) -> LedgerEvent:
-    """Read one event of the stream."""
+    """Read one event of the event stream."""
     given = json.loads(data)
     return LedgerEvent(
         cursor=EventCursor.parse(cursor),
@@ -143,39 +145,38 @@ def event(cursor: str, data: str) -> LedgerEvent:
     )
 
 
-def readable(read: Callable[[httpx.Response], Value], response: httpx.Response) -> Value:
-    """Read an answer, or say that this release cannot."""
+def parse(read: Callable[[httpx.Response], Value], response: httpx.Response) -> Value:
+    """Read a response with `read`, or raise ApiError if it makes no sense."""
     try:
         return read(response)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ApiError(
-            f"the API answered {response.status_code} with what this release cannot read: "
-            "is the address that of Leasehold, and its release not newer than this one?",
+            f"this release cannot read the API's answer (status {response.status_code}): "
+            "is the URL that of Leasehold, and is its release not newer than the client's?",
             status=response.status_code,
         ) from error
 
 
-def _handed(given: Mapping[str, Any]) -> Handed:
+def _bulk_result(given: Mapping[str, Any]) -> BulkResult:
     problems: Sequence[Mapping[str, str]] = given.get("problems") or ()
-    told = "; ".join(f"{one['place']}: {one['message']}".removeprefix(": ") for one in problems)
-    found = given.get("intent_id")
-    return Handed(
+    text = "; ".join(f"{one['place']}: {one['message']}".removeprefix(": ") for one in problems)
+    return BulkResult(
         ordinal=int(given["ordinal"]),
-        verdict=HandedVerdict(given["verdict"]),
-        intent_id=None if found is None else _intent_id(found),
-        problem=told or None,
+        verdict=BulkVerdict(given["verdict"]),
+        intent_id=_optional_id(given.get("intent_id")),
+        problem=text or None,
     )
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:
     found = json.loads(response.content)
     if not isinstance(found, dict):
-        raise TypeError("an object is expected")
+        raise TypeError("expected a JSON object")
     return cast("dict[str, Any]", found)
 
 
 def _value(kind: type[Value], given: Mapping[str, Any]) -> Value:
-    """Make a value of a JSON object: members and fields share their names."""
+    """Make a dataclass of a JSON object with the same names."""
     read = {
         one.name: _member(one.name, given.get(one.name))
         for one in fields(kind)  # pyright: ignore[reportArgumentType]  (all are dataclasses)
@@ -189,6 +190,10 @@ def _member(name: str, value: object) -> object:
 
 def _intent_id(value: object) -> IntentId:
     return IntentId(UUID(str(value)))
+
+
+def _optional_id(value: object) -> IntentId | None:
+    return None if value is None else _intent_id(value)
 
 
 _READERS: dict[str, Callable[[str], object]] = {

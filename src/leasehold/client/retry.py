@@ -1,6 +1,4 @@
-"""When a call is made again: only where that can do no harm, a little later each time, and only
-for so long.
-"""
+"""When to send a request again: only where it is safe, with growing pauses, for a limited time."""
 
 from __future__ import annotations
 
@@ -11,114 +9,115 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import httpx
 
-from leasehold.client.errors import Refusal
+from leasehold.client.errors import ErrorResponse
 from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
+from leasehold.service.backoff import Backoff
 from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.client.requests import Call
+    from leasehold.client.requests import Request
 
-PATIENCE_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
-CONNECT_SECONDS = 5.0
-# Longer than an instance waits for its database before it says 503.
-ANSWER_SECONDS = 20.0
 
-# No byte of the request has left.
+# Errors before any byte of the request was sent.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Patience:
-    """Says after each failure how long to pause before the next try, or that it was the last."""
+class RetryBudget:
+    """How long to retry: gives the pause after each failure until `retry_seconds` have passed."""
 
-    def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, retry_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._limit_seconds = limit_seconds
-        self._tries = 0
-        self._ends_at = clock() + limit_seconds
+        self._retry_seconds = retry_seconds
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX)
+        self._ends_at = clock() + retry_seconds
 
-    def renew(self) -> None:
-        """Begin anew: something went well."""
-        self._tries = 0
-        self._ends_at = self._clock() + self._limit_seconds
+    def reset(self) -> None:
+        """Start again with the full time and the shortest pause, after a success."""
+        self._backoff.reset()
+        self._ends_at = self._clock() + self._retry_seconds
 
     def pause(self, asked_seconds: float | None = None) -> float | None:
-        """Give the pause; None where it would not end in time.
+        """Return the seconds to wait before the next try; None if they exceed the budget.
 
-        What the server asked for is a lower bound, and the chance in it keeps those who were sent
-        away together from coming back together.
+        `asked_seconds` is what the server asked for. It is a lower bound with jitter on top, so
+        that clients that were rejected together do not return together.
         """
-        self._tries += 1
-        grown = FIRST_PAUSE_SECONDS * 2 ** min(self._tries - 1, 20)
-        seconds = min(PAUSE_SECONDS_MAX, grown) * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
+        seconds = self._backoff.next_seconds()
         if asked_seconds is not None:
-            seconds = max(seconds, asked_seconds * random.uniform(1.0, 1.25))  # noqa: S311 (as above)
+            jitter = random.uniform(1.0, 1.25)  # noqa: S311 (not used for security)
+            seconds = max(seconds, asked_seconds * jitter)
         return seconds if self._clock() + seconds < self._ends_at else None
 
 
-class Tries(Generic[Answer]):
-    """The tries of one call: reads what came of each, and gives the pause before the next.
+class RetriedRequest(Generic[Result]):
+    """One request over all its tries: reads how each ended and gives the pause before the next.
 
-    Once a try may have written something without our knowing (`is_unknown`), no later refusal says
-    that nothing was written: it speaks of itself only. `was_unknown` says that there was such a try
-    in an earlier call.
+    If a try may have written something (`maybe_written`), a later rejection proves nothing: it
+    speaks only of its own try. `maybe_written_before` says that an earlier request for the same
+    intents was such a try.
     """
 
     def __init__(
-        self, call: Call[Answer], patience: Patience, *, was_unknown: bool = False
+        self, request: Request[Result], budget: RetryBudget, *, maybe_written_before: bool = False
     ) -> None:
-        self.call = call
-        self.is_unknown = False
-        self._was_unknown = was_unknown
-        self._patience = patience
+        self.request = request
+        self.maybe_written = False
+        self._maybe_written_before = maybe_written_before
+        self._budget = budget
 
     def pause_after_error(self, error: httpx.TransportError) -> float:
-        """Give the pause, or raise for a failure that is final or lasts too long."""
+        """Return the pause after a try without a response, or raise if it was the last one."""
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-            raise ApiError(f"the request cannot be sent: {_told(error)}") from error
-        may_repeat = self.call.is_repeatable or isinstance(error, _NOT_SENT)
-        self._remember(is_unknown=not isinstance(error, _NOT_SENT))
-        pause = self._patience.pause() if may_repeat and not _is_of_tls(error) else None
+            raise ApiError(f"the request cannot be sent: {_text(error)}") from error
+        was_sent = not isinstance(error, _NOT_SENT)
+        self._note_try(maybe_written=was_sent)
+        is_retried = (self.request.is_idempotent or not was_sent) and not _is_certificate(error)
+        pause = self._budget.pause() if is_retried else None
         if pause is None:
-            advice = self.call.advice if self.is_unknown or self._was_unknown else ""
-            raise ApiUnavailable(f"the API did not answer: {_told(error)}{advice}") from error
+            message = f"the API did not answer: {_text(error)}"
+            if self.maybe_written or self._maybe_written_before:
+                message += f". {self.request.advice}"
+            raise ApiUnavailable(message) from error
         return pause
 
     def pause_after(self, response: httpx.Response) -> float | None:
-        """Give the pause before the next try; None where this is the answer."""
+        """Return the pause before the next try; None if this response is the final one."""
         if response.is_success:
             return None
-        refusal = Refusal.of(response)
-        if not refusal.is_passing or not (refusal.wrote_nothing or self.call.is_repeatable):
+        rejection = ErrorResponse.of(response)
+        is_safe = rejection.wrote_nothing or self.request.is_idempotent
+        if not rejection.is_temporary or not is_safe:
             return None
-        self._remember(is_unknown=not refusal.wrote_nothing)
-        return self._patience.pause(retry_after_seconds(response.headers))
+        self._note_try(maybe_written=not rejection.wrote_nothing)
+        return self._budget.pause(retry_after_seconds(response.headers))
 
-    def answer(self, response: httpx.Response) -> Answer:
-        """Read the last answer, or raise what its refusal means after all that came before it."""
+    def result(self, response: httpx.Response) -> Result:
+        """Read the final response, or raise what it means after all earlier tries."""
         try:
-            return self.call.answer(response)
+            return self.request.result(response)
         except IntakeFull as error:
-            if not (self.is_unknown or self._was_unknown):
+            if not (self.maybe_written or self._maybe_written_before):
                 raise
             raise ApiUnavailable(
-                f"an earlier try was not answered, and the last one was refused: {error}"
-                f"{self.call.advice}",
+                f"an earlier try got no answer, and the last one was rejected: {error}. "
+                f"{self.request.advice}",
                 status=response.status_code,
             ) from error
 
-    def _remember(self, *, is_unknown: bool) -> None:
-        # A question writes nothing, so there is nothing to know of one that was not answered.
-        self.is_unknown |= is_unknown and self.call.method != "GET"
+    def _note_try(self, *, maybe_written: bool) -> None:
+        # A GET writes nothing, so its outcome is never in doubt.
+        self.maybe_written |= maybe_written and self.request.method != "GET"
 
 
-def _is_of_tls(error: BaseException | None) -> bool:
-    """Whether the other side could not prove who it is: it will not in a moment, either."""
+def _is_certificate(error: BaseException | None) -> bool:
+    """Whether the server's certificate was refused: trying again will not change that."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -126,5 +125,5 @@ def _is_of_tls(error: BaseException | None) -> bool:
     return False
 
 
-def _told(error: httpx.TransportError) -> str:
+def _text(error: httpx.TransportError) -> str:
     return str(error) or type(error).__name__

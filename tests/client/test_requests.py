@@ -1,8 +1,7 @@
-"""What is sent, what its answers mean, and that the two clients are one."""
+"""What is sent and what responses mean; and that the sync client is up to date."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from dataclasses import fields
@@ -12,10 +11,10 @@ from uuid import UUID
 import httpx
 import pytest
 
-from leasehold import AsyncClient, Client
-from leasehold.client import requests as calls
+from leasehold import Client
+from leasehold.client import requests
 from leasehold.client.errors import NOTHING_WRITTEN
-from leasehold.client.responses import HandedVerdict
+from leasehold.client.responses import BulkVerdict
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
@@ -31,10 +30,11 @@ from leasehold.store.rows import Attempt, IntentStatus
 from leasehold.web.problems import KINDS
 from leasehold.web.schemas import responses as models
 from leasehold.web.schemas import types as kinds
+from tests.support import sync_client
 
 ID = UUID("0190a7e4-0000-7000-8000-000000000001")
 SECRET = "lh_of-nobody"
-ENQUEUE = calls.enqueue(NewIntent(target="sms", payload=1))
+ENQUEUE = requests.enqueue(NewIntent(target="sms", payload=1))
 
 
 def problem(status, code, **more):
@@ -45,24 +45,11 @@ def problem(status, code, **more):
     )
 
 
-def public(kind):
-    return {
-        name: str(inspect.signature(member)).replace("AsyncIterator", "Iterator")
-        for name, member in vars(kind).items()
-        if inspect.isfunction(member) and not name.startswith("_")
-    }
+def test_sync_client_is_generated_from_the_async_one():
+    assert sync_client.GENERATED.read_text() == sync_client.written(), "run `make generate`"
 
 
-def test_clients_differ_in_nothing_but_how_they_wait():
-    assert public(Client) == public(AsyncClient)
-    assert {
-        name: member.__doc__ for name, member in vars(Client).items() if name in public(Client)
-    } == {
-        name: member.__doc__ for name, member in vars(AsyncClient).items() if name in public(Client)
-    }
-
-
-def test_intent_is_sent_with_what_was_given_and_nothing_else():
+def test_only_the_given_fields_of_an_intent_are_sent():
     new = NewIntent(
         target="sms",
         payload={"to": "+41", "note": "caf\u00e9"},
@@ -75,7 +62,7 @@ def test_intent_is_sent_with_what_was_given_and_nothing_else():
         metadata={"a": 1},
         trace_context="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
-    call = calls.enqueue(new, wait_seconds=2.5)
+    call = requests.enqueue(new, wait_seconds=2.5)
     assert json.loads(call.body) == {
         "target": "sms",
         "payload": {"to": "+41", "note": "caf\u00e9"},
@@ -90,29 +77,29 @@ def test_intent_is_sent_with_what_was_given_and_nothing_else():
     assert call.query == {"wait_seconds": "2.500"}
 
 
-def test_bytes_go_as_base64_and_checked_json_as_it_is():
-    call = calls.enqueue(NewIntent(target="t", body=b"\0\xff", content_type="application/x"))
+def test_bytes_are_sent_as_base64_and_raw_json_unchanged():
+    call = requests.enqueue(NewIntent(target="t", body=b"\0\xff", content_type="application/x"))
     assert json.loads(call.body)["body"] == "AP8="
     raw = JsonDocument(b'{"amount":0.12345678901234567890}')
-    assert raw.raw in calls.enqueue(NewIntent(target="t", payload=raw)).body
+    assert raw.raw in requests.enqueue(NewIntent(target="t", payload=raw)).body
 
 
 @pytest.mark.parametrize("key", [" a", "a ", "caf\u00e9", "a\r\nX: y", "a" * 256])
-def test_key_that_no_header_can_carry_goes_in_the_body_alone(key):
-    call = calls.enqueue(NewIntent(target="t", payload=1, idempotency_key=key))
+def test_key_that_does_not_fit_a_header_is_sent_in_the_body_only(key):
+    call = requests.enqueue(NewIntent(target="t", payload=1, idempotency_key=key))
     assert "Idempotency-Key" not in call.headers
     assert json.loads(call.body)["idempotency_key"] == key
 
 
 @pytest.mark.parametrize("key", ["order-4711", "a b", "a"])
-def test_other_keys_are_told_to_proxies_too(key):
-    call = calls.enqueue(NewIntent(target="t", payload=1, idempotency_key=key))
+def test_other_keys_are_sent_as_a_header_too(key):
+    call = requests.enqueue(NewIntent(target="t", payload=1, idempotency_key=key))
     assert call.headers["Idempotency-Key"] == key
 
 
-def test_key_is_made_where_none_was_given_and_never_twice():
+def test_missing_key_is_generated_and_unique():
     keys = {
-        calls.enqueue(NewIntent(target="t", payload=1)).headers["Idempotency-Key"] for _ in "ab"
+        requests.enqueue(NewIntent(target="t", payload=1)).headers["Idempotency-Key"] for _ in "ab"
     }
     assert len(keys) == 2
     assert all(len(key) >= 20 for key in keys)
@@ -121,20 +108,20 @@ def test_key_is_made_where_none_was_given_and_never_twice():
 @pytest.mark.parametrize(
     ("new", "told"),
     [
-        (NewIntent(target="t", payload=float("nan")), "payload is no JSON"),
-        (NewIntent(target="t", payload=1, metadata={"x": object()}), "metadata is no JSON"),
+        (NewIntent(target="t", payload=float("nan")), "payload is not valid JSON"),
+        (NewIntent(target="t", payload=1, metadata={"x": object()}), "metadata is not valid JSON"),
         (NewIntent(target="t", payload=1, due_at=datetime(2030, 1, 1)), "due_at has no time zone"),  # noqa: DTZ001
     ],
 )
-def test_what_cannot_be_sent_is_told_before_it_is(new, told):
+def test_unsendable_intent_is_rejected_before_sending(new, told):
     with pytest.raises(InvalidArgument, match=told):
-        calls.enqueue(new)
+        requests.enqueue(new)
 
 
 @pytest.mark.parametrize("seconds", [-1, 31, float("nan")])
-def test_absurd_wait_is_refused(seconds):
+def test_wait_seconds_out_of_range_is_rejected(seconds):
     with pytest.raises(InvalidArgument, match="wait_seconds"):
-        calls.enqueue(NewIntent(target="t", payload=1), seconds)
+        requests.enqueue(NewIntent(target="t", payload=1), seconds)
 
 
 @pytest.mark.parametrize(
@@ -154,31 +141,31 @@ def test_absurd_wait_is_refused(seconds):
         (problem(418, "of tomorrow"), ApiError),
     ],
 )
-def test_refusal_is_the_error_that_it_means(response, error):
+def test_error_response_raises_the_matching_error(response, error):
     with pytest.raises(error, match="what to do") as caught:
-        ENQUEUE.answer(response)
+        ENQUEUE.result(response)
     assert type(caught.value) is error
     assert getattr(caught.value, "target", "sms") == "sms"
 
 
-def test_intent_that_is_not_known_is_told_where_one_was_asked_for():
-    for call in (calls.get(ID), calls.attempts(ID)):
+def test_not_found_raises_unknown_intent_for_requests_about_one_intent():
+    for call in (requests.get(ID), requests.attempts(ID)):
         with pytest.raises(UnknownIntent, match="what to do"):
-            call.answer(problem(404, "not_found"))
+            call.result(problem(404, "not_found"))
 
 
-def test_client_and_api_use_the_same_words():
-    assert {one.value for one in HandedVerdict} == {one.value for one in models.BatchVerdict}
+def test_client_and_api_use_the_same_names_and_limits():
+    assert {one.value for one in BulkVerdict} == {one.value for one in models.BatchVerdict}
     assert set(KINDS) >= NOTHING_WRITTEN
     for mine, theirs in ((IntentStatus, models.Intent), (Attempt, models.Attempt)):
         assert {one.name for one in fields(mine)} == set(theirs.model_fields)
-    assert calls.PAGE_MAX == kinds.PAGE_MAX
-    assert calls.WAIT_SECONDS_MAX == kinds.WAIT_SECONDS_MAX
+    assert requests.PAGE_MAX == kinds.PAGE_MAX
+    assert requests.WAIT_SECONDS_MAX == kinds.WAIT_SECONDS_MAX
 
 
-def test_conflict_says_whose_the_key_is():
+def test_conflict_names_the_intent_that_has_the_key():
     with pytest.raises(IdempotencyConflict) as caught:
-        ENQUEUE.answer(problem(409, "idempotency_conflict", intent_id=str(ID)))
+        ENQUEUE.result(problem(409, "idempotency_conflict", intent_id=str(ID)))
     assert caught.value.intent_id == ID
 
 
@@ -195,21 +182,21 @@ def test_conflict_says_whose_the_key_is():
         ),
     ],
 )
-def test_answer_of_somebody_else_is_an_error_and_no_traceback(response):
+def test_response_of_another_server_raises_api_error(response):
     with pytest.raises(ApiError):
-        ENQUEUE.answer(response)
+        ENQUEUE.result(response)
 
 
-def test_verdict_is_an_answer_also_where_nothing_was_done():
-    call = calls.cancel(ID, "why")
+def test_verdict_is_returned_also_if_nothing_was_done():
+    call = requests.cancel(ID, "why")
     done = httpx.Response(200, json={"intent_id": str(ID), "verdict": "cancelled"})
-    assert call.answer(done) is CancelVerdict.CANCELLED
+    assert call.result(done) is CancelVerdict.CANCELLED
     refused = problem(409, "not_possible", verdict="in_flight")
-    assert call.answer(refused) is CancelVerdict.IN_FLIGHT
-    assert call.answer(problem(404, "not_found")) is CancelVerdict.NOT_FOUND
+    assert call.result(refused) is CancelVerdict.IN_FLIGHT
+    assert call.result(problem(404, "not_found")) is CancelVerdict.NOT_FOUND
     with pytest.raises(AccessDenied):
-        call.answer(problem(403, "forbidden"))
-    again = calls.retry(ID, "why").answer(problem(409, "not_possible", verdict="not_terminal"))
+        call.result(problem(403, "forbidden"))
+    again = requests.retry(ID, "why").result(problem(409, "not_possible", verdict="not_terminal"))
     assert (again.verdict, again.new_intent_id) == (RedriveVerdict.NOT_TERMINAL, None)
 
 
@@ -225,32 +212,32 @@ def test_verdict_is_an_answer_also_where_nothing_was_done():
         "http://x:99999",
     ],
 )
-def test_address_that_is_none_is_told_without_repeating_it(url):
-    with pytest.raises(InvalidArgument, match="address of the API") as caught:
+def test_invalid_url_is_rejected_without_showing_it(url):
+    with pytest.raises(InvalidArgument, match="API URL") as caught:
         Client(url)
     assert "u:p" not in str(caught.value)
 
 
-def test_empty_token_is_told_to_be_empty():
+def test_empty_token_is_rejected():
     with pytest.raises(InvalidArgument, match="the token is empty"):
         Client("http://x", "")
 
 
 @pytest.mark.parametrize("token", ["lh_a b", "lh_a\n", '"lh_caf\u00e9"'])
-def test_token_that_is_none_is_told_without_repeating_it(token):
-    with pytest.raises(InvalidArgument, match="the token has") as caught:
+def test_malformed_token_is_rejected_without_showing_it(token):
+    with pytest.raises(InvalidArgument, match="the token contains") as caught:
         Client("http://x", token)
     assert "lh_" not in str(caught.value)
 
 
-def test_authorities_that_are_not_there_are_named(tmp_path):
+def test_missing_ca_file_is_named(tmp_path):
     with pytest.raises(InvalidArgument, match="nowhere"):
         Client("https://x", ca_file=tmp_path / "nowhere.pem")
 
 
 def test_token_is_shown_nowhere(caplog):
     caplog.set_level(logging.DEBUG)
-    with Client("http://127.0.0.1:9", SECRET, patience_seconds=0) as client:
+    with Client("http://127.0.0.1:9", SECRET, retry_seconds=0) as client:
         assert SECRET not in repr(client) + repr(vars(client)) + repr(
             vars(client._http)["_headers"]
         )

@@ -43,7 +43,7 @@ def test_every_example_is_run():
     assert set(EXAMPLES) == {"enqueue", "enqueue-many", "look", "follow"}
 
 
-async def test_intents_are_enqueued_and_again_are_the_same(run, api):
+async def test_repeated_enqueue_returns_the_same_intents(run, api):
     first = await run("enqueue")
     assert isinstance(first, UUID)
     assert await run("enqueue") == first
@@ -59,7 +59,7 @@ async def test_failures_are_listed_with_their_reasons(run, outbox):
     assert await run("look", "sms") == [(intent_id, "no such number", "+41")]
 
 
-async def test_end_of_an_intent_is_followed_from_any_place(run, outbox):
+async def test_end_of_an_intent_is_followed_from_a_cursor(run, outbox):
     [intent_id] = outbox.enqueue(1)
     outbox.complete(outbox.claim(), "RETRYABLE")
     outbox.make_due()
