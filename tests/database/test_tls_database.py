@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from leasehold.config import read_settings
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.embedded.binaries import choose_account
+from leasehold.embedded.account import choose_account
 from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate

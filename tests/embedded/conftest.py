@@ -1,4 +1,4 @@
-"""Fixtures: a place for a test's databases, with the usual programs or each one found."""
+"""Fixtures: a workspace for a test's servers, with the default programs or all that are found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leasehold.embedded.server import (
     system_binaries,
     wheel_binaries,
 )
-from tests.embedded.place import Place
+from tests.embedded.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,20 +22,20 @@ FOUND = [one for one in (wheel_binaries(), *system_binaries()) if one is not Non
 
 
 class Templates:
-    """A stopped database of each PostgreSQL to copy: initdb is most of a test's time."""
+    """A stopped database of each PostgreSQL, to copy: initdb would take most of a test's time."""
 
     def __init__(self):
-        self._places: dict[PostgresBinaries, Place] = {}
+        self._workspaces: dict[PostgresBinaries, Workspace] = {}
 
     def of(self, binaries: PostgresBinaries) -> Path:
-        if binaries not in self._places:
-            place = self._places[binaries] = Place(binaries)
-            place.postgres().start().stop()
-        return self._places[binaries].data_dir
+        if binaries not in self._workspaces:
+            workspace = self._workspaces[binaries] = Workspace(binaries)
+            workspace.postgres().start().stop()
+        return self._workspaces[binaries].data_dir
 
     def close(self) -> None:
-        for place in self._places.values():
-            place.close()
+        for workspace in self._workspaces.values():
+            workspace.close()
 
 
 @pytest.fixture(scope="session")
@@ -51,32 +51,32 @@ def any_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
 
 
 @pytest.fixture
-def any_empty_place(any_binaries: PostgresBinaries) -> Iterator[Place]:
-    """A place for a database still to be made, with each PostgreSQL on this machine in turn."""
-    yield from _closing(Place(any_binaries))
+def any_empty_workspace(any_binaries: PostgresBinaries) -> Iterator[Workspace]:
+    """A workspace without a database, for each PostgreSQL on this machine."""
+    yield from _closing(Workspace(any_binaries))
 
 
 @pytest.fixture
-def any_place(any_binaries: PostgresBinaries, templates: Templates) -> Iterator[Place]:
-    """A place with a stopped database, with each PostgreSQL on this machine in turn."""
-    yield from _closing(Place(any_binaries, templates.of(any_binaries)))
+def any_workspace(any_binaries: PostgresBinaries, templates: Templates) -> Iterator[Workspace]:
+    """A workspace with a stopped database, for each PostgreSQL on this machine."""
+    yield from _closing(Workspace(any_binaries, templates.of(any_binaries)))
 
 
 @pytest.fixture
-def empty_place() -> Iterator[Place]:
-    """A place for a database still to be made, with the programs that a user gets."""
-    yield from _closing(Place(find_binaries()))
+def empty_workspace() -> Iterator[Workspace]:
+    """A workspace without a database, with the default programs."""
+    yield from _closing(Workspace(find_binaries()))
 
 
 @pytest.fixture
-def place(templates: Templates) -> Iterator[Place]:
-    """A place with a stopped database, with the programs that a user gets."""
+def workspace(templates: Templates) -> Iterator[Workspace]:
+    """A workspace with a stopped database, with the default programs."""
     binaries = find_binaries()
-    yield from _closing(Place(binaries, templates.of(binaries)))
+    yield from _closing(Workspace(binaries, templates.of(binaries)))
 
 
-def _closing(place: Place) -> Iterator[Place]:
+def _closing(workspace: Workspace) -> Iterator[Workspace]:
     try:
-        yield place
+        yield workspace
     finally:
-        place.close()
+        workspace.close()

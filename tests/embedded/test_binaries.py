@@ -1,4 +1,4 @@
-"""Finding PostgreSQL's programs, in the wheel and in the system."""
+"""PostgreSQL's programs are found in the wheel and in the system."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def run_without_packages(program: str, **environment: str) -> str:
-    """Runs Python that sees our source but no installed package, so no wheel either."""
+    """Run Python with our source but without installed packages, so without the wheel."""
     result = subprocess.run(
         [sys.executable, "-S", "-c", program],
         env={"PATH": os.defpath, "PYTHONPATH": str(SOURCE), **environment},
@@ -37,7 +37,7 @@ def test_wheel_is_found_without_running_its_code():
     assert answer.split("\n")[:2] == ["wheel True", "[]"]
 
 
-def test_system_programs_come_newest_first_and_none_is_too_old():
+def test_system_programs_are_sorted_newest_first_without_old_versions():
     found = system_binaries()
     if not found:
         pytest.skip("needs a system PostgreSQL")
@@ -59,7 +59,7 @@ def test_programs_on_the_path_are_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "says", ["postgres (PostgreSQL) 14.9", "nonsense", "postgres (PostgreSQL)"]
 )
-def test_programs_that_are_too_old_or_broken_are_not_found(tmp_path, monkeypatch, says):
+def test_programs_that_are_too_old_or_broken_are_ignored(tmp_path, monkeypatch, says):
     for program in ("postgres", "initdb"):
         tmp_path.joinpath(program).write_text(f"#!/bin/sh\necho '{says}'\n")
         tmp_path.joinpath(program).chmod(0o755)
@@ -67,17 +67,17 @@ def test_programs_that_are_too_old_or_broken_are_not_found(tmp_path, monkeypatch
     assert tmp_path not in [one.bin_dir for one in system_binaries()]
 
 
-def test_system_programs_are_used_where_the_wheel_is_missing():
+def test_system_programs_are_used_without_the_wheel():
     if not system_binaries():
         pytest.skip("needs a system PostgreSQL")
     program = "from leasehold.embedded.binaries import find_binaries; print(find_binaries().source)"
     assert run_without_packages(program) == "system"
 
 
-def test_where_nothing_is_found_the_error_says_what_to_install():
+def test_error_without_any_programs_says_what_to_install():
     program = (
-        "from leasehold.store import embedded_binaries as programs\n"
-        "programs.SYSTEM_PLACES = ()\n"
+        "from leasehold.embedded import binaries as programs\n"
+        "programs.SYSTEM_FOLDERS = ()\n"
         "try: programs.find_binaries()\n"
         "except programs.EmbeddedDatabaseError as error: print(error)\n"
     )

@@ -1,4 +1,4 @@
-"""Creation, start, stop and recovery, with each PostgreSQL that this machine has."""
+"""Creation, start, stop and recovery, with each PostgreSQL on this machine."""
 
 import os
 import signal
@@ -7,118 +7,118 @@ import psycopg
 import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from tests.embedded.place import Place, answers, query, wait_until
+from tests.embedded.workspace import Workspace, answers, query, wait_until
 
 
-def test_first_start_makes_a_database_that_answers(any_empty_place: Place):
-    with any_empty_place.postgres() as postgres:
+def test_first_start_creates_the_database(any_empty_workspace: Workspace):
+    with any_empty_workspace.postgres() as postgres:
         assert query(postgres.url, "SELECT current_database(), current_user") == [
             ("leasehold", "leasehold")
         ]
         assert str(postgres.port) in postgres.url
         version = query(postgres.url, "SHOW server_version_num")[0][0]
-        assert int(version) // 10000 == any_empty_place.binaries.version
-    assert any_empty_place.progress == [
-        f"creating the database in {any_empty_place.data_dir}",
+        assert int(version) // 10000 == any_empty_workspace.binaries.version
+    assert any_empty_workspace.progress == [
+        f"creating the database in {any_empty_workspace.data_dir}",
         "starting the database",
     ]
 
 
-def test_defaults_keep_what_is_committed(any_place: Place):
-    with any_place.postgres(settings={}) as postgres:
+def test_defaults_are_durable(any_workspace: Workspace):
+    with any_workspace.postgres(settings={}) as postgres:
         for setting in ("fsync", "synchronous_commit", "full_page_writes", "data_checksums"):
             assert query(postgres.url, f"SHOW {setting}") == [("on",)], setting
 
 
-def test_text_is_utf8_and_sorts_alike_on_every_machine(any_place: Place):
-    with any_place.postgres() as postgres:
+def test_text_is_utf8_and_sorts_the_same_on_every_machine(any_workspace: Workspace):
+    with any_workspace.postgres() as postgres:
         assert query(postgres.url, "SHOW server_encoding") == [("UTF8",)]
         assert query(postgres.url, "SELECT 'ä' < 'z', 'B' < 'a', length('äß€')") == [
             (False, True, 3)
         ]
 
 
-def test_nobody_enters_without_the_password_or_from_another_machine(any_place: Place):
-    with any_place.postgres() as postgres:
+def test_connections_need_the_password_and_this_machine(any_workspace: Workspace):
+    with any_workspace.postgres() as postgres:
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(f"postgresql://leasehold:guess@127.0.0.1:{postgres.port}/leasehold")
         assert query(postgres.url, "SHOW listen_addresses") == [("127.0.0.1",)]
         assert query(postgres.url, "SHOW unix_socket_directories") == [("",)]
         methods = query(postgres.url, "SELECT DISTINCT auth_method FROM pg_hba_file_rules")
         assert methods == [("scram-sha-256",)]
-    assert (any_place.data_dir / "password").stat().st_mode & 0o777 == 0o600
+    assert (any_workspace.data_dir / "password").stat().st_mode & 0o777 == 0o600
 
 
-def test_stop_ends_the_server_and_the_next_start_has_its_rows_and_its_port(any_place: Place):
-    postgres = any_place.postgres().start()
+def test_rows_and_port_survive_stop_and_start(any_workspace: Workspace):
+    postgres = any_workspace.postgres().start()
     url = postgres.url
     query(url, "CREATE TABLE kept AS SELECT 1 AS number")
     postgres.stop()
     postgres.stop()
-    assert not any_place.is_served()
+    assert not any_workspace.is_served()
     assert not answers(url)
     with pytest.raises(EmbeddedDatabaseError, match=r"call start\(\) first"):
         _ = postgres.url
-    with any_place.postgres() as again:
+    with any_workspace.postgres() as again:
         assert again.url == url
         assert query(url, "SELECT number FROM kept") == [(1,)]
-    assert "database system was interrupted" not in any_place.log()
+    assert "database system was interrupted" not in any_workspace.log()
 
 
-def test_start_twice_and_while_running_is_the_same_as_once(any_place: Place):
-    postgres = any_place.postgres().start()
-    processes = any_place.server_processes()[:1]
+def test_second_start_changes_nothing(any_workspace: Workspace):
+    postgres = any_workspace.postgres().start()
+    processes = any_workspace.server_processes()[:1]
     assert postgres.start() is postgres
-    assert any_place.server_processes()[:1] == processes
+    assert any_workspace.server_processes()[:1] == processes
     postgres.stop()
-    assert not any_place.is_served()
+    assert not any_workspace.is_served()
 
 
-def test_server_killed_with_all_its_processes_comes_back_with_every_committed_row(any_place: Place):
-    postgres = any_place.postgres(settings={}).start()
+def test_killed_server_restarts_with_every_committed_row(any_workspace: Workspace):
+    postgres = any_workspace.postgres(settings={}).start()
     query(postgres.url, "CREATE TABLE kept (number int)")
     for number in range(5):
         query(postgres.url, f"INSERT INTO kept VALUES ({number})")
     unfinished = psycopg.connect(postgres.url)
     unfinished.execute("INSERT INTO kept VALUES (99)")
-    any_place.kill_server()
+    any_workspace.kill_server()
     postgres.ensure_running()
     unfinished.close()
     assert query(postgres.url, "SELECT number FROM kept ORDER BY 1") == [(n,) for n in range(5)]
-    assert any_place.progress[-1] == "recovering after a crash"
+    assert any_workspace.progress[-1] == "recovering after a crash"
     postgres.stop()
 
 
-def test_database_and_its_user_killed_together_come_back_with_every_committed_row(any_place: Place):
-    user = any_place.user_process(settings={})
+def test_server_killed_with_its_user_restarts_with_every_committed_row(any_workspace: Workspace):
+    user = any_workspace.user_process(settings={})
     url = user.answer()["url"]
     query(url, "CREATE TABLE kept AS SELECT generate_series(1, 100) AS number")
     user.kill()
-    any_place.kill_server()
-    with any_place.postgres() as postgres:
+    any_workspace.kill_server()
+    with any_workspace.postgres() as postgres:
         assert query(postgres.url, "SELECT count(*) FROM kept") == [(100,)]
 
 
-def test_server_that_lost_only_its_postmaster_is_started_anew(any_place: Place):
-    postgres = any_place.postgres().start()
+def test_server_whose_postmaster_was_killed_is_restarted(any_workspace: Workspace):
+    postgres = any_workspace.postgres().start()
     query(postgres.url, "CREATE TABLE kept AS SELECT 1 AS number")
-    (killed, *_) = any_place.server_processes()
+    (killed, *_) = any_workspace.server_processes()
     with psycopg.connect(postgres.url):
         os.kill(killed, signal.SIGKILL)
         postgres.ensure_running()
     assert query(postgres.url, "SELECT number FROM kept") == [(1,)]
-    assert any_place.folder.postmaster_pid() not in (None, killed)
+    assert any_workspace.folder.postmaster_pid() not in (None, killed)
     postgres.stop()
 
 
-def test_crash_of_one_backend_is_healed_by_the_server_itself(any_place: Place):
-    postgres = any_place.postgres().start()
-    (postmaster, *_) = any_place.server_processes()
+def test_server_recovers_by_itself_from_the_crash_of_one_backend(any_workspace: Workspace):
+    postgres = any_workspace.postgres().start()
+    (postmaster, *_) = any_workspace.server_processes()
     with psycopg.connect(postgres.url) as connection:
         os.kill(connection.info.backend_pid, signal.SIGKILL)
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
     postgres.ensure_running()
-    assert any_place.folder.postmaster_pid() == postmaster
+    assert any_workspace.folder.postmaster_pid() == postmaster
     wait_until(lambda: answers(postgres.url), "the same server answers again")
     postgres.stop()

@@ -1,1 +1,1 @@
-"""Gateways against real servers: the sandbox, and one that breaks off wherever a test says."""
+"""Gateways against real servers: the sandbox, and one that breaks a connection at any byte."""

@@ -1,4 +1,4 @@
-"""A certificate that does not verify is found out before anything is sent."""
+"""Nothing is sent to a server whose certificate does not verify."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.program("openssl")
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A self-signed certificate for localhost, and no other name."""
+    """Create a self-signed certificate for localhost only."""
     folder = tmp_path_factory.mktemp("tls")
     command = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out certificate.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -46,7 +46,7 @@ async def submit(server, host):
         return await gateway.submit(make_submission())
 
 
-async def test_certificate_that_nobody_vouches_for_sends_nothing(tls):
+async def test_untrusted_certificate_sends_nothing(tls):
     async with RawServer(answer).running(tls) as server:
         outcome = await submit(server, "localhost")
         assert isinstance(outcome, Retryable)
@@ -55,7 +55,7 @@ async def test_certificate_that_nobody_vouches_for_sends_nothing(tls):
         assert server.requests == []
 
 
-async def test_certificate_of_another_name_sends_nothing(tls, certificate, monkeypatch):
+async def test_certificate_for_another_name_sends_nothing(tls, certificate, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
     async with RawServer(answer).running(tls) as server:
         outcome = await submit(server, "127.0.0.1")
@@ -63,9 +63,7 @@ async def test_certificate_of_another_name_sends_nothing(tls, certificate, monke
         assert server.requests == []
 
 
-async def test_authority_of_your_own_is_trusted_through_the_environment(
-    tls, certificate, monkeypatch
-):
+async def test_private_authority_is_trusted_through_ssl_cert_file(tls, certificate, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
     async with RawServer(answer).running(tls) as server:
         assert await submit(server, "localhost") == Accepted(code="200")

@@ -1,1 +1,1 @@
-"""A private PostgreSQL for a laptop, supervised by us."""
+"""An embedded PostgreSQL: a private server in a data folder, for a laptop and for the demo."""

@@ -1,7 +1,7 @@
-"""The data folder of a private PostgreSQL: its locks, its small files, and who serves it.
+"""The data folder of the embedded server: its locks, its files, and whether a server runs on it.
 
-What lies in it: `cluster` (PostgreSQL's own data), `password`, `port`, `server.log`, three lock
-files, and `programs-*` where the programs had to be copied.
+It contains `cluster` (PostgreSQL's own data), `password`, `port`, `server.log`, three lock files,
+and `programs-*` if the programs had to be copied.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from leasehold.domain.errors import EmbeddedDatabaseError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-START_SECONDS = 180.0  # a crash recovery replays up to max_wal_size, on any disk
+START_SECONDS = 180.0  # a crash recovery replays up to max_wal_size, perhaps on a slow disk
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 10 * 1024 * 1024
 LOG_LINES_SHOWN = 15
-# Below the range that the kernel gives to outgoing connections, which would take a remembered port.
+# Below the kernel's range for outgoing connections, which could take a remembered port.
 PORTS = range(15432, 32768)
 
 
 class DataFolder:
-    """Paths, locks and small files; every file in it is for its owner alone."""
+    """Paths, locks and files of a data folder. Only the owner can read the files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
         self.cluster = self.path / "cluster"
         self.log = self.path / "server.log"
 
-    def make(self) -> None:
-        """Make the folder and its missing parents; those that exist keep their permissions.
+    def create(self) -> None:
+        """Create the folder and its missing parents. Existing ones keep their permissions.
 
-        What root makes may be entered (not listed) by others, since another user runs the server.
+        Others may enter (not list) what root creates, because another user runs the server.
         """
         mode = 0o711 if os.geteuid() == 0 else 0o700
         for folder in reversed([self.path, *self.path.parents]):
@@ -49,18 +49,18 @@ class DataFolder:
                     folder.mkdir()
                     folder.chmod(mode)
             except FileExistsError:
-                continue  # another process that starts at the same moment made it
+                continue  # another process that starts at the same moment created it
             except OSError as error:
                 raise self._unusable(error) from error
 
     @contextlib.contextmanager
-    def alone(self) -> Generator[None]:
-        """Keep every other process of this folder from starting or stopping its server."""
-        held = self.lock_within("start.lock", fcntl.LOCK_EX, START_SECONDS)
+    def exclusive(self) -> Generator[None]:
+        """Hold the lock for starting and stopping the server of this folder."""
+        held = self._lock_within("start.lock", fcntl.LOCK_EX, START_SECONDS)
         if held is None:
             raise EmbeddedDatabaseError(
                 f"another process has been starting or stopping the database in {self.path} for"
-                f" {START_SECONDS:.0f} seconds: look at {self.log}, then try again"
+                f" {START_SECONDS:.0f} seconds: read {self.log}, then try again"
             )
         try:
             yield
@@ -69,30 +69,30 @@ class DataFolder:
 
     @contextlib.contextmanager
     def server_lock(self) -> Generator[int]:
-        """Lend the lock to the program started meanwhile: it keeps the lock when we close ours."""
+        """Hold the server's lock. A program started meanwhile inherits it and keeps it."""
         held = self.try_lock("server.lock", fcntl.LOCK_EX)
         if held is None:
-            raise EmbeddedDatabaseError(f"processes of an earlier server still live on {self.path}")
+            raise EmbeddedDatabaseError(f"processes of an earlier server still run on {self.path}")
         try:
             yield held
         finally:
             os.close(held)
 
     def is_served(self) -> bool:
-        """Say whether any part of a server lives on this folder, well or not."""
+        """Return whether any process of a server runs on this folder, healthy or not."""
         free = self.try_lock("server.lock", fcntl.LOCK_EX)
         release(free)
         return free is None or self.postmaster_pid() is not None
 
-    def lock_within(self, name: str, how: int, seconds: float) -> int | None:
-        """Take a lock, waiting for it at most so long."""
+    def _lock_within(self, name: str, how: int, seconds: float) -> int | None:
+        """Take a lock, waiting for it at most this long; None if it stays taken."""
         deadline = time.monotonic() + seconds
         while (held := self.try_lock(name, how)) is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return held
 
     def try_lock(self, name: str, how: int) -> int | None:
-        """Take a lock if it is free just now."""
+        """Take a lock if it is free; else return None."""
         file = self._open(self.path / name, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -102,39 +102,39 @@ class DataFolder:
         return file
 
     def password(self) -> str:
-        """Return the password of the server's only role, making one up for a new database."""
+        """Return the password of the server's only role; generate it for a new database."""
         file = self.path / "password"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text("ascii").strip()
         if self.cluster.exists():
             raise EmbeddedDatabaseError(
-                f"{file} is missing, and without it nobody can enter the database in {self.path}:"
-                " put it back from your copy, or choose a new folder with --data-dir"
+                f"{file} is missing, and the database in {self.path} cannot be used without it:"
+                " restore it from a backup, or choose a new folder with --data-dir"
             )
         password = secrets.token_urlsafe(24)
         self._write(file, password)
         return password
 
     def choose_port(self) -> int:
-        """Return the port of last time, or a new one if somebody else has taken it."""
+        """Return the port of the last start, or a new one if another process has taken it."""
         file = self.path / "port"
         with contextlib.suppress(FileNotFoundError, ValueError):
             remembered = int(file.read_text("ascii"))
             if _is_free(remembered):
                 return remembered
-        # A user's tools may point at this port, so it is remembered, but it guards nothing.
+        # Remembered, because a user's tools may point at it. Chosen at random, not for secrecy.
         offered = random.sample(PORTS, 200)
         port = next((port for port in offered if _is_free(port)), None)
         if port is None:
             raise EmbeddedDatabaseError(
-                f"no free port was found on 127.0.0.1 among 200 tried of {PORTS[0]}-{PORTS[-1]}"
+                f"no free port on 127.0.0.1: 200 ports of {PORTS[0]}-{PORTS[-1]} are all taken"
             )
         self._write(file, str(port))
         return port
 
     @contextlib.contextmanager
     def opened_log(self) -> Generator[int]:
-        """Open the server's log to append to, putting a long one aside first."""
+        """Open the server's log for appending. Rotates a long one first."""
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
             self.log.replace(self.log.with_suffix(".log.1"))
         log = self._open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -144,7 +144,7 @@ class DataFolder:
             os.close(log)
 
     def log_end(self) -> str:
-        """Return the last lines of the server's log, for an error to show."""
+        """Return the last lines of the server's log, for error messages."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - 8192))
@@ -154,12 +154,15 @@ class DataFolder:
         return "\n".join(text.splitlines()[-LOG_LINES_SHOWN:])
 
     def served_port(self) -> int | None:
-        """Return the port that the server says it listens on; believe it when it answers."""
+        """Return the port in postmaster.pid. It may be stale until the server answers there."""
         lines = self._pid_file()
         return int(lines[3]) if len(lines) > 3 and lines[3].isdigit() else None
 
     def postmaster_pid(self) -> int | None:
-        """Return the number of this folder's living server, or None if another process has it."""
+        """Return the process id of this folder's running server; None if there is none.
+
+        The id in postmaster.pid may by now belong to another process, so its program is checked.
+        """
         lines = self._pid_file()
         if not lines or not lines[0].isdigit():
             return None
@@ -171,7 +174,7 @@ class DataFolder:
         except OSError:
             return None
         program = arguments[0]
-        # Root without CAP_SYS_PTRACE (a container) may not look at another user's program file.
+        # Root without CAP_SYS_PTRACE (a container) cannot read the link of another user's process.
         with contextlib.suppress(OSError):
             program = str(process.joinpath("exe").readlink()).removesuffix(" (deleted)")
         ours = Path(program).name == "postgres" and arguments[1:3] == ["-D", str(self.cluster)]
@@ -184,7 +187,7 @@ class DataFolder:
             return []
 
     def _write(self, file: Path, text: str) -> None:
-        """Replace a small file as a whole, and have it on the disk before going on."""
+        """Replace a small file atomically, and flush it to disk."""
         new = file.with_name(f"{file.name}.new")
         new.unlink(missing_ok=True)
         with os.fdopen(self._open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as opened:
@@ -195,7 +198,7 @@ class DataFolder:
         self.sync()
 
     def sync(self) -> None:
-        """Make the names in this folder survive a power cut."""
+        """Flush the folder's entries to disk, so that a rename survives a power cut."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -203,7 +206,7 @@ class DataFolder:
             os.close(folder)
 
     def _open(self, file: Path, flags: int) -> int:
-        """Open a private file, which belongs to the folder's owner also when root makes it."""
+        """Open a private file. It belongs to the folder's owner, even if root creates it."""
         try:
             opened = os.open(file, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -221,14 +224,14 @@ class DataFolder:
 
 
 def release(lock: int | None) -> None:
-    """Give a lock back; closing it is not enough where a forked child has it open too."""
+    """Release a lock. Closing alone is not enough if a forked child has the file open too."""
     if lock is not None:
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 
 def _is_free(port: int) -> bool:
-    """Try to listen where the server will; what an ended connection left behind does not count."""
+    """Return whether the server could listen there. Ports in TIME_WAIT count as free."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

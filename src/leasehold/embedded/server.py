@@ -1,16 +1,16 @@
-"""A private PostgreSQL in a data folder, started for whoever uses it and stopped by the last one.
+"""An embedded PostgreSQL server in a data folder: the first user starts it, the last one stops it.
 
-Three locks in the data folder carry all that must be known, and the kernel drops each of them with
-its holder, however that one ends:
+Three locks in the data folder carry the whole state. The kernel releases each of them with its
+holder, however the holder ends:
 
-- `start.lock`, exclusive: held by the process that starts or stops the server just now.
-- `users.lock`, shared: held by every process that uses the server. Who can have it for himself is
-  the last one out, and stops the server.
-- `server.lock`, exclusive: inherited by the server and all its children. Where it is free, no part
-  of a server lives on this folder, whatever an old postmaster.pid says; where it is held, no second
-  server is started, even if its process cannot be seen from here (another container).
+- `start.lock`, exclusive: held by the process that is starting or stopping the server.
+- `users.lock`, shared: held by every process that uses the server. A process that gets it
+  exclusively is the last user and stops the server.
+- `server.lock`, exclusive: inherited by the server and all its children. If it is free, no process
+  of a server runs on this folder, whatever an old postmaster.pid says. If it is held, no second
+  server is started, even if its process is not visible from here (another container).
 
-A process number alone is never trusted: it serves only for signals, after a look at its program.
+A process id alone is never trusted. It is used only for signals, after a check of its program.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-
-import psycopg
+from urllib.parse import quote
 
 from leasehold.domain.errors import EmbeddedDatabaseError
+from leasehold.embedded.account import Account, choose_account
 from leasehold.embedded.binaries import (
-    Account,
     PostgresBinaries,
-    choose_account,
     find_binaries,
-    reachable_programs,
+    initialize_cluster,
+    require_version,
+    runnable_programs,
     system_binaries,
     wheel_binaries,
 )
 from leasehold.embedded.data_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
+from leasehold.store.postgres.address import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,14 +57,14 @@ __all__ = [
 
 ROLE = "leasehold"
 FAST_STOP_SECONDS = 30.0
-IMMEDIATE_STOP_SECONDS = 20.0  # after 5 of them the server kills what is left of its children
+IMMEDIATE_STOP_SECONDS = 20.0  # after 5 of them the server kills its remaining children
 LAUNCHES_MAX = 3
 STAGING = "new-"
-NOT_STARTED = "the embedded database is not started: call start() first"
+NOT_STARTED = "the embedded database is not running: call start() first"
 
 
 def default_data_dir() -> Path:
-    """Return where the data lies unless told otherwise; for root, where another user can enter."""
+    """Return the default data folder; for root one that another user can enter."""
     if os.geteuid() == 0:
         return Path("/var/lib/leasehold/postgres")
     chosen = Path(os.environ.get("XDG_DATA_HOME", ""))
@@ -72,7 +73,7 @@ def default_data_dir() -> Path:
 
 
 class EmbeddedPostgres:
-    """One process's share in the private server of a data folder."""
+    """One process's use of the server in a data folder."""
 
     def __init__(
         self,
@@ -82,16 +83,16 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Describe the server; nothing is touched before start().
+        """Configure the server; nothing happens before start().
 
-        `settings` are those of postgresql.conf. They apply to a server that this process starts,
-        not to one that it joins.
+        `settings` are those of postgresql.conf. They apply if this process starts the server, not
+        if it joins a running one.
         """
         self._folder = DataFolder(data_dir or default_data_dir())
         self._binaries = binaries
         self._settings = dict(settings or {})
-        self._progress = progress or _say_nothing
-        self._share: int | None = None
+        self._progress = progress or _ignore
+        self._users_lock: int | None = None
         self._process = 0
         self._port: int | None = None
         self._password = ""
@@ -116,18 +117,18 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """The address of the database, for a superuser of this private server."""
-        return f"postgresql://{ROLE}:{self._password}@127.0.0.1:{self.port}/{ROLE}"
+        """The database URL, for a superuser of this server."""
+        return self._url(self.port, ROLE)
 
     def start(self) -> Self:
-        """Join the server of this folder, starting or creating it first where needed."""
-        if self._has_share():
+        """Use the server of this folder. Creates and starts it if necessary."""
+        if self._is_user():
             self.ensure_running()
             return self
-        self._folder.make()
-        _exit_in_order_on_signals()
-        with self._folder.alone():
-            self._share = self._folder.try_lock("users.lock", fcntl.LOCK_SH)
+        self._folder.create()
+        _exit_cleanly_on_signals()
+        with self._folder.exclusive():
+            self._users_lock = self._folder.try_lock("users.lock", fcntl.LOCK_SH)
             self._process = os.getpid()
             try:
                 self._bring_up()
@@ -138,56 +139,56 @@ class EmbeddedPostgres:
         return self
 
     def ensure_running(self) -> None:
-        """Bring the server back if it is gone; cheap when it is well. The port may change."""
-        if not self._has_share():
+        """Restart the server if it is gone; cheap if it runs. The port may change."""
+        if not self._is_user():
             raise EmbeddedDatabaseError(NOT_STARTED)
-        with self._folder.alone():
+        with self._folder.exclusive():
             self._bring_up()
 
     def stop(self) -> None:
-        """Leave the server; the last one out stops it. Nothing happens where start() was not."""
-        if self._has_share():
+        """Stop using the server; the last user stops it. Does nothing before start()."""
+        if self._is_user():
             atexit.unregister(self.stop)
-            with self._folder.alone():
+            with self._folder.exclusive():
                 self._leave()
 
-    def _has_share(self) -> bool:
-        """Say whether we use the server; a forked child has its parent's share, not its own."""
-        return self._share is not None and self._process == os.getpid()
+    def _is_user(self) -> bool:
+        """Return whether this process uses the server. A forked child of a user does not."""
+        return self._users_lock is not None and self._process == os.getpid()
 
     def _leave(self) -> None:
-        """Give up our share, and stop the server if nobody else has one."""
-        share, self._share, self._port = self._share, None, None
-        release(share)
-        last_out = self._folder.try_lock("users.lock", fcntl.LOCK_EX)
-        if last_out is not None:
+        """Release our users.lock, and stop the server if nobody else holds it."""
+        held, self._users_lock, self._port = self._users_lock, None, None
+        release(held)
+        last_user = self._folder.try_lock("users.lock", fcntl.LOCK_EX)
+        if last_user is not None:
             try:
                 self._shut_down()
             finally:
-                release(last_out)
+                release(last_user)
 
     def _shut_down(self) -> None:
-        """Have the server end its clients and checkpoint; if it cannot, have it crash safely."""
+        """Stop the server with a checkpoint (fast); if it cannot, without one (immediate)."""
         for request, seconds in (
             (signal.SIGINT, FAST_STOP_SECONDS),
             (signal.SIGQUIT, IMMEDIATE_STOP_SECONDS),
         ):
-            asked = None
+            signalled = None
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 if not self._folder.is_served():
                     return
-                # One that was just launched can be asked only when it has written its number.
+                # A server that was just launched gets the signal once it has written its id.
                 postmaster = self._folder.postmaster_pid()
-                if postmaster not in (None, asked):
-                    asked = postmaster
+                if postmaster not in (None, signalled):
+                    signalled = postmaster
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(postmaster, request)
                 time.sleep(POLL_SECONDS)
-        raise self._failure("did not stop (what was committed is safe); end it by hand")
+        raise self._failure("did not stop (committed data is safe): stop it by hand")
 
     def _bring_up(self) -> None:
-        """Return once the server of this folder answers, launching it while there is none."""
+        """Return once the server of this folder answers. Launches one while there is none."""
         deadline = time.monotonic() + START_SECONDS
         launches = 0
         while True:
@@ -199,13 +200,13 @@ class EmbeddedPostgres:
                 return
             if time.monotonic() > deadline:
                 raise self._failure(
-                    f"did not answer for {START_SECONDS:.0f} seconds; if it runs in another"
+                    f"did not answer for {START_SECONDS:.0f} seconds: if it runs in another"
                     " container, use it there"
                 )
             time.sleep(POLL_SECONDS)
 
     def _check_last_launch(self, launches: int) -> None:
-        """Only a port that somebody took in between is worth another try."""
+        """Raise unless the last launch failed because another process took the port."""
         if launches == LAUNCHES_MAX or (
             launches and "could not bind" not in self._folder.log_end()
         ):
@@ -217,75 +218,70 @@ class EmbeddedPostgres:
             f"{self._folder.log_end()}"
         )
 
+    def _url(self, port: int, database: str) -> str:
+        password = quote(self._password, safe="")
+        return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{database}"
+
     def _answers(self) -> bool:
-        """Say whether our server answers: with our password, and from our data folder."""
+        """Return whether our server answers: with our password and from our data folder."""
         port = self._folder.served_port()
         if port is None:
             return False
         self._password = self._folder.password()
         try:
-            with psycopg.connect(
-                host="127.0.0.1",
-                hostaddr="127.0.0.1",
-                port=port,
-                user=ROLE,
-                password=self._password,
-                dbname="postgres",
-                sslmode="disable",
-                connect_timeout=5,
-                autocommit=True,
-            ) as connection:
-                if not self._is_ours(connection):
-                    return False
-        except (psycopg.Error, OSError) as error:
+            if not self._is_ours(port):
+                return False
+        except Exception as error:  # noqa: BLE001 (whatever failed, it does not answer yet)
             self._refuse_wrong_password(error)
             return False
         self._port = port
         return True
 
-    def _is_ours(self, connection: psycopg.Connection[tuple[str]]) -> bool:
-        """Compare the data folder; then make our database, if an earlier start was cut short."""
-        place = connection.execute("SHOW data_directory").fetchone()
-        if place is None or not self._folder.cluster.samefile(place[0]):
-            return False
-        named = connection.execute("SELECT FROM pg_database WHERE datname = %s", [ROLE])
-        if named.fetchone() is None:
-            connection.execute("CREATE DATABASE leasehold")
+    def _is_ours(self, port: int) -> bool:
+        """Compare the data folder. Then create our database if an earlier start was interrupted."""
+        url = f"{self._url(port, 'postgres')}?hostaddr=127.0.0.1&sslmode=disable&connect_timeout=5"
+        with connect(url, application_name="leasehold embedded") as connection:
+            folder = connection.execute("SHOW data_directory").fetchone()
+            if folder is None or not self._folder.cluster.samefile(folder[0]):
+                return False
+            found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [ROLE])
+            if found.fetchone() is None:
+                connection.execute("CREATE DATABASE leasehold")
         return True
 
     def _refuse_wrong_password(self, error: Exception) -> None:
-        """Waiting does not mend a changed password, so say it at once."""
-        wrong = "password authentication failed" in str(error)
-        if wrong and self._folder.postmaster_pid() is not None:
+        """Raise at once if the password is wrong: waiting would not help."""
+        is_wrong = "password authentication failed" in str(error)
+        if is_wrong and self._folder.postmaster_pid() is not None:
             raise EmbeddedDatabaseError(
                 f"the database in {self._folder.path} refuses the password in its file `password`:"
-                f" put the password of the role {ROLE} there"
+                f" write the password of the role {ROLE} to that file"
             ) from error
 
     def _launch(self) -> None:
-        """Start the server where no server lives; the caller waits for its answer."""
+        """Start the server where none runs. The caller waits until it answers."""
         cluster = self._folder.cluster
         account = choose_account(cluster)
         self._refuse_closed_folder(account)
         binaries = self._binaries or find_binaries()
-        self._refuse_other_version(binaries)
-        programs = reachable_programs(binaries, account, self._folder.path)
+        require_version(binaries, cluster)
+        programs = runnable_programs(binaries, account, self._folder.path)
         for leftover in self._folder.path.glob(f"{STAGING}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if not cluster.exists():
             self._create(programs, binaries.version, account)
         stale = cluster / "postmaster.pid"
         self._progress("recovering after a crash" if stale.exists() else "starting the database")
-        # That nobody serves the folder proves it stale. PostgreSQL itself would believe it, if
-        # some other process has the number by now.
+        # It is stale, because no server runs on the folder. PostgreSQL itself would believe it if
+        # another process has the id by now.
         stale.unlink(missing_ok=True)
-        # The shell leaves at once: the server is nobody's child to reap, and can outlive us.
+        # The shell exits at once, so that the server is not our child and can outlive us.
         command = ["/bin/sh", "-c", '"$@" &', "sh", programs / "postgres", "-D", cluster]
         with self._folder.opened_log() as log, self._folder.server_lock() as lock:
             account.run([*command, *self._options()], output=log, keep=lock)
 
     def _options(self) -> list[str]:
-        """Write the settings as options: loopback only, and no socket file in a shared folder."""
+        """Return the settings as options: loopback only, no socket file in a shared folder."""
         settings = {
             **self._settings,
             "listen_addresses": "127.0.0.1",
@@ -295,80 +291,44 @@ class EmbeddedPostgres:
         return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
 
     def _create(self, programs: Path, version: int, account: Account) -> None:
-        """Run initdb beside its place; only the rename makes it the database of this folder."""
+        """Create the cluster in a staging folder; only the final rename makes it this folder's."""
         self._progress(f"creating the database in {self._folder.path}")
         staging = Path(tempfile.mkdtemp(dir=self._folder.path, prefix=STAGING))
+        durable = self._settings.get("fsync") != "off"
         try:
-            password = staging / "password"
-            password.write_text(self._folder.password())
-            password.chmod(0o600)
-            if not account.is_us():
-                os.chown(password, account.uid, account.gid)
-                os.chown(staging, account.uid, account.gid)
-            made = staging / "cluster"
-            options = _initdb_options(version, durable=self._settings.get("fsync") != "off")
-            done = account.run([programs / "initdb", "-D", made, f"--pwfile={password}", *options])
-            if done.returncode:
-                raise EmbeddedDatabaseError(
-                    f"initdb failed in {self._folder.path} as user {account.name!r}:\n{done.stdout}"
-                )
-            made.rename(self._folder.cluster)
+            created = initialize_cluster(
+                programs, version, account, staging, self._folder.password(), durable=durable
+            )
+            created.rename(self._folder.cluster)
             self._folder.sync()
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _refuse_closed_folder(self, account: Account) -> None:
-        """Say which folder is in the way; opening it to others is not ours to do."""
+        """Raise if the user cannot enter the data folder. We do not open folders to others."""
         closed = None if account.is_us() else account.first_closed_folder(self._folder.path)
         if closed is not None:
             raise EmbeddedDatabaseError(
                 f"PostgreSQL does not run as root, and the user {account.name!r}, who would run it,"
-                f" may not enter {closed}: choose a folder outside of it with --data-dir (such as"
+                f" cannot enter {closed}: choose a folder outside of it with --data-dir (such as"
                 f" {default_data_dir()}), or start Leasehold as a normal user"
             )
 
-    def _refuse_other_version(self, binaries: PostgresBinaries) -> None:
-        """PostgreSQL cannot read the files of another major version; say which one can."""
-        written = self._folder.cluster / "PG_VERSION"
-        if not written.exists() or (version := int(written.read_text())) == binaries.version:
-            return
-        fitting = next((one for one in system_binaries() if one.version == version), None)
-        advice = (
-            f"PostgreSQL {version} is on this machine in {fitting.bin_dir}: use it"
-            if fitting
-            else f"install PostgreSQL {version}"
-        )
-        raise EmbeddedDatabaseError(
-            f"the database in {self._folder.path} was made by PostgreSQL {version}, but the"
-            f" programs in {binaries.bin_dir} are PostgreSQL {binaries.version}. To keep the data,"
-            f" {advice}, dump it and load it into a new folder; or choose an empty folder with"
-            " --data-dir"
-        )
+
+def _ignore(_line: str) -> None:
+    """Show no progress."""
 
 
-def _say_nothing(_line: str) -> None:
-    """Stand in for a caller who does not show progress."""
+def _exit_cleanly_on_signals() -> None:
+    """Exit through SystemExit on SIGTERM and SIGHUP, unless the process has its own handler.
 
-
-def _initdb_options(version: int, *, durable: bool) -> list[str]:
-    """Make a cluster that sorts and checks text alike on every machine, whatever its locale."""
-    options = [f"--username={ROLE}", "--auth=scram-sha-256", "--data-checksums"]
-    options += ["--encoding=UTF8", "--locale=C", "--no-instructions"]
-    if version >= 17:
-        options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    return options if durable else [*options, "--no-sync"]
-
-
-def _exit_in_order_on_signals() -> None:
-    """Let SIGTERM and a closed terminal end the process in order, unless it has its own handler.
-
-    Python's default dies on the spot: no `finally`, no atexit, and the server stays behind.
+    Python's default ends the process at once, without `finally` and atexit: the server would stay.
     """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _exit_in_order)
+                signal.signal(number, _exit_cleanly)
 
 
-def _exit_in_order(number: int, _frame: FrameType | None) -> None:
+def _exit_cleanly(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""Functions that the tests of the Python gateway name by path, as users name theirs."""
+"""Gateway functions that the tests name by import path, as users do."""
 
 from __future__ import annotations
 

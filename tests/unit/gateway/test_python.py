@@ -1,4 +1,4 @@
-"""A user's function is called in time, and only what it says for certain is taken for certain."""
+"""The Python gateway calls a user's function within its timeout and never guesses an outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(function, *, lookup=None, call_timeout_seconds=5.0):
     return open_gateway(contract, environment={})
 
 
-async def test_function_that_returns_nothing_accepts_and_gets_the_whole_submission():
+async def test_function_gets_the_submission_and_returning_none_means_accepted():
     submission = make_submission()
     assert await opened("silent").submit(submission) == Accepted()
     assert gateway_functions.taken[-1] is submission
@@ -48,7 +48,7 @@ async def test_function_that_returns_nothing_accepts_and_gets_the_whole_submissi
         ("not_sent", Retryable(retry_after_seconds=3, is_saturated=True, reason="busy")),
     ],
 )
-async def test_outcome_of_the_function_is_the_outcome(function, outcome):
+async def test_outcome_of_the_function_is_returned(function, outcome):
     assert await opened(function).submit(make_submission()) == outcome
 
 
@@ -56,21 +56,19 @@ async def test_outcome_of_the_function_is_the_outcome(function, outcome):
     ("function", "reason"),
     [("failing", "exception"), ("own_timeout", "exception"), ("chatty", "no_outcome")],
 )
-async def test_function_that_fails_or_says_something_else_leaves_the_outcome_unknown(
-    function, reason
-):
+async def test_outcome_is_unknown_if_the_function_raises_or_returns_nonsense(function, reason):
     outcome = await opened(function).submit(make_submission())
     assert isinstance(outcome, Unknown)
     assert outcome.reason == reason
 
 
-async def test_function_that_does_not_end_is_unknown_in_time():
+async def test_function_that_does_not_return_times_out_as_unknown():
     outcome = await opened("slow", call_timeout_seconds=0.1).submit(make_submission())
     assert isinstance(outcome, Unknown)
     assert outcome.reason == "timeout"
 
 
-async def test_each_call_has_all_of_its_time_however_many_are_under_way():
+async def test_concurrent_calls_each_have_the_full_timeout():
     gateway, clock = opened("slow", call_timeout_seconds=0.1), asyncio.get_running_loop().time
 
     async def lasting():
@@ -81,19 +79,19 @@ async def test_each_call_has_all_of_its_time_however_many_are_under_way():
     calls = []
     for _ in range(4):
         calls.append(asyncio.create_task(lasting()))
-        await asyncio.sleep(0.04)  # the last two begin when the first is over, or nearly
+        await asyncio.sleep(0.04)  # the last two begin about when the first times out
     ended = await asyncio.gather(*calls)
     assert [reason for reason, _ in ended] == ["timeout"] * 4
     assert min(seconds for _, seconds in ended) >= 0.099
 
 
-async def test_who_called_is_left_alone_once_the_call_has_ended():
+async def test_caller_is_not_cancelled_after_the_call_has_ended():
     gateway = opened("silent", call_timeout_seconds=0.06)
     assert isinstance(await gateway.submit(make_submission()), Accepted)
-    await asyncio.sleep(0.1)  # would be cancelled, were the call still counted
+    await asyncio.sleep(0.1)  # past the timeout of the call
 
 
-async def test_cancellation_is_not_taken_for_an_outcome():
+async def test_cancellation_is_passed_on():
     call = asyncio.create_task(opened("slow").submit(make_submission()))
     await asyncio.sleep(0)
     call.cancel()
@@ -101,7 +99,7 @@ async def test_cancellation_is_not_taken_for_an_outcome():
         await call
 
 
-async def test_lookup_function_is_asked():
+async def test_lookup_function_answers_lookups():
     submission = make_submission()
     answer = await opened("silent", lookup="found").lookup(submission)
     assert answer == Accepted(reference=str(submission.submission_key))
@@ -109,12 +107,12 @@ async def test_lookup_function_is_asked():
 
 
 @pytest.mark.parametrize("lookup", [None, "failing", "chatty", "silent"])
-async def test_lookup_that_cannot_tell_is_unknown(lookup):
+async def test_lookup_without_a_valid_answer_is_unknown(lookup):
     assert isinstance(await opened("silent", lookup=lookup).lookup(make_submission()), Unknown)
 
 
 @pytest.mark.parametrize("function", ["blocking", "nothing_here", "taken", "Provider.nothing"])
-def test_what_is_no_async_function_is_refused_when_the_gateway_opens(function):
+def test_gateway_needs_an_existing_async_function(function):
     with pytest.raises(GatewayMisconfigured, match=function):
         opened(function)
 
@@ -130,14 +128,14 @@ def test_module_that_cannot_be_imported_is_named():
         open_gateway(contract, environment={})
 
 
-def test_two_functions_of_one_name_are_refused():
+def test_second_function_of_the_same_name_is_refused():
     gateway_function("twice")(gateway_functions.silent)
     gateway_function("twice")(gateway_functions.silent)
     with pytest.raises(GatewayMisconfigured, match="twice"):
         gateway_function("twice")(gateway_functions.rejecting)
 
 
-def test_decorator_refuses_what_would_block_the_loop():
+def test_decorator_refuses_a_plain_function():
     with pytest.raises(GatewayMisconfigured, match="async"):
         gateway_function("blocking")(gateway_functions.blocking)
 

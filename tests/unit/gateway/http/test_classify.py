@@ -1,4 +1,4 @@
-"""A whole answer means what the contract says, and what no list names is unknown."""
+"""A complete response means what the contract's lists say; a status in no list is unknown."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ def lookup(status, body=b"", **headers):
         (999, Unknown),
     ],
 )
-def test_status_means_by_default_only_what_is_certain(status, kind):
+def test_default_status_lists_claim_only_what_is_certain(status, kind):
     found = outcome(status)
     assert isinstance(found, kind)
     assert found.code == str(status)
 
 
-def test_only_a_saturated_gateway_is_given_a_rest():
+def test_only_429_and_503_count_as_saturated():
     assert outcome(429).is_saturated
     assert outcome(503).is_saturated
     assert not outcome(408).is_saturated
 
 
-def test_contract_says_otherwise_and_an_exact_status_is_stronger_than_its_hundred():
+def test_exact_status_of_the_contract_overrides_its_hundred():
     terms = HttpTerms(
         url="https://api.example.com/",
         accepted_statuses=("2xx", "409"),
@@ -93,7 +93,7 @@ def test_contract_says_otherwise_and_an_exact_status_is_stronger_than_its_hundre
     assert outcome(503, terms=terms).is_saturated
 
 
-def test_redirect_is_told_apart_from_other_unknown_statuses():
+def test_redirect_has_a_reason_of_its_own():
     assert outcome(302, Location="http://169.254.169.254/").reason == "redirect"
     assert outcome(500).reason == "status"
 
@@ -118,16 +118,16 @@ def test_redirect_is_told_apart_from_other_unknown_statuses():
         (b'{"a":' * 100_000, None),
     ],
 )
-def test_reference_is_read_from_the_body_and_nothing_in_a_body_can_break_that(body, reference):
+def test_reference_is_read_from_any_body_without_failing(body, reference):
     assert outcome(200, body) == Accepted(reference=reference, code="200")
 
 
-def test_reference_may_be_in_the_location_instead():
+def test_location_header_is_the_reference_if_the_body_has_none():
     assert outcome(201, b"made", Location="/payments/7").reference == "/payments/7"
     assert outcome(201, b'{"reference": "b"}', Location="/a").reference == "b"
 
 
-def test_submitted_without_a_reference_is_asked_for_by_its_key():
+def test_submitted_without_a_reference_uses_the_submission_key():
     assert outcome(202, terms=ASKABLE) == Submitted(
         reference=str(KEY), ask_after_seconds=ASK_AFTER_SECONDS, code="202"
     )
@@ -136,7 +136,7 @@ def test_submitted_without_a_reference_is_asked_for_by_its_key():
     )
 
 
-def test_rejection_carries_the_reason_and_a_bounded_printable_detail():
+def test_rejection_has_a_reason_and_a_bounded_printable_detail():
     found = outcome(422, b'{"reason": "no such number"}')
     assert found.reason == "no such number"
     long = outcome(400, b"\x1b[31m" + b"\xff" * 5000)
@@ -145,13 +145,13 @@ def test_rejection_carries_the_reason_and_a_bounded_printable_detail():
     assert len(outcome(422, b'{"reason": "' + b"x" * 500 + b'"}').reason) == 64
 
 
-def test_outcomes_that_wait_carry_the_named_time():
+def test_retry_after_is_passed_on():
     assert outcome(429, Retry_After="9").retry_after_seconds == 9
     assert outcome(500, Retry_After="9").retry_after_seconds == 9
     assert outcome(429).retry_after_seconds is None
 
 
-def test_lookup_answers():
+def test_lookup_responses_are_classified_by_their_status_field():
     assert lookup(404, b"nothing") == NotFound(detail="nothing")
     assert lookup(200, b'{"status": "accepted", "reference": "r"}') == Accepted(
         reference="r", code="200"
@@ -183,5 +183,5 @@ def test_lookup_answers():
         (503, b""),
     ],
 )
-def test_any_other_answer_to_a_lookup_tells_nothing(status, body):
+def test_any_other_response_to_a_lookup_is_unknown(status, body):
     assert isinstance(lookup(status, body), Unknown)

@@ -1,4 +1,4 @@
-"""Secrets come from the environment and are never said; a receiver can verify what we sign."""
+"""Secrets come from the environment and are never shown; receivers can verify signatures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def headers_of(submission, *, body=b"{}", environment=None, **changes):
     return made.for_submission(submission, body, datetime.now(UTC))
 
 
-def test_key_fence_and_attempt_are_sent():
+def test_key_fencing_token_and_attempt_are_sent():
     headers = headers_of(make_submission(key=KEY, attempt_no=3, fencing_token=17))
     assert headers["Idempotency-Key"] == str(KEY)
     assert headers["Fencing-Token"] == "17"
@@ -41,20 +41,20 @@ def test_key_fence_and_attempt_are_sent():
     assert "webhook-signature" not in headers
 
 
-def test_contract_cannot_add_a_second_header_of_ours_in_another_case():
+def test_contract_cannot_repeat_our_headers_in_another_case():
     given = {"content-type": "x/y", "leasehold-attempt": "9"}
     headers = headers_of(make_submission(attempt_no=3), headers=given)
     assert headers.getall("Leasehold-Attempt") == ["3"]
     assert headers.getall("Content-Type") == ["application/json"]
 
 
-def test_trace_is_passed_on_only_where_it_is_one():
+def test_malformed_traceparent_is_not_sent():
     assert headers_of(make_submission(trace=WrittenTrace(TRACE)))["traceparent"] == TRACE
     for odd in ("", "no trace", TRACE + "\r\nX: y", TRACE.upper(), TRACE + "-"):
         assert "traceparent" not in headers_of(make_submission(trace=WrittenTrace(odd)))
 
 
-def test_content_type_of_a_body_cannot_smuggle_a_header():
+def test_content_type_cannot_inject_a_header():
     given = make_submission(payload=None, body=b"x", content_type="text/plain; charset=utf-8")
     assert headers_of(given)["Content-Type"] == "text/plain; charset=utf-8"
     odd = make_submission(payload=None, body=b"x", content_type="text/plain\r\nX: ä")
@@ -77,7 +77,7 @@ def test_secret_header_is_read_from_the_environment():
 @pytest.mark.parametrize(
     "value", [None, "", "  ", "a\r\nX-Evil: hunter2", "hunter2\x00", "hunter2 ✓"]
 )
-def test_secret_that_is_missing_or_no_header_value_is_named_but_never_shown(value):
+def test_missing_or_invalid_secret_is_named_but_never_shown(value):
     environment = {} if value is None else {"SMS_TOKEN": value}
     with pytest.raises(GatewayMisconfigured, match="SMS_TOKEN") as refused:
         Headers(terms(secret_headers={"Authorization": "SMS_TOKEN"}), environment)
@@ -96,7 +96,7 @@ def test_receiver_verifies_the_signature_with_the_library():
     assert Webhook(SECRET).verify(body, signed) == {"amount": 1, "name": "Ä"}
 
 
-def test_opaque_bytes_are_signed_as_the_standard_says():
+def test_bytes_that_are_not_text_are_signed_by_the_specification():
     body = b"\xff\x00\xfe"
     signed = headers_of(
         make_submission(key=KEY),
@@ -109,7 +109,7 @@ def test_opaque_bytes_are_signed_as_the_standard_says():
     assert signed["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
 
 
-def test_while_secrets_rotate_a_receiver_verifies_with_either():
+def test_during_a_rotation_both_secrets_verify():
     signed = headers_of(
         make_submission(),
         environment={"SIGNING": f"{SECRET} {OTHER}"},
@@ -120,13 +120,13 @@ def test_while_secrets_rotate_a_receiver_verifies_with_either():
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!!", "hunter2", "whsec_c2hvcnQ=", "ä"])
-def test_signing_secret_that_is_none_is_refused_without_showing_it(secret):
+def test_invalid_signing_secret_is_refused_without_showing_it(secret):
     with pytest.raises(GatewayMisconfigured, match="SIGNING") as refused:
         Headers(terms(signing_secret_env="SIGNING"), {"SIGNING": secret})
     assert secret not in str(refused.value).replace("expected whsec_ and", "")
 
 
-def test_question_carries_the_secrets_but_no_key_that_could_be_taken_for_a_call():
+def test_lookup_carries_the_secret_headers_but_no_idempotency_key():
     made = Headers(terms(secret_headers={"Authorization": "T"}), {"T": "Bearer abc"})
     headers = made.for_lookup(make_submission(trace=WrittenTrace(TRACE)))
     assert headers["Authorization"] == "Bearer abc"

@@ -1,4 +1,4 @@
-"""A place on disk for one test's databases, and the processes that use them."""
+"""A folder for the servers of one test, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 QUICK = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
-PROGRAM = Path(__file__).with_name("user_of_a_database.py")
+PROGRAM = Path(__file__).with_name("database_user.py")
 
 
-class Place:
-    """A folder that the database's user may enter, with the servers that a test starts in it."""
+class Workspace:
+    """A folder that the server's user can enter, and the servers that a test starts in it."""
 
     def __init__(self, binaries: PostgresBinaries, template: Path | None = None):
         self.binaries = binaries
@@ -41,7 +41,7 @@ class Place:
         self._users: list[UserProcess] = []
         self._others: list[subprocess.Popen[bytes]] = []
         if template is not None:
-            self.folder.make()
+            self.folder.create()
             parts = [template / "cluster", template / "password"]
             subprocess.run(["cp", "-a", *parts, self.data_dir], check=True)
 
@@ -56,13 +56,13 @@ class Place:
         )
 
     def user_process(self, **options: Any) -> UserProcess:
-        """Starts a process that starts the database; it does not wait until it has."""
+        """Start a process that starts the server. Does not wait for the server."""
         user = UserProcess(self, **options)
         self._users.append(user)
         return user
 
     def bystander(self, *arguments: str, **options: Any) -> int:
-        """Starts a process that has nothing to do with the database."""
+        """Start a process that has nothing to do with the server."""
         options.setdefault("executable", "/bin/sleep")
         other = subprocess.Popen(arguments or ("sleep", "1000"), **options)
         self._others.append(other)
@@ -73,7 +73,7 @@ class Place:
         return [] if postmaster is None else [postmaster, *children_of(postmaster)]
 
     def kill_server(self) -> None:
-        """Kills the postmaster and all its children at once, as an OOM killer or power cut does."""
+        """Kill the postmaster and all its children at once, like a power cut."""
         for pid in self.server_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -96,26 +96,26 @@ class Place:
 
 
 class UserProcess:
-    """A process of its own group that runs user_of_a_database.py."""
+    """A process that runs database_user.py, in a process group of its own."""
 
     def __init__(
         self,
-        place: Place,
+        workspace: Workspace,
         *,
         settings: Mapping[str, str] = QUICK,
         prefix: tuple[str, ...] = (),
         interpreter: str = sys.executable,
-        shrugs_at_ctrl_c: bool = False,
+        ignores_ctrl_c: bool = False,
         forks_a_child: bool = False,
         **options: Any,
     ):
         order = {
-            "data_dir": str(place.data_dir),
-            "bin_dir": str(place.binaries.bin_dir),
-            "version": place.binaries.version,
-            "wheel": place.binaries.source == "wheel",
+            "data_dir": str(workspace.data_dir),
+            "bin_dir": str(workspace.binaries.bin_dir),
+            "version": workspace.binaries.version,
+            "wheel": workspace.binaries.source == "wheel",
             "settings": dict(settings),
-            "shrugs_at_ctrl_c": shrugs_at_ctrl_c,
+            "ignores_ctrl_c": ignores_ctrl_c,
             "forks_a_child": forks_a_child,
         }
         self.process = subprocess.Popen(
@@ -128,7 +128,7 @@ class UserProcess:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Waits for the process to have started the database, or to have failed."""
+        """Wait until the process has started the server or has failed; return what it printed."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process ended without an answer"
@@ -139,7 +139,7 @@ class UserProcess:
         return self.process.pid
 
     def finish(self) -> int:
-        """Lets the process end on its own; returns its exit code."""
+        """Let the process end by itself; return its exit code."""
         self._close_pipes()
         return self.process.wait(60)
 
@@ -168,7 +168,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def end_server(folder: DataFolder) -> None:
-    """Leaves nothing behind, whatever a failed test did to the server."""
+    """Kill whatever a failed test left of the server."""
     for pid in [folder.postmaster_pid()]:
         if pid is not None:
             for process in (*children_of(pid), pid):
@@ -199,7 +199,7 @@ def answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def locked(file: Path, *, shared: bool = False):
-    """Holds a lock file, as another process would."""
+    """Hold a lock file, as another process would."""
     with file.open("w") as opened:
         fcntl.flock(opened, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield

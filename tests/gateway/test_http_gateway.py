@@ -1,4 +1,4 @@
-"""What failed before the first byte left may be tried again; what failed later is unknown."""
+"""What fails before the first byte is sent is retryable; what fails later is unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
 
 def answering(*parts, then=None):
-    """Write these parts, each on its own, and then stay, or do something else."""
+    """Write these parts one by one, then do `then`; the connection stays open otherwise."""
 
     async def act(_reader, writer):
         for part in parts:
@@ -35,7 +35,7 @@ async def leave(writer):
 
 
 async def reset(writer):
-    await asyncio.sleep(0.05)  # what was written before is not to be overtaken
+    await asyncio.sleep(0.05)  # let the client read what was written before
     abort(writer)
 
 
@@ -67,7 +67,7 @@ async def test_name_that_does_not_resolve_sent_nothing():
         assert_not_sent(await gateway.submit(make_submission()))
 
 
-async def test_connection_that_is_never_taken_sent_nothing():
+async def test_connection_that_is_never_accepted_sent_nothing():
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -102,7 +102,7 @@ async def test_tls_that_is_answered_in_clear_text_sent_nothing():
     assert received[0][:1] == b"\x16"  # a TLS handshake, and no request
 
 
-async def test_silence_after_the_request_is_unknown_and_ends_in_time():
+async def test_silence_after_the_request_times_out_as_unknown():
     async with RawServer(answering(then=stay)).running() as server:
         began = time.monotonic()
         outcome = await submit(server, call_timeout_seconds=0.5, connect_timeout_seconds=0.4)
@@ -121,7 +121,7 @@ async def test_silence_after_the_request_is_unknown_and_ends_in_time():
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"], reset),
     ],
 )
-async def test_connection_that_ends_before_the_answer_is_unknown(parts, then):
+async def test_connection_closed_before_the_response_is_unknown(parts, then):
     async with RawServer(answering(*parts, then=then)).running() as server:
         outcome = await submit(server)
         assert isinstance(outcome, Unknown)
@@ -139,7 +139,7 @@ async def test_connection_that_ends_before_the_answer_is_unknown(parts, then):
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
     ],
 )
-async def test_half_an_answer_is_no_answer_whatever_its_status(half, then):
+async def test_incomplete_response_is_unknown_whatever_its_status(half, then):
     async with RawServer(answering(half, then=then)).running() as server:
         outcome = await submit(server)
         assert isinstance(outcome, Unknown)
@@ -158,7 +158,7 @@ async def test_half_an_answer_is_no_answer_whatever_its_status(half, then):
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
     ],
 )
-async def test_answer_that_cannot_be_decoded_is_unknown(garbage):
+async def test_malformed_response_is_unknown(garbage):
     async with RawServer(answering(garbage, then=leave)).running() as server:
         outcome = await submit(server)
         assert isinstance(outcome, Unknown)
@@ -179,7 +179,7 @@ async def test_endless_headers_are_cut_off():
 @pytest.mark.parametrize(
     "head", [b"Content-Length: 5000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n", b"\r\n"]
 )
-async def test_answer_over_its_limit_is_unknown_and_not_read_to_the_end(head):
+async def test_response_over_the_limit_is_unknown_and_not_read_completely(head):
     written = 0
 
     async def act(_reader, writer):
@@ -199,7 +199,7 @@ async def test_answer_over_its_limit_is_unknown_and_not_read_to_the_end(head):
     assert written < 5_000_000
 
 
-async def test_answer_of_exactly_its_limit_is_read():
+async def test_response_of_exactly_the_limit_is_read():
     body = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
     async with RawServer(answering(body)).running() as server:
         assert await submit(server, response_bytes_max=100) == Accepted(code="200")
@@ -207,7 +207,7 @@ async def test_answer_of_exactly_its_limit_is_read():
         assert outcome.reason == "response_too_long"
 
 
-async def test_small_answer_that_unpacks_to_a_large_one_is_cut_off():
+async def test_decompression_bomb_is_cut_off():
     packed = zlib.compress(b"\0" * 50_000_000, 9)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\nContent-Length: {len(packed)}\r\n\r\n"
     async with RawServer(answering(head.encode() + packed)).running() as server:
@@ -216,7 +216,7 @@ async def test_small_answer_that_unpacks_to_a_large_one_is_cut_off():
         assert b"accept-encoding: identity" in server.requests[0].lower()
 
 
-async def test_answer_that_drips_ends_with_the_calls_time():
+async def test_slow_response_ends_with_the_call_timeout():
     async def drip(writer):
         while True:
             writer.write(b"x")
@@ -244,7 +244,7 @@ async def test_redirect_is_not_followed(status):
         assert elsewhere.connections == 0
 
 
-async def test_cookie_of_an_answer_does_not_change_the_next_call():
+async def test_cookie_of_a_response_does_not_change_the_next_call():
     answer = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with (
         RawServer(answering(answer)).running() as server,
@@ -283,9 +283,7 @@ async def test_call_that_is_cancelled_ends_at_once_and_closes_its_connection():
 @pytest.mark.parametrize(
     ("guarantee", "connections"), [("keyed", 1), ("fenced", 1), ("lookup", 1), ("blind", 5)]
 )
-async def test_connections_are_reused_but_not_where_a_closed_one_would_need_a_person(
-    guarantee, connections
-):
+async def test_connections_are_reused_except_by_blind_gateways(guarantee, connections):
     async with RawServer(answering(OK)).running() as server:
         lookup = {"lookup_url": server.url + "{key}"} if guarantee == "lookup" else {}
         async with http_gateway(server.url, guarantee=guarantee, **lookup) as gateway:
@@ -294,7 +292,7 @@ async def test_connections_are_reused_but_not_where_a_closed_one_would_need_a_pe
         assert server.connections == connections
 
 
-async def test_connection_that_the_gateway_closed_while_idle_is_not_written_into():
+async def test_idle_connection_that_the_gateway_closed_is_not_reused():
     async def act(_reader, writer):
         writer.write(OK)
         await writer.drain()
@@ -307,7 +305,7 @@ async def test_connection_that_the_gateway_closed_while_idle_is_not_written_into
         assert server.connections == 3
 
 
-async def test_post_is_never_sent_twice_by_the_client_itself():
+async def test_http_library_never_resends_a_post():
     answers = 0
 
     async def once(_reader, writer):
@@ -325,7 +323,7 @@ async def test_post_is_never_sent_twice_by_the_client_itself():
         assert len(server.requests) == 2
 
 
-async def test_name_that_leads_to_a_forbidden_address_keeps_the_intent_and_sends_nothing():
+async def test_name_that_resolves_to_a_forbidden_address_is_retryable():
     async with RawServer(answering(OK)).running() as server:
         url = server.url.replace("127.0.0.1", "localhost")
         async with http_gateway(url, allow_private=False) as gateway:
@@ -337,7 +335,7 @@ async def test_name_that_leads_to_a_forbidden_address_keeps_the_intent_and_sends
         assert server.connections == 0
 
 
-async def test_named_host_may_lead_to_this_machine():
+async def test_host_in_allow_hosts_may_resolve_to_this_machine():
     async with RawServer(answering(OK)).running() as server:
         url = server.url.replace("127.0.0.1", "localhost")
         async with http_gateway(url, allow_private=False, allow_hosts=["localhost"]) as gateway:
@@ -350,7 +348,7 @@ async def test_literal_address_is_refused_when_the_gateway_opens():
             pass
 
 
-async def test_gateway_that_is_closed_sends_nothing():
+async def test_closed_gateway_sends_nothing():
     async with RawServer(answering(OK)).running() as server:
         async with http_gateway(server.url) as gateway:
             await gateway.submit(make_submission())

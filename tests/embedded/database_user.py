@@ -1,6 +1,6 @@
-"""A process that uses the private database until its input ends; tests kill it in every way.
+"""A process that uses the embedded server until its stdin is closed. Tests kill it.
 
-It gets what to do as JSON, and writes one line of JSON: the address, or the error.
+It gets its options as JSON and prints one line of JSON: the URL, or the error.
 """
 
 import json
@@ -19,7 +19,7 @@ def say(answer: dict[str, object]) -> None:
 
 
 def fork_children() -> None:
-    """Leaves one child that lives on as long as our group does, after one that exits in order."""
+    """Fork one child that exits normally, and one that lives until its group is killed."""
     exits = os.fork()
     if not exits:
         sys.exit()
@@ -32,7 +32,7 @@ def fork_children() -> None:
 
 def main() -> None:
     order = json.loads(sys.argv[1])
-    if order["shrugs_at_ctrl_c"]:
+    if order["ignores_ctrl_c"]:
         signal.signal(signal.SIGINT, lambda *_: None)
     binaries = PostgresBinaries(
         Path(order["bin_dir"]), order["version"], "wheel" if order["wheel"] else "system"
