@@ -1,4 +1,4 @@
-"""What docs/how-to/cluster.md shows works as printed."""
+"""The examples of docs/how-to/cluster.md work as printed, and its defaults are the real ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.docs.test_examples import blocks
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
 
 
-async def test_own_code_runs_as_the_leader_and_each_time_under_a_new_epoch(database):
+async def test_own_code_runs_as_leader_under_a_new_epoch_each_time(database):
     [example] = blocks(PAGE, "python leader")
     names: dict[str, object] = {}
     exec(example, names)
@@ -29,7 +29,7 @@ def test_transaction_of_a_former_leader_is_refused(database):
     assert refusal.value.sqlstate == "P7002"
 
 
-def test_contract_of_the_page_is_one(outbox):
+def test_contract_of_the_page_can_be_published(outbox):
     [text] = blocks(PAGE, "toml")
     terms = tomllib.loads(text)["targets"]["bookings"]
     assert outbox.publish("bookings", **terms) == 1

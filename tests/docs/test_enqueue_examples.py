@@ -1,4 +1,4 @@
-"""Every example of docs/how-to/enqueue.md does what the page says, as it stands there."""
+"""Every example of docs/how-to/enqueue.md works as printed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PYTHON = dict(
     re.findall(r"^```python ([\w-]+)\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
 )
 SQL = re.findall(r"^```sql\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-PAYING = [name for name, text in PYTHON.items() if "def pay(" in text]
+PAY_EXAMPLES = [name for name, text in PYTHON.items() if "def pay(" in text]
 
 
 @pytest.fixture
 def orders(database, outbox):
-    """A user's own table, next to ours."""
+    """A table of the application, next to ours."""
     outbox.publish("sms")
     database.execute("GRANT USAGE ON SCHEMA public TO test_ingest")
     database.execute("CREATE TABLE public.orders (id integer, state text)")
@@ -53,7 +53,7 @@ def intents(database):
 
 
 def test_page_has_an_example_for_each_driver():
-    assert set(PAYING) == {
+    assert set(PAY_EXAMPLES) == {
         "psycopg",
         "psycopg-async",
         "sqlalchemy",
@@ -63,7 +63,7 @@ def test_page_has_an_example_for_each_driver():
     }
 
 
-@pytest.mark.parametrize("name", PAYING)
+@pytest.mark.parametrize("name", PAY_EXAMPLES)
 def test_order_and_intent_are_committed_together(name, database, orders):
     run(name, database, 1)
     if name == "django":
@@ -74,8 +74,8 @@ def test_order_and_intent_are_committed_together(name, database, orders):
     assert intents(database) == [{"idempotency_key": "paid-1", "payload": {"text": "paid"}}]
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHON if name not in PAYING])
-def test_intake_enqueues_on_its_own(name, database, outbox):
+@pytest.mark.parametrize("name", [name for name in PYTHON if name not in PAY_EXAMPLES])
+def test_intake_example_enqueues(name, database, outbox):
     outbox.publish("sms")
     arguments = [["Ada", "Grace"]] if name == "intake-many" else []
     answer = run(name, database, *arguments)
@@ -84,7 +84,7 @@ def test_intake_enqueues_on_its_own(name, database, outbox):
     assert answer == ["accepted"] * 2 if arguments else answer is not None
 
 
-def test_plain_sql_does_both_in_one_transaction_and_repeats_itself(database, orders):
+def test_plain_sql_enqueues_in_the_transaction_and_finds_the_duplicate(database, orders):
     transaction, batch = SQL
     connection = database.connect("ingest")
     connection.execute(transaction)

@@ -1,4 +1,4 @@
-"""What the documents show works as printed."""
+"""The README's SQL works, links lead somewhere, and the make commands exist."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_sql_of_the_readme_runs_and_answers_as_a_reader_expects(database):
+def test_sql_of_the_readme_runs_and_ends_with_a_pending_intent(database):
     [example] = blocks(ROOT / "README.md", "sql")
     connection = database.connect()
     statements = [text for text in example.split(";") if text.strip()]
@@ -25,9 +28,20 @@ def test_sql_of_the_readme_runs_and_answers_as_a_reader_expects(database):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_between_documents_lead_somewhere(document):
-    for link in LINK.findall(document.read_text()):
-        assert (document.parent / link).exists(), f"{document.name} links to {link}"
+def test_links_lead_to_files_and_headings_that_exist(document):
+    for link, anchor in LINK.findall(document.read_text()):
+        linked = document.parent / link if link else document
+        assert linked.exists(), f"{document.name} links to {link}"
+        if anchor:
+            assert anchor in anchors(linked), f"{document.name} links to {link}#{anchor}"
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that GitHub gives to headings."""
+    headings = re.findall(r"^#+ (.*)", document.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 def test_every_make_command_of_the_readme_exists():
@@ -37,7 +51,7 @@ def test_every_make_command_of_the_readme_exists():
     assert {"run", "test"} <= named
 
 
-def test_ci_runs_only_what_the_readme_explains():
+def test_ci_runs_exactly_the_commands_that_the_readme_explains():
     commands = re.findall(r"make [a-z-]+", (ROOT / ".ci" / "run").read_text())
     assert commands == ["make test-programs", "make check", "make test"]
     assert all(command in (ROOT / "README.md").read_text() for command in commands)

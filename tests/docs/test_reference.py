@@ -1,4 +1,4 @@
-"""The function reference says what the live schema has."""
+"""docs/reference/functions.md equals what the live schema would generate."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_reference_equals_the_live_schema(database):
     assert rendered(database) == reference.PATH.read_text(), "run `make reference`"
 
 
-def test_reference_that_lacks_a_function_would_be_noticed(database):
+def test_reference_with_a_missing_function_would_fail(database):
     database.execute("REVOKE EXECUTE ON FUNCTION leasehold.renew_lease FROM leasehold_executor")
     assert rendered(database) != reference.PATH.read_text()
