@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasehold.embedded.server import EmbeddedPostgres, find_binaries
+from leasehold.embedded.binaries import find_binaries
+from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.store.postgres.migrate import migrate
 
 if TYPE_CHECKING:

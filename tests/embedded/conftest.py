@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.embedded.server import (
+from leasehold.embedded.binaries import (
     PostgresBinaries,
     find_binaries,
     system_binaries,

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.embedded.server import EmbeddedPostgres, PostgresBinaries
+from leasehold.embedded.binaries import PostgresBinaries
+from leasehold.embedded.server import EmbeddedPostgres
 
 
 def say(answer: dict[str, object]) -> None:

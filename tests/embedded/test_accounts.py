@@ -12,7 +12,7 @@ import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
 from leasehold.embedded.account import Account, choose_account
-from leasehold.embedded.server import PostgresBinaries, system_binaries, wheel_binaries
+from leasehold.embedded.binaries import PostgresBinaries, system_binaries, wheel_binaries
 from tests.embedded.workspace import Workspace, query
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.embedded.server import find_binaries, system_binaries, wheel_binaries
+from leasehold.embedded.binaries import find_binaries, system_binaries, wheel_binaries
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -10,7 +10,8 @@ import pytest
 
 from leasehold.domain.errors import EmbeddedDatabaseError
 from leasehold.embedded import data_folder as embedded_folder
-from leasehold.embedded.server import PostgresBinaries, default_data_dir, system_binaries
+from leasehold.embedded.binaries import PostgresBinaries, system_binaries
+from leasehold.embedded.server import default_data_dir
 from tests.embedded.workspace import Workspace, children_of, query, wait_until
 
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from leasehold.embedded.data_folder import DataFolder
-from leasehold.embedded.server import EmbeddedPostgres, PostgresBinaries
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.ram_disk import ram_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from leasehold.embedded.binaries import PostgresBinaries
 
 QUICK = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
 PROGRAM = Path(__file__).with_name("database_user.py")

@@ -17,12 +17,12 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from leasehold.embedded.server import (
-    EmbeddedPostgres,
+from leasehold.embedded.binaries import (
     PostgresBinaries,
     system_binaries,
     wheel_binaries,
 )
+from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.store.postgres.migrate import migrate
 from tests.support.ram_disk import ram_disk
 

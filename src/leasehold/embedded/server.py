@@ -29,15 +29,12 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from leasehold.domain.errors import EmbeddedDatabaseError
-from leasehold.embedded.account import Account, choose_account
+from leasehold.embedded.account import choose_account
 from leasehold.embedded.binaries import (
-    PostgresBinaries,
     find_binaries,
     initialize_cluster,
     require_version,
     runnable_programs,
-    system_binaries,
-    wheel_binaries,
 )
 from leasehold.embedded.data_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
 from leasehold.store.postgres.address import connect
@@ -46,14 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType, TracebackType
 
-__all__ = [
-    "EmbeddedPostgres",
-    "PostgresBinaries",
-    "default_data_dir",
-    "find_binaries",
-    "system_binaries",
-    "wheel_binaries",
-]
+    from leasehold.embedded.account import Account
+    from leasehold.embedded.binaries import PostgresBinaries
 
 ROLE = "leasehold"
 FAST_STOP_SECONDS = 30.0

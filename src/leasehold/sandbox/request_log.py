@@ -20,11 +20,11 @@ class LoggedRequest(NamedTuple):
     gateway: str
     kind: str
     key: str
-    fencing_token: int | None
-    attempt_no: int | None
     status: int | None
-    had_effect: bool
-    remark: str
+    fencing_token: int | None = None
+    attempt_no: int | None = None
+    had_effect: bool = False
+    remark: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as GET /requests and the file show it."""
@@ -48,33 +48,9 @@ class RequestLog:
         if len(self._requests) + requests > self.requests_max:
             raise RequestLogFull
 
-    def append(
-        self,
-        *,
-        received_at: float,
-        gateway: str,
-        kind: str,
-        key: str,
-        status: int | None,
-        fencing_token: int | None = None,
-        attempt_no: int | None = None,
-        had_effect: bool = False,
-        remark: str = "",
-    ) -> None:
+    def append(self, logged: LoggedRequest) -> None:
         """Log one request."""
         self.require_room()
-        logged = LoggedRequest(
-            number=len(self._requests) + 1,
-            received_at=received_at,
-            gateway=gateway,
-            kind=kind,
-            key=key,
-            fencing_token=fencing_token,
-            attempt_no=attempt_no,
-            status=status,
-            had_effect=had_effect,
-            remark=remark,
-        )
         self._requests.append(logged)
         if self._file is not None:
             self._file.write(json.dumps(logged.as_json()) + "\n")

@@ -15,7 +15,7 @@ from leasehold.domain.contract import Guarantee
 from leasehold.domain.errors import InvalidArgument
 from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings
 from leasehold.sandbox.gateways import EffectSummary, Reply, SimulatedGateway, reply, total
-from leasehold.sandbox.request_log import RequestLog, RequestLogFull
+from leasehold.sandbox.request_log import LoggedRequest, RequestLog, RequestLogFull
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.sandbox.faults import Drawn
-    from leasehold.sandbox.request_log import LoggedRequest
 
 GATEWAYS: tuple[Guarantee, ...] = get_args(Guarantee)
 REQUESTS_MAX = 1_000_000
@@ -157,15 +156,18 @@ class Sandbox:
             answer = self._answer(gateway, key, fencing_token, drawn.fault)
             is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
             self._log.append(
-                received_at=received_at,
-                gateway=gateway,
-                kind="submission",
-                key=key,
-                fencing_token=fencing_token,
-                attempt_no=_number(request.headers.get("Leasehold-Attempt")),
-                status=None if is_lost else answer.status,
-                had_effect=answer.had_effect,
-                remark="duplicate" if is_duplicate else "late" if drawn.is_late else "",
+                LoggedRequest(
+                    number=len(self._log) + 1,
+                    received_at=received_at,
+                    gateway=gateway,
+                    kind="submission",
+                    key=key,
+                    fencing_token=fencing_token,
+                    attempt_no=_number(request.headers.get("Leasehold-Attempt")),
+                    status=None if is_lost else answer.status,
+                    had_effect=answer.had_effect,
+                    remark="duplicate" if is_duplicate else "late" if drawn.is_late else "",
+                )
             )
             first = first or (None if is_lost else answer)
         return first
@@ -197,12 +199,15 @@ class Sandbox:
         if is_early:
             answer = reply(404, status="not_found")
         self._log.append(
-            received_at=time.time(),
-            gateway=gateway,
-            kind="lookup",
-            key=key,
-            status=answer.status,
-            remark="early" if is_early else "",
+            LoggedRequest(
+                number=len(self._log) + 1,
+                received_at=time.time(),
+                gateway=gateway,
+                kind="lookup",
+                key=key,
+                status=answer.status,
+                remark="early" if is_early else "",
+            )
         )
         return _response(answer)
 

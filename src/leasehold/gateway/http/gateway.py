@@ -97,8 +97,9 @@ class HttpGateway:
         try:
             response = await self._call("GET", url, headers, None, _Progress())
         except Exception as error:  # noqa: BLE001 (whatever the error, the answer is unknown)
-            _log_failure("lookup_failed", submission, error)
-            return Unknown(reason=_reason(error), detail=describe_error(error))
+            reason = _reason(error)
+            _log_failure("lookup_failed", reason, submission, error)
+            return Unknown(reason=reason, detail=describe_error(error))
         return classify_lookup(response, submission.submission_key, datetime.now(UTC))
 
     async def close(self) -> None:
@@ -193,19 +194,22 @@ def _track_progress() -> aiohttp.TraceConfig:
 
 def _failed(submission: Submission, error: Exception, progress: _Progress) -> Outcome:
     """Return the outcome of a call without a complete response: it depends on how far it got."""
+    reason, detail = _reason(error), describe_error(error)
     if progress.may_be_sent:
-        _log_failure("outcome_unknown", submission, error)
-        return Unknown(reason=_reason(error), detail=describe_error(error))
-    _log_failure("connect_failed", submission, error)
+        _log_failure("outcome_unknown", reason, submission, error)
+        return Unknown(reason=reason, detail=detail)
     if isinstance(error, ForbiddenAddress):
         # A mistake in the contract or an attack on a name server. Neither is the intent's fault, so
         # the intent is kept, and the target rests until somebody looks.
-        return Retryable(is_saturated=True, reason="forbidden_address", detail=str(error))
-    return Retryable(is_saturated=True, reason="connect", detail=describe_error(error))
+        detail = str(error)
+    else:
+        reason = "connect"
+    _log_failure("connect_failed", reason, submission, error)
+    return Retryable(is_saturated=True, reason=reason, detail=detail)
 
 
-def _log_failure(event: str, submission: Submission, error: Exception) -> None:
-    fields = {"reason": _reason(error), "error": describe_error(error), **submission.log_fields}
+def _log_failure(event: str, reason: str, submission: Submission, error: Exception) -> None:
+    fields = {"reason": reason, "error": describe_error(error), **submission.log_fields}
     if isinstance(error, ForbiddenAddress):
         _LOG.error("address_forbidden", host=error.host, address=error.address, **fields)
     else:
