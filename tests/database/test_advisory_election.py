@@ -228,7 +228,7 @@ async def test_leader_whose_session_was_ended_learns_it_with_the_next_ping(store
         held = await first.acquire()
         [pid] = lock_holders(database)
         database.execute("SELECT pg_terminate_backend(%s)", [pid])
-        with pytest.raises(LeaseLost, match="the session that had the lock has ended"):
+        with pytest.raises(LeaseLost, match="the session that held the lock has ended"):
             await first.renew(held.lease)
         let_renewal_age(database)
         again = await first.acquire()
@@ -300,7 +300,7 @@ async def test_leader_cut_off_from_its_session_alone_ends_it_by_another(stores, 
         )
         held = await lonely.acquire()
         proxy.blackhole()
-        with pytest.raises(DatabaseUnavailable, match="the ping was not answered"):
+        with pytest.raises(DatabaseUnavailable, match="the ping did not finish"):
             await lonely.renew(held.lease)
         assert len(lock_holders(database)) == 1, "calls that were made may still be finished"
         await lonely.release(held.lease)

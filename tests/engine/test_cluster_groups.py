@@ -66,7 +66,7 @@ async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(
     [stuck] = group.outbox.enqueue(1, "book")
     await group.until_status(group.outbox.enqueue(2, "ledger"))
     assert group.statuses([stuck]) == ["pending"]
-    assert not leader.lines("leader_steps_down")
+    assert not leader.lines("leader_stepped_down")
 
 
 async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):

@@ -57,7 +57,7 @@ async def test_block_is_cancelled_when_leadership_is_lost(database):
             await asyncio.sleep(30)
             steps.append("went on")
 
-    with pytest.raises(LeaseLost, match="leadership of 'report' \\(epoch 1\\) is lost"):
+    with pytest.raises(LeaseLost, match="the lease 'report' \\(epoch 1\\) is lost"):
         await lead()
     [leader] = steps
     assert leader.is_over

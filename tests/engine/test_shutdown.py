@@ -60,7 +60,7 @@ async def test_second_signal_is_immediate_and_leaves_the_rest_to_the_reaper(engi
     worker = engine.worker(shutdown_seconds="20")
     await engine.until_claimed(intent_id)
     worker.send(SIGTERM)
-    await worker.logged("stopping")
+    await worker.logged("stop_requested")
     worker.send(SIGTERM)
     assert await worker.ended() == 128 + SIGTERM
     assert engine.outbox.pending(intent_id)["claimed_by"]

@@ -109,7 +109,7 @@ async def test_leader_that_stood_still_before_a_call_is_not_robbed_and_goes_on(
     assert {state for one in ids for state in engine.outbox.states(one)} == {"DISPATCHED"}
     assert holders(engine, ids) == {await slow.started()}
     assert fences(engine) == [1, 1, 1]
-    assert not slow.lines("leader_steps_down")
+    assert not slow.lines("leader_stepped_down")
     assert not other.lines("leader_acquired")
 
 
@@ -333,7 +333,7 @@ async def test_follower_that_is_asked_for_what_only_a_leader_may_do_says_who_lea
     )
     async with Instance(settings) as instance:
         await until(lambda: [one for one in instance.elections.electors if one.seen])
-        with pytest.raises(NotLeader, match="the leader was last seen to") as raised:
+        with pytest.raises(NotLeader, match="last known leader: the leader") as raised:
             instance.require_lease(CLUSTER_LEASE)
         assert (raised.value.lease_name, raised.value.holder_id) == (CLUSTER_LEASE, "the leader")
-        assert "not_leader" in caplog.text
+        assert "leader_call_refused" in caplog.text

@@ -132,7 +132,7 @@ async def test_leader_that_resigns_is_followed_at_once(cluster):
         acquired = await second.logged("leader_acquired")
         await until(lambda: fences(cluster)[-1] == 2)
     assert acquired["lease_epoch"] == 2
-    assert first.lines("leader_steps_down")[0]["why"] == "shutdown"
+    assert first.lines("leader_stepped_down")[0]["why"] == "shutdown"
 
 
 def is_listening(engine, worker):

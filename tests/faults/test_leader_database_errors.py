@@ -55,10 +55,10 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
             what = f"{function} with {sqlstate}"
             lost = await lost_by(leader, epoch, what)
         if sqlstate == "P7002":
-            assert lost["why"] == "the database says that it is lost", what
+            assert lost["why"] == "the database reports it as lost", what
             cluster.outbox.expire_lease()  # it is not ours to release
         else:
-            [down] = logged_lines(leader, "leader_steps_down", lease_epoch=epoch)
+            [down] = logged_lines(leader, "leader_stepped_down", lease_epoch=epoch)
             assert down["why"] == lost["why"] != "shutdown", what
         await until(lambda ids=ids: is_done(cluster, ids), context=leader.log.read_text)
 
@@ -97,7 +97,7 @@ async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     may = "EXECUTE ON FUNCTION leasehold.record_attempts"
     engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
     ids = engine.outbox.enqueue(60, "ledger")
-    down = await leader.logged("leader_steps_down")
+    down = await leader.logged("leader_stepped_down")
     assert down["why"].startswith("AccessDenied: ")
     again = (await until(lambda: leader.lines("leader_acquired")[1:]))[0]
     engine.database.execute(f"GRANT {may} TO leasehold_executor")
@@ -120,7 +120,7 @@ async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(c
         | {
             "level": "error",
             "role": "leader",
-            "stale": "leadership",
+            "stale": "whether we lead",
             "holder_id": worker_id,
             "lease_name": CLUSTER_LEASE,
             "lease_epoch": 1,
@@ -132,7 +132,7 @@ async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(c
     with failing_function(cluster.database, "acquire_lease", "XX001"):
         failed = await leader.logged("leader_acquire_failed")
     assert failed | {"level": "error", "role": "follower", "holder_id": worker_id} == failed
-    assert failed["stale"] == "who leads, and what is pending"
+    assert failed["stale"] == "who leads, and which work is pending"
     assert failed["sql_error"].startswith("DataCorrupted: broken")
 
 
@@ -154,7 +154,7 @@ async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(clus
     )
     await until(lambda: is_waiting_to_begin(cluster))
     with failing_function(cluster.database, "refresh_schedule", "58030"):
-        await leader.logged("leader_steps_down")
+        await leader.logged("leader_stepped_down")
         assert not leader.lines("leader_lost")  # one of its calls has not ended
         other.rollback()
         await leader.logged("leader_lost")
@@ -312,4 +312,4 @@ async def test_leader_gives_up_a_call_that_does_not_end_and_writes_down_its_doub
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"
-    assert not leader.lines("leader_steps_down")
+    assert not leader.lines("leader_stepped_down")

@@ -1,23 +1,27 @@
-"""Leases: who may act, for how long it may believe so, and what follows when it may not.
+"""Leases: who may act, for how long a holder may trust its lease, and what follows when it ends.
 
-The protocol of a claim, the lease of one item:
+The protocol of a claim, which is the lease of one item:
 
-1. A worker reads its monotonic clock, then asks the database for due items (`claim_outbox_batch`).
-   What it gets is leased to it under a fresh token until a moment on the database's clock.
-2. It trusts the claim for less than that, counted from the reading *before* it asked
+1. A worker reads its monotonic clock and then asks the database for due items
+   (`claim_outbox_batch`). Each item is leased to it under a fresh token, until a time on the
+   database's clock.
+2. The worker trusts the claim for less than that, counted from the clock reading *before* it asked
    (`domain.lease.TrustWindow`). The database counts from later, so trust ends first.
-3. A heartbeat renews all claims in one call, several times per lease, and starts the trust anew
-   from the reading before that call. What the database says is lost is lost: its call is cancelled.
-4. When the heartbeat fails, or is not answered while there is trust left, everything is lost at
-   once: calls that have not begun are not made, results are not written. Nobody can know whether
-   the database still hears us, and whoever cannot ask must act as if somebody else has the work.
-5. Every write carries (worker, token), and the database checks both and its own clock under a
-   lock. So trust is not what keeps a stale worker from writing; it keeps it from calling.
-6. Work that takes longer than three leases is aborted: it is renewed no more, its call is
-   cancelled, and the doubt is written down while the lease still stands.
-7. Whoever dies leaves claims that expire. The reaper ends them on the ledger in the name of the
-   dead one: not begun is tried again, begun is in doubt. Which instance reaps is decided by a lease
-   of its own (`leasehold-reaper`), so that they do not all do it; nothing would break if they did.
+3. A heartbeat renews all claims in one call, several times per lease. Each renewal starts the
+   trust anew, from the reading before that call. A claim that the database reports as lost is
+   lost, and its call is cancelled.
+4. If the heartbeat fails, or is not answered while there is trust left, all claims are lost at
+   once: calls that have not begun are not made, and results are not written. A worker that cannot
+   reach the database must act as if another worker had its items.
+5. Every write carries (worker, token). The database checks both, and its own clock, under a lock.
+   So the fence stops a stale worker from writing; trust stops it from calling.
+6. A call that takes longer than three leases is aborted: its claim is no longer renewed, the call
+   is cancelled, and IN_DOUBT is recorded while the lease is still valid.
+7. The claims of a dead worker expire. The reaper ends them on the ledger in the dead worker's name:
+   a call that had not begun is retried, one that had begun is in doubt. The lease
+   `leasehold-reaper` selects the one instance that reaps.
 
-Losing a lease is a signal, not an error: it is counted and logged, and the work goes on elsewhere.
+Elections of a leader (scope cluster) follow the same rules, with a term instead of a claim: see
+`term.py` and `elector.py`. A lost lease is not an error. It is counted and logged, and the work
+continues elsewhere.
 """

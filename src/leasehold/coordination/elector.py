@@ -1,15 +1,18 @@
-"""Leadership: the service that elects, renews and steps down, for one lease of one instance.
+"""The elector: acquires, renews and releases one lease for one instance.
 
-    follower ── acquire ──► leader: rebuild, verify again, act ── renew, renew, ... ──┐
-        ▲                                                                            │
-        └───────── end of the term ◄── lost: at once ── in trouble: when calls ended ─┘
+    follower ── acquire ──► leader: rebuild, confirm, act ── renew, renew, ... ──┐
+        ▲                                                                       │
+        └──── end of the term ◄── lease lost: at once ── stepped down: calls end ┘
 
-Leadership that the database took away, or that we could not renew while we trusted it, ends at
-once: calls are cancelled and their results dropped. Any trouble with the database makes a leader
-step down as well, whichever error it was and whether we have a name for it: from that moment it
-begins nothing more and does not call itself the leader. Since its lease still stands then, calls
-that were made may end and be written under it, as long as it is trusted. After that it is released,
-so that a successor need not wait.
+If the database reports the lease as lost, or if trust runs out before a renewal, the term ends at
+once: calls are cancelled and their results are dropped. Any other database error makes the leader
+step down: from then on it begins no new calls and no longer reports itself as the leader. Its lease
+is still valid, so calls that have begun may finish and be recorded while the term is trusted. Then
+the lease is released, so that a successor need not wait for its expiry.
+
+A lease backend grants the lease. There are two: the lease row (`row_lease.py`) and the session
+advisory lock (`advisory_lock.py`). Both raise the epoch of the same row and both respect it, so a
+group may change from one to the other while it runs.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost, NotLeader
 from leasehold.domain.lease import TrustWindow
 from leasehold.observe.logs import get_logger
+from leasehold.service.backoff import Backoff
 from leasehold.service.deadline import within_deadline
 from leasehold.service.service import AGAIN, Pause
 
@@ -35,24 +39,25 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Acquisition
 
-# Followers ask at moments of their own, so that they do not all come at once.
+# Followers ask at slightly different times, so that they do not all ask at once.
 JITTER = 0.2
-# To let go is a courtesy to the successor: nobody waits long for it.
+# The release only helps the successor, so nobody waits longer for it.
 RELEASE_SECONDS = 2.0
-# A leader that stepped down lets others come first, for longer and longer while it fails anew:
-# whatever failed for us may work for them, and is not to be tried many times a second.
+# After stepping down, an instance lets others be elected first. The pause doubles while it fails:
+# what fails here may work elsewhere, and must not be tried many times a second.
 REST_SECONDS = 1.0
-# Why a term ends that nobody took from us.
+# The closing reason of a term that ends without an error.
 SHUTDOWN = "shutdown"
-# A leader that renews several times a second says so less often.
-TOLD_SECONDS = 10.0
+# The backends renew up to several times a second; `leader_renewed` is logged no more often.
+RENEWED_LOG_SECONDS = 10.0
 
 _LOG = get_logger(__name__)
 
 
 class Renewed(NamedTuple):
-    """What a renewal was granted: its end on the database's clock, and the times it asked for,
-    which may be others by now.
+    """A granted renewal: its expiry on the database's clock, and the durations it asked for.
+
+    The settings may have changed since it was sent, so the durations come with the answer.
     """
 
     expires_at: datetime
@@ -61,21 +66,21 @@ class Renewed(NamedTuple):
 
 
 class LeaseBackend(Protocol):
-    """One way to elect. Raises DatabaseUnavailable where it cannot ask."""
+    """Grants one lease. Each method raises DatabaseUnavailable if it cannot ask the database."""
 
     @property
     def trust_seconds(self) -> float:
-        """For how long the last acquisition may be trusted, counted from when it was asked for."""
+        """How long the last acquisition may be trusted, counted from before it was sent."""
         ...
 
     @property
     def start_seconds(self) -> float:
-        """For how long something new may be begun after it; no longer than it is trusted."""
+        """How long new calls may begin after it; at most `trust_seconds`."""
         ...
 
     @property
     def renew_seconds(self) -> float:
-        """How often a leader renews."""
+        """How often the leader renews."""
         ...
 
     @property
@@ -84,36 +89,36 @@ class LeaseBackend(Protocol):
         ...
 
     async def acquire(self) -> Acquisition:
-        """Become the leader, or learn who is."""
+        """Acquire the lease, or learn who holds it."""
         ...
 
     async def renew(self, lease: Lease) -> Renewed:
-        """Stay the leader, or raise LeaseLost."""
+        """Extend the lease, or raise LeaseLost."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Let a successor act at once."""
+        """End the lease now, so that a successor can acquire it at once."""
         ...
 
     async def close(self) -> None:
-        """Give back what only elections need."""
+        """Close the resources of the backend."""
         ...
 
 
 class TermSession(Protocol):
-    """What a leader does during its term."""
+    """The work of a leader during one term."""
 
     async def finish(self, seconds: float) -> None:
-        """Start nothing more; let what was started end and be written, for this long at most."""
+        """Begin nothing new; let calls finish and be recorded, for at most this long."""
         ...
 
     async def abandon(self) -> None:
-        """Drop everything, now."""
+        """Stop everything now: cancel calls and drop their results."""
         ...
 
 
 class Elector:
-    """One instance's part in the elections of one lease."""
+    """The service that takes part in the elections of one lease."""
 
     def __init__(
         self,
@@ -128,8 +133,8 @@ class Elector:
         self.wake = asyncio.Event()
         self.lease_name = lease_name
         self.holder_id = holder_id
-        self.seen: Lease | None = None  # the lease as it was last seen, whoever holds it
-        self.seconds_left = 0.0  # of a lease that was another's, when we asked for it
+        self.seen: Lease | None = None  # the lease in the database's last answer, whoever holds it
+        self.seconds_left = 0.0  # of another holder's lease, in the last answer to `acquire`
         self._backend = backend
         self._metrics = metrics
         self._begin_session = begin_session
@@ -137,63 +142,62 @@ class Elector:
         self._term: Term | None = None
         self._session: TermSession | None = None
         self._renew_at = 0.0
-        self._tell_at = 0.0
-        self._stand_at = 0.0
-        self._failures = 0
+        self._log_renewed_at = 0.0
+        self._rest_until = 0.0
+        self._backoff = Backoff(REST_SECONDS, REST_SECONDS, jitter=(1 - JITTER, 1 + JITTER))
 
     @property
     def term(self) -> Term | None:
-        """The term in which this instance leads or steps down, if it does."""
+        """The term in which this instance leads or is stepping down."""
         term = self._term
         return None if term is None or term.is_over(self._clock()) else term
 
     @property
     def is_leader(self) -> bool:
-        """Whether this instance leads, as far as it may believe so, and is not stepping down."""
+        """Whether this instance trusts its lease and is not stepping down."""
         term = self.term
         return term is not None and not term.is_closing
 
     def require_lease(self) -> Lease:
-        """Give the lease under which this instance leads now, to act and to write under; raises
-        NotLeader where it does not.
-        """
+        """Return the lease under which this instance leads now, or raise NotLeader."""
         term = self.term
         if term is None or not term.may_start(self._clock()):
             holder_id = self.seen.holder_id if self.seen else None
-            leads = f"{holder_id} was last seen to" if holder_id else "who does is not known"
-            _LOG.warning("not_leader", holder_now=holder_id, **self._names(self.seen))
+            _LOG.warning("leader_call_refused", leader_id=holder_id, **self._fields(self.seen))
             raise NotLeader(
-                f"{self.holder_id} does not lead {self.lease_name!r} ({leads}): ask the leader, or "
-                "wait until this instance is elected",
+                f"{self.holder_id} does not lead {self.lease_name!r}; last known leader: "
+                f"{holder_id or 'none'}. Ask the leader, or wait until this instance is elected",
                 lease_name=self.lease_name,
                 holder_id=holder_id,
             )
         return term.lease
 
     async def step(self) -> Pause:
-        """Ask for the lease, or keep it, or end the term."""
+        """Acquire the lease, renew it, or end the term."""
         term = self._term
         if term is None:
-            rest = self._stand_at - self._clock()
-            return Pause(rest) if rest > 0 else await self._stand_for_election()
+            rest = self._rest_until - self._clock()
+            return Pause(rest) if rest > 0 else await self._acquire()
         if term.is_over(self._clock()):
-            await self._lose(term, "trust ended before it was renewed")
+            await self._end(term, "trust ended before a renewal")
             return AGAIN
         if term.is_closing:
-            await self._step_down(term)
+            await self._finish(term)
             return self._rest()
         if self._clock() >= self._renew_at:
             try:
                 await self.confirm(term)
-            except Exception:  # noqa: BLE001 (told by confirm; the term says what follows)
+            except Exception:  # noqa: BLE001 (confirm has logged it and closed or ended the term)
                 return AGAIN
-            self._failures = 0
-        # Trust must not run out unseen, however far away the next renewal is.
+            self._backoff.reset()
+        # The end of trust must be noticed, however far away the next renewal is.
         return Pause(min(self._renew_at - self._clock(), term.seconds_left(self._clock())) + 0.001)
 
     async def confirm(self, term: Term) -> None:
-        """Have the database say that the lease is still ours: renew it. Raises where it does not,
-        after the term was closed or ended for it. A term that is closing is not confirmed.
+        """Renew the lease, to make sure that it is still ours.
+
+        If that fails, the term is closed or ended and the error is raised. A closing term is not
+        renewed.
         """
         self._refuse_closing(term)
         asked_at = self._clock()
@@ -202,52 +206,52 @@ class Elector:
                 term.seconds_left(asked_at), self._backend.renew(term.lease), "the renewal"
             )
         except Exception as error:
-            self._tell_failure("leader_renew_failed", error, term.lease)
+            self._log_failure("leader_renew_failed", error, term.lease)
             self.step_down(term, error)
             raise
         finally:
             self.wake.set()
         self._refuse_closing(term)
-        term.renewed(
+        term.extend(
             renewed.expires_at,
             TrustWindow.counted_from(asked_at, renewed.trust_seconds),
             TrustWindow.counted_from(asked_at, renewed.start_seconds),
         )
         self.seen = term.lease
         self._renew_at = asked_at + self._backend.renew_seconds
-        if asked_at >= self._tell_at:
-            self._tell_at = asked_at + TOLD_SECONDS
-            self._tell("leader_renewed", term.lease)
+        if asked_at >= self._log_renewed_at:
+            self._log_renewed_at = asked_at + RENEWED_LOG_SECONDS
+            _LOG.info("leader_renewed", **self._fields(term.lease))
 
     def step_down(self, term: Term, error: Exception) -> None:
-        """Give leadership up for this error; a lease that is lost ends at once."""
+        """Give up the lease because of an error. A lost lease ends the term at once."""
         if isinstance(error, LeaseLost):
-            term.end("the database says that it is lost")
+            term.end("the database reports it as lost")
         else:
             self._close(term, f"{type(error).__name__}: {error}")
         self.wake.set()
 
     async def resign(self, seconds: float) -> None:
-        """End in order: let calls end for this long, then let another lead at once."""
+        """End the term in order: let calls finish for this long, then release the lease."""
         term = self._term
         if term is not None:
             self._close(term, SHUTDOWN)
-            await self._step_down(term, seconds)
+            await self._finish(term, seconds)
         await self._backend.close()
 
-    async def _stand_for_election(self) -> Pause:
+    async def _acquire(self) -> Pause:
         asked_at = self._clock()
         try:
             answer = await self._backend.acquire()
         except Exception as error:
-            self._tell_failure("leader_acquire_failed", error, self.seen)
+            self._log_failure("leader_acquire_failed", error, self.seen)
             self._metrics.leader(self.lease_name, is_leader=False)
             raise
         self.seen = answer.lease
         if not answer.is_ours:
             self._metrics.leader(self.lease_name, is_leader=False)
             self.seconds_left = max(0.0, answer.seconds_left)
-            return Pause(self._until_next_election(answer.seconds_left))
+            return Pause(self._until_next_acquire(self.seconds_left))
         term = self._term = Term(
             answer.lease,
             TrustWindow.counted_from(asked_at, self._backend.trust_seconds),
@@ -256,78 +260,72 @@ class Elector:
         self._renew_at = asked_at + self._backend.renew_seconds
         self._metrics.leader(self.lease_name, is_leader=True)
         self._metrics.election(self.lease_name)
-        self._tell("leader_acquired", answer.lease)
+        _LOG.info("leader_acquired", **self._fields(answer.lease))
         self._session = self._begin_session(self, term)
         return AGAIN
 
-    def _until_next_election(self, seconds_left: float) -> float:
-        """As often as is configured, and right after the lease that we saw would end: it is then
-        that somebody is needed. How long that is, the database has said, not our clock.
-        """
-        usual = self._backend.acquire_seconds
-        after_its_end = max(0.0, seconds_left) + JITTER * random.random() * min(usual, 1.0)  # noqa: S311 (spreads, protects nothing)
-        return min(self._with_jitter(usual), after_its_end)
+    def _until_next_acquire(self, seconds_left: float) -> float:
+        """The configured interval, or less if the lease that we saw ends earlier.
 
-    async def _step_down(self, term: Term, seconds: float | None = None) -> None:
+        The database computed `seconds_left`; our own clock may be wrong.
+        """
+        interval = self._backend.acquire_seconds
+        spread = JITTER * random.random() * min(interval, 1.0)  # noqa: S311 (not used for security)
+        jitter = random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (as above)
+        return min(interval * jitter, seconds_left + spread)
+
+    async def _finish(self, term: Term, seconds: float | None = None) -> None:
         left = term.seconds_left(self._clock())
         if self._session is not None:
             await self._session.finish(left if seconds is None else min(left, seconds))
-        await self._lose(term, term.why_closing or "stepped down")
+        await self._end(term, term.closing_reason or "stepped down")
         try:
             await within_deadline(RELEASE_SECONDS, self._backend.release(term.lease), "the release")
-        except Exception as error:  # noqa: BLE001 (it expires by itself)
+        except Exception as error:  # noqa: BLE001 (the lease expires by itself)
             _LOG.info("leader_release_failed", lease_name=self.lease_name, sql_error=str(error))
 
     def _refuse_closing(self, term: Term) -> None:
         if term.is_closing:
             raise NotLeader(
-                f"{self.holder_id} leads {self.lease_name!r} no more: {term.why_closing}",
+                f"{self.holder_id} no longer leads {self.lease_name!r}: {term.closing_reason}",
                 lease_name=self.lease_name,
             )
 
-    def _close(self, term: Term, why: str) -> None:
-        """Start nothing more, and say so now: the calls that are under way may take long."""
+    def _close(self, term: Term, reason: str) -> None:
+        """Begin no new calls, and report it now: running calls may take long."""
         if term.is_closing:
             return
-        term.close(why)
+        term.close(reason)
         self._metrics.leader(self.lease_name, is_leader=False)
-        tell = _LOG.info if why == SHUTDOWN else _LOG.warning
-        tell("leader_steps_down", why=why, **self._names(term.lease))
+        log = _LOG.info if reason == SHUTDOWN else _LOG.warning
+        log("leader_stepped_down", why=reason, **self._fields(term.lease))
 
-    async def _lose(self, term: Term, why: str) -> None:
-        term.end(why)
+    async def _end(self, term: Term, reason: str) -> None:
+        term.end(reason)
         session, self._session, self._term = self._session, None, None
         self._metrics.leader(self.lease_name, is_leader=False)
-        if term.why_closing != SHUTDOWN:
+        if term.closing_reason != SHUTDOWN:
             self._metrics.lease_lost()
-        self._tell("leader_lost", term.lease, why=term.why_closing)
+        _LOG.info("leader_lost", why=term.closing_reason, **self._fields(term.lease))
         if session is not None:
             await session.abandon()
 
     def _rest(self) -> Pause:
-        longest = self._backend.acquire_seconds
-        seconds = self._with_jitter(min(longest, REST_SECONDS * 2 ** min(self._failures, 10)))
-        self._failures += 1
-        self._stand_at = self._clock() + seconds
+        seconds = self._backoff.next_seconds(self._backend.acquire_seconds)
+        self._rest_until = self._clock() + seconds
         return Pause(seconds)
 
-    def _with_jitter(self, seconds: float) -> float:
-        return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (spreads, protects nothing)
-
-    def _tell(self, event: str, lease: Lease, **fields: object) -> None:
-        _LOG.info(event, **self._names(lease), **fields)
-
-    def _tell_failure(self, event: str, error: Exception, lease: Lease | None) -> None:
-        stale = "leadership" if self.is_leader else "who leads, and what is pending"
+    def _log_failure(self, event: str, error: Exception, lease: Lease | None) -> None:
+        is_leader = self.is_leader
         _LOG.error(
             event,
             sql_error=f"{type(error).__name__}: {error}",
-            role="leader" if self.is_leader else "follower",
-            stale=stale,
-            **self._names(lease),
+            role="leader" if is_leader else "follower",
+            stale="whether we lead" if is_leader else "who leads, and which work is pending",
+            **self._fields(lease),
         )
 
-    def _names(self, lease: Lease | None) -> dict[str, object]:
+    def _fields(self, lease: Lease | None) -> dict[str, object]:
         return {
             "holder_id": self.holder_id,
             "lease_name": self.lease_name,

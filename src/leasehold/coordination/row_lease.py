@@ -1,4 +1,4 @@
-"""Election by a row with an expiry, on the database's clock. Needs nothing but the pool."""
+"""The lease row as lease backend: it expires on the database's clock and needs only the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RowLease:
-    """The elector of one lease."""
+    """The lease backend of one lease row."""
 
     def __init__(
         self,
@@ -29,21 +29,21 @@ class RowLease:
         self._lease_name = lease_name
         self._holder_id = holder_id
         self._timings = timings
-        self._asked_seconds = timings().cluster_lease_seconds
+        self._acquired_seconds = timings().cluster_lease_seconds
 
     @property
     def trust_seconds(self) -> float:
-        """The lease's own time, as it was asked for."""
-        return self._asked_seconds
+        """The duration that the last acquisition asked for."""
+        return self._acquired_seconds
 
     @property
     def start_seconds(self) -> float:
-        """The same: nobody takes the row before it expires."""
+        """The same: nobody can take the row before it expires."""
         return self.trust_seconds
 
     @property
     def renew_seconds(self) -> float:
-        """How often a leader renews."""
+        """How often the leader renews."""
         return self._timings().cluster_renew_seconds
 
     @property
@@ -53,14 +53,14 @@ class RowLease:
 
     async def acquire(self) -> Acquisition:
         """Take the row if it is free or has expired."""
-        self._asked_seconds = self._timings().cluster_lease_seconds
+        self._acquired_seconds = self._timings().cluster_lease_seconds
         return await self._store.acquire_lease(
-            self._lease_name, self._holder_id, self._asked_seconds
+            self._lease_name, self._holder_id, self._acquired_seconds
         )
 
     async def renew(self, lease: Lease) -> Renewed:
         """Extend the row, or raise LeaseLost."""
-        # Read once: the settings may change while we wait, and what was granted is what we asked.
+        # Read once: the settings may change during the call, and we trust what we asked for.
         seconds = self._timings().cluster_lease_seconds
         expires_at = await self._store.renew_lease(lease, seconds)
         return Renewed(expires_at, trust_seconds=seconds, start_seconds=seconds)
@@ -70,4 +70,4 @@ class RowLease:
         await self._store.release_lease(lease)
 
     async def close(self) -> None:
-        """Nothing is held beside the row."""
+        """Do nothing: only the row is held."""

@@ -1,18 +1,14 @@
-"""How one of many becomes the leader of a group, and for how long it may believe that it is.
+"""Terms: the time that one holder spends under one epoch of a lease.
 
-An election gives a lease with an epoch of its own. The holder acts under a `Term`: the lease as it
-was received, and a trust window on the holder's monotonic clock that each renewal moves on, counted
-from before the renewal was asked for. A term ends once and for good: when the database says that
-the lease is lost, when trust has run out, or when the holder steps down by itself. A holder that is
-elected again gets a new term; nothing of the old one is written under the new epoch.
+The holder acts under a `Term`: the lease as it was acquired, and a trust window on the holder's own
+monotonic clock. Each renewal extends the window, counted from before the renewal was sent. A term
+ends once: when the database reports the lease as lost, when trust runs out, or when the holder
+steps down. A holder that is elected again gets a new term, so nothing of the old term is ever
+written under the new epoch.
 
-While a lease is trusted, what was begun under it may be finished and written. For how long
-something new may be begun is asked apart (`Term.may_start`): by the row as long, by the lock less,
-and not at all once the holder has begun to step down.
-
-There are two electors, the lease row (`row_lease`) and the session advisory lock
-(`advisory_lock`). Both raise the epoch in the same row and both respect it, so a group may go from
-one to the other while it runs.
+While a term is trusted, calls that have begun may finish and their results may be written. Whether
+a new call may begin is a separate question (`Term.may_start`): for as long with the lease row, for
+less with the advisory lock, and not at all once the holder is stepping down.
 """
 
 from __future__ import annotations
@@ -29,73 +25,73 @@ if TYPE_CHECKING:
 
 
 class Trust(Protocol):
-    """For how long we may act: the window of one claim, or the term of a leader."""
+    """How long a holder may act: the trust window of a claim, or the term of a leader."""
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing may be done any more."""
+        """Whether the holder may no longer act."""
         ...
 
     def may_start(self, now: float) -> bool:
-        """Whether something new may be begun."""
+        """Whether a new call may begin."""
         ...
 
     def may_start_later(self, now: float) -> bool:
-        """Whether a renewal may allow what now is not allowed."""
+        """Whether a renewal may still permit the call that may not begin now."""
         ...
 
     def seconds_left(self, now: float) -> float:
-        """How much of it is left."""
+        """How long the holder may still act."""
         ...
 
 
 class Term:
-    """A lease in our hands, from its acquisition to its end."""
+    """A lease that we hold, from its acquisition to its end."""
 
     def __init__(self, lease: Lease, trust: TrustWindow, start: TrustWindow | None = None) -> None:
         self.lease = lease
         self.ended = asyncio.Event()
-        self.why_closing: str | None = None
-        self._believe(trust, start or trust)
+        self.closing_reason: str | None = None
+        self._set_windows(trust, start or trust)
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing new may be started; what was started may still end, and be written."""
-        return self.why_closing is not None or self.ended.is_set()
+        """Whether no new call may begin; calls that have begun may still finish."""
+        return self.closing_reason is not None or self.ended.is_set()
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing may be done any more under the lease."""
+        """Whether we may no longer act under the lease."""
         return now >= self._trusted_until
 
     def may_start(self, now: float) -> bool:
-        """Whether something new may be begun."""
+        """Whether a new call may begin."""
         return now < self._may_start_until
 
     def may_start_later(self, now: float) -> bool:
-        """Whether the next renewal may allow what now is not allowed."""
+        """Whether the next renewal may permit the call that may not begin now."""
         return not self.is_closing and not self.is_over(now)
 
     def seconds_left(self, now: float) -> float:
-        """For how long we may still believe in it."""
+        """How long we may still trust the lease."""
         return max(0.0, self._trusted_until - now)
 
-    def renewed(self, expires_at: datetime, trust: TrustWindow, start: TrustWindow) -> None:
-        """Believe in it for longer. Its epoch stays the one that was received at first."""
+    def extend(self, expires_at: datetime, trust: TrustWindow, start: TrustWindow) -> None:
+        """Apply a renewal. The epoch stays the one that was acquired."""
         self.lease = replace(self.lease, expires_at=expires_at)
-        self._believe(trust, start)
+        self._set_windows(trust, start)
 
-    def close(self, why: str) -> None:
-        """Start nothing more under it. The first reason is the one that is told."""
+    def close(self, reason: str) -> None:
+        """Begin no new calls. The first reason is kept."""
         self._may_start_until = -math.inf
-        if self.why_closing is None:
-            self.why_closing = why
+        if self.closing_reason is None:
+            self.closing_reason = reason
 
-    def end(self, why: str) -> None:
-        """Stop believing in it."""
-        self.close(why)
+    def end(self, reason: str) -> None:
+        """Stop acting under the lease."""
+        self.close(reason)
         self._trusted_until = -math.inf
         self.ended.set()
 
-    def _believe(self, trust: TrustWindow, start: TrustWindow) -> None:
-        """Say it in two readings of the clock, which are looked at before each call."""
+    def _set_windows(self, trust: TrustWindow, start: TrustWindow) -> None:
+        """Keep two clock readings, because they are compared before every call."""
         self._trusted_until = -math.inf if self.ended.is_set() else trust.ends_at
         self._may_start_until = -math.inf if self.is_closing else min(start.ends_at, trust.ends_at)

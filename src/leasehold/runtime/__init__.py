@@ -1,1 +1,1 @@
-"""What makes a process of the parts: composing, looping, listening, stopping."""
+"""The parts of a running process: the instance, its elections, notifications and shutdown."""

@@ -1,4 +1,4 @@
-"""How our own processes run: on uvloop where it is installed, and with rare garbage collections."""
+"""The event loop of our own processes: uvloop if it is installed, and fewer garbage collections."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ if TYPE_CHECKING:
 
 try:
     from uvloop import new_event_loop
-except ImportError:  # another platform, or another Python
+except ImportError:  # not available for every platform and Python
     from asyncio import new_event_loop
 
-# Python's own is 700, and each call in flight is dozens of objects.
+# Python's default is 700, and each call in flight allocates dozens of objects.
 _NEW_OBJECTS_PER_COLLECTION = 50_000
 
 Result = TypeVar("Result")
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, as asyncio.run does, in a process that is for this alone."""
+    """Run a coroutine like asyncio.run, in a process that does nothing else."""
     collect_rarely()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
 
 def collect_rarely() -> None:
-    """Look for cycles of garbage less often: nearly all that we make is gone without. At Python's
-    own setting a busy executor spends a tenth of its time on looking. What is there already, all
-    the modules, is left out from now on.
+    """Run the cyclic garbage collector less often, and never over the objects that exist now.
+
+    Nearly all our objects are freed by their reference counts. With Python's default, a busy
+    executor spends a tenth of its time in the collector.
     """
     gc.collect()
     gc.freeze()

@@ -1,14 +1,14 @@
-"""`leasehold.leadership(...)`: run any code of yours as the one leader of a group, with or without
-intents.
+"""`leasehold.leadership(...)`: run your own code as the one leader of a group, without intents.
 
     async with leasehold.leadership("nightly-report", database_url=url) as leader:
         await make_the_report(leader)
 
-The block is entered when this process is elected, and cancelled when it is not the leader any more;
-`LeaseLost` then comes out of it. What it does in the outside world in the meantime carries the
-epoch as a fencing token (`leader.lease.epoch`, it only rises), and what it writes in the database
-begins each transaction with `SELECT leasehold.hold_lease(name, holder_id, epoch)` (`leader.fence`
-has the three), which raises P7002 instead of letting a former leader write.
+The block is entered when this process is elected. When the lease is lost, the block is cancelled
+and `LeaseLost` is raised from it. Fence what the block does:
+
+- Calls to other systems carry the epoch as a fencing token: `leader.lease.epoch`, which only rises.
+- Each database transaction begins with `SELECT leasehold.hold_lease(name, holder_id, epoch)`;
+  `leader.fence` is these three arguments. It raises P7002 for a former leader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _JOIN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """What the block may know of its leadership."""
+    """The leadership of the block: its lease, its fence, and whether it still holds."""
 
     lease: Lease
     _elector: Elector
@@ -53,11 +53,11 @@ class Leader:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing may be done any more, as far as this process can tell by itself."""
+        """Whether this process knows that it may no longer act as the leader."""
         return self._term.is_closing or self._elector.term is not self._term
 
     async def confirm(self) -> None:
-        """Have the database say that we still lead; raises LeaseLost where it does not."""
+        """Ask the database whether we still lead; raises LeaseLost if not."""
         try:
             await self._elector.confirm(self._term)
         except NotLeader as error:
@@ -74,12 +74,12 @@ async def leadership(
 ) -> AsyncGenerator[Leader]:
     """Wait until this process leads the group `name`, and run the block as its leader.
 
-    The login needs the role leasehold_executor. A block that ends gives leadership up at once.
-    Raises LeaseLost when leadership was lost while the block ran.
+    The login needs the role leasehold_executor. The lease is released when the block ends.
+    Raises LeaseLost if the lease is lost while the block runs.
     """
     settings = settings or read_settings(database_url=database_url)
     holder = holder_id or new_worker_id()
-    block = _Block()
+    block = _BlockSession()
     async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
         backend = RowLease(store, name, holder, settings.timings)
         elector = Elector(name, holder, backend, Metrics(holder), block.begin)
@@ -89,23 +89,21 @@ async def leadership(
             with block.cancelled_when_lost(term):
                 yield Leader(term.lease, elector, term)
         finally:
-            block.is_running = False
             loop.stop()
             await loop.join(_JOIN_SECONDS)
             await elector.resign(0)
 
 
-class _Block:
-    """The user's block as a leader's session: there is nothing to finish, only to cancel."""
+class _BlockSession:
+    """The user's block as a TermSession. It cannot be finished early, only cancelled."""
 
     def __init__(self) -> None:
-        self.is_running = False
         self._term: asyncio.Future[Term] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[object] | None = None
+        self._task: asyncio.Task[object] | None = None  # while the block runs
         self._is_lost = False
 
     def begin(self, elector: Elector, term: Term) -> TermSession:
-        """Let the block begin. A second term does not come: the first one's end ends the block."""
+        """Let the block begin. There is no second term: the end of the first ends the block."""
         del elector
         if not self._term.done():
             self._term.set_result(term)
@@ -118,29 +116,35 @@ class _Block:
         return await self._term
 
     async def finish(self, seconds: float) -> None:
-        """In trouble: the block cannot be told to hurry, so it is ended."""
+        """Cancel the block: it cannot be told to hurry."""
         del seconds
         await self.abandon()
 
     async def abandon(self) -> None:
         """Cancel the block."""
-        if self.is_running and self._task is not None and not self._is_lost:
+        if self._task is not None and not self._is_lost:
             self._is_lost = True
             self._task.cancel()
 
     @contextmanager
     def cancelled_when_lost(self, term: Term) -> Generator[None]:
-        """Run the block here; what our cancellation made of it becomes LeaseLost."""
-        self._task, self.is_running = asyncio.current_task(), True
+        """Run the block; if we cancelled it, raise LeaseLost instead of CancelledError."""
+        if term.is_closing:
+            raise _lost(term)
+        task = self._task = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
-            if not self._is_lost or self._task is None or self._task.uncancel() > 0:
+            if not self._is_lost or task is None or task.uncancel() > 0:
                 raise
-            raise LeaseLost(
-                f"leadership of {term.lease.name!r} (epoch {term.lease.epoch}) is lost: "
-                f"{term.why_closing}; drop what was not finished",
-                lease_name=term.lease.name,
-            ) from None
+            raise _lost(term) from None
         finally:
-            self.is_running = False
+            self._task = None
+
+
+def _lost(term: Term) -> LeaseLost:
+    return LeaseLost(
+        f"the lease {term.lease.name!r} (epoch {term.lease.epoch}) is lost: "
+        f"{term.closing_reason}; drop unfinished work",
+        lease_name=term.lease.name,
+    )

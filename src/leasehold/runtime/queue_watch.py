@@ -1,4 +1,4 @@
-"""Shows the state of the whole queue in the metrics of this process, where metrics are served."""
+"""The queue watch: exports the state of the whole queue as metrics of this process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
 
-# Its cost grows with what is unfinished, so it is not asked for with every scrape.
+# The query costs more the more intents are pending, so it does not run with every scrape.
 QUEUE_SECONDS = 10.0
 
 
 class QueueWatch:
-    """The service that asks."""
+    """The service that reads the view `supervisor`. Only started where metrics are served."""
 
     name = "queue watch"
 
@@ -26,6 +26,6 @@ class QueueWatch:
         self._metrics = metrics
 
     async def step(self) -> Pause:
-        """Ask once."""
+        """Read it once."""
         self._metrics.supervisor(await self._store.read_supervisor())
         return Pause(QUEUE_SECONDS)

@@ -1,4 +1,4 @@
-"""Signals: the first asks for an orderly end, the second is immediate; SIGHUP reloads."""
+"""Signals: the first SIGTERM or SIGINT stops in order, the second at once; SIGHUP reloads."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 _LOG = get_logger(__name__)
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def on_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Generator[None]:
-    """Call `stop` on the first SIGTERM or SIGINT, end the process on the second."""
+    """Call `stop` on the first SIGTERM or SIGINT, and exit on the second."""
     loop = asyncio.get_running_loop()
     seen: list[signal.Signals] = []
 
-    def stopping(received: signal.Signals) -> None:
+    def on_stop(received: signal.Signals) -> None:
         seen.append(received)
         if len(seen) > 1:
-            _LOG.warning("stopped_at_once", signal=received.name)
-            # No clean-up of any kind: what is held expires, and the reaper recovers it.
+            _LOG.warning("stop_forced", signal=received.name)
+            # No cleanup at all: leases expire, and the reaper recovers the work.
             os._exit(128 + received)
-        _LOG.info("stopping", signal=received.name)
+        _LOG.info("stop_requested", signal=received.name)
         stop()
 
-    for received in _STOPPING:
-        loop.add_signal_handler(received, stopping, received)
+    for received in _STOP_SIGNALS:
+        loop.add_signal_handler(received, on_stop, received)
     loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:
-        for received in (*_STOPPING, signal.SIGHUP):
+        for received in (*_STOP_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(received)

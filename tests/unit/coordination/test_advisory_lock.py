@@ -39,7 +39,7 @@ def test_term_may_be_finished_for_longer_than_something_new_may_begin():
     assert not term.may_start(1.0)
     assert not term.is_over(59.0)
     assert term.may_start_later(1.0)
-    term.renewed(NOON + timedelta(minutes=1), TrustWindow(61.0), TrustWindow(2.0))
+    term.extend(NOON + timedelta(minutes=1), TrustWindow(61.0), TrustWindow(2.0))
     assert term.may_start(1.9), "a renewal that comes late lets it go on"
     assert (term.lease.epoch, term.lease.expires_at) == (1, NOON + timedelta(minutes=1))
     term.end("a test")
