@@ -1,4 +1,4 @@
-"""`leasehold demo` as real processes: what `make run` starts, and what it leaves behind."""
+"""`leasehold demo`, which `make run` starts: its output, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.support.demo_process import STOP_SECONDS, require_nothing_left
 ROOT = Path(__file__).parents[2]
 
 
-def test_demo_ends_by_itself_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder):
+def test_demo_ends_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder):
     demo = start_demo("--for", "6")
     assert demo.ended() == 0, demo.output
     summary = demo.summary()
     assert (summary["lost"], summary["doubled"], summary["exhausted"]) == (0, 0, 0), demo.output
-    assert summary["accepted"] >= 20
-    finished = summary["accepted"] - summary["rejected"] - summary["held"]
-    assert finished <= summary["effects"] <= summary["accepted"]
+    assert summary["enqueued"] >= 20
+    finished = summary["enqueued"] - summary["rejected"] - summary["held"]
+    assert finished <= summary["effects"] <= summary["enqueued"]
     assert "\x1b" not in demo.output
-    assert len(re.findall(r"^ +[\d.]+ s  accepted \d+  finished", demo.output, re.MULTILINE)) >= 3
+    assert len(re.findall(r"^ +[\d.]+ s  enqueued \d+  finished", demo.output, re.MULTILINE)) >= 3
     require_nothing_left(demo, demo_folder)
 
 
 @pytest.mark.program("curl")
-def test_api_of_the_demo_answers_the_lines_of_the_readme_as_printed(start_demo, demo_folder):
+def test_curl_examples_of_the_readme_work_on_the_api_of_the_demo(start_demo, demo_folder):
     demo = start_demo("--for", "8")
     address = demo.until(r"^API +(http://\S+)\s").group(1)
     text = (ROOT / "README.md").read_text()
@@ -50,14 +50,14 @@ def curl(line, address):
     return subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout
 
 
-def test_killed_worker_is_recovered_and_replaced(start_demo, demo_folder):
+def test_claims_of_a_killed_worker_are_recovered(start_demo, demo_folder):
     demo = start_demo("--for", "3", "--kill")
     assert demo.ended() == 0, demo.output
-    killed = re.search(r"KILLED worker \d .* in the middle of (\d+) claims", demo.output)
+    killed = re.search(r"KILLED worker \d .* while it held (\d+) claims", demo.output)
     claims = int(killed.group(1))
     assert claims >= 1
-    told = re.findall(r"recovered (\w+) \.\.\w{8} after ([\d.]+) s: (\w+)", demo.output)
-    assert len(told) + demo.output.count("its last word arrived") == claims
+    told = re.findall(r"recovered (\w+) [\w-]{10} after ([\d.]+) s: (\w+)", demo.output)
+    assert len(told) + demo.output.count("its result had been recorded") == claims
     assert all(1 < float(seconds) < 20 for _, seconds, _ in told)
     assert {state for _, _, state in told} <= {"ZOMBIE_REQUEUE", "IN_DOUBT"}
     assert "worker 3 starts as its replacement" in demo.output
@@ -74,7 +74,7 @@ def test_terminal_shows_a_live_view_until_ctrl_c(start_demo, demo_folder):
     demo.press_ctrl_c()
     assert demo.ended(STOP_SECONDS) == 0, demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
-    # The screen of before is back, with its cursor.
+    # The normal screen is back, with its cursor.
     assert demo.output.rindex("\x1b[?1049l") < demo.output.rindex("stopping:")
     assert "\x1b[?25h" in demo.output
     require_nothing_left(demo, demo_folder)
@@ -91,7 +91,7 @@ def test_second_run_removes_the_database_of_the_first(start_demo, demo_folder):
     assert len(names) == len(list(demo_folder.glob("leasehold_demo_*"))) == 1
 
 
-def test_folder_that_cannot_be_used_is_told_in_one_line(tmp_path, start_demo):
+def test_unusable_data_folder_fails_with_one_line(tmp_path, start_demo):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     demo = start_demo("--data-dir", str(blocked / "data"))

@@ -1,4 +1,4 @@
-"""`leasehold demo` that is ended, by a person or by what dies in it: nothing of it stays behind."""
+"""`leasehold demo` ended by a signal or by the death of a part: it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.demo_process import COMMAND, STOP_SECONDS, require_nothing_le
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_everything_within_seconds(start_demo, demo_folder, number):
     demo = start_demo("--for", "600")
-    demo.until(r" s  accepted [1-9]\d*  finished [1-9]")
+    demo.until(r" s  enqueued [1-9]\d*  finished [1-9]")
     assert sorted(demo.children().values()) == ["sandbox", "serve", "worker", "worker"]
     demo.process.send_signal(number)
     assert demo.ended(STOP_SECONDS) == 0, demo.output
@@ -23,11 +23,9 @@ def test_signal_stops_everything_within_seconds(start_demo, demo_folder, number)
     require_nothing_left(demo, demo_folder)
 
 
-def test_worker_that_dies_by_itself_is_replaced_and_does_not_disturb_the_end(
-    start_demo, demo_folder
-):
+def test_worker_that_dies_is_replaced_and_does_not_prevent_the_end(start_demo, demo_folder):
     demo = start_demo("--for", "600")
-    demo.until(r" [6-9]\.\d s  accepted")
+    demo.until(r" [6-9]\.\d s  enqueued")
     dead = next(pid for pid, command in demo.children().items() if command == "worker")
     os.kill(dead, signal.SIGKILL)
     demo.until(rf"\(process {dead}\) died: signal 9")
@@ -39,30 +37,30 @@ def test_worker_that_dies_by_itself_is_replaced_and_does_not_disturb_the_end(
     require_nothing_left(demo, demo_folder)
 
 
-def test_gateway_that_dies_ends_the_demo_with_its_reason(start_demo, demo_folder):
+def test_dead_gateway_ends_the_demo_with_its_reason(start_demo, demo_folder):
     demo = start_demo("--for", "600", "--workers", "1")
-    demo.until(r" s  accepted [1-9]")
+    demo.until(r" s  enqueued [1-9]")
     [pid] = [pid for pid, command in demo.children().items() if command == "sandbox"]
     os.kill(pid, signal.SIGKILL)
     assert demo.ended(STOP_SECONDS) == 1
-    assert "Error: the demo's sandbox ended (signal 9)" in demo.output
+    assert "Error: the sandbox of the demo ended (signal 9)" in demo.output
     require_nothing_left(demo, demo_folder)
 
 
-def test_children_do_not_outlive_a_demo_that_is_killed(start_demo, demo_folder):
+def test_children_do_not_outlive_a_killed_demo(start_demo, demo_folder):
     demo = start_demo("--for", "600")
-    demo.until(r" s  accepted [1-9]")
+    demo.until(r" s  enqueued [1-9]")
     assert len(demo.children()) == 4
     demo.process.kill()
     wait_until_gone(demo)
-    # The server has no parent to die with; the next user of the folder stops it.
+    # The database server is not a child: it stops when the next user of the folder leaves.
     with EmbeddedPostgres(demo_folder):
         pass
     require_nothing_left(demo, demo_folder)
 
 
-@pytest.mark.parametrize("moment", ["creating the database", "migrated a fresh database"])
-def test_interrupt_before_it_plays_leaves_nothing(start_demo, demo_folder, moment):
+@pytest.mark.parametrize("moment", ["creating the database", "created the schema"])
+def test_interrupt_during_the_start_leaves_nothing_behind(start_demo, demo_folder, moment):
     demo = start_demo("--for", "600")
     demo.until(moment)
     demo.process.send_signal(signal.SIGINT)
@@ -71,14 +69,14 @@ def test_interrupt_before_it_plays_leaves_nothing(start_demo, demo_folder, momen
     require_nothing_left(demo, demo_folder)
 
 
-def test_reader_that_goes_away_ends_the_demo_in_order(demo_folder):
+def test_closed_output_pipe_ends_the_demo_in_order(demo_folder):
     process = subprocess.Popen(
         [*COMMAND, "--data-dir", str(demo_folder), "--for", "600", "--workers", "1"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    while b" s  accepted" not in process.stdout.readline():
+    while b" s  enqueued" not in process.stdout.readline():
         assert process.poll() is None
     process.stdout.close()
     try:

@@ -68,7 +68,7 @@ class Demo:
 
     def children(self):
         """Return the demo's child processes; their command line carries the demo's pid."""
-        marked = f"leasehold.demo.child\0{self.process.pid}\0".encode()
+        marked = f"leasehold.demo.processes\0{self.process.pid}\0".encode()
         found = {}
         for place in Path("/proc").glob("[0-9]*/cmdline"):
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from leasehold.cli.options import operator_name
 from leasehold.client.requests import PAGE_MAX
@@ -40,8 +40,7 @@ _STATES: dict[Resolution, AttemptState] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class Search(TypedDict):
     """The filters of a list; None matches everything."""
 
     status: Status | None
@@ -119,7 +118,7 @@ class Endpoint:
                     "--operator cannot be used with the API: it records the name of the token"
                 )
             async with self._client() as client:
-                yield ApiBackend(client)
+                yield _ApiBackend(client)
         else:
             # Imported late: the API needs none of it.
             from leasehold.intake.intake import Intake
@@ -130,7 +129,7 @@ class Endpoint:
                 PostgresStore(url, self.settings.pool()) as store,
                 Intake(store) as intake,
             ):
-                yield DatabaseBackend(store, intake, operator)
+                yield _DatabaseBackend(store, intake, operator)
 
     def _client(self) -> AsyncClient:
         from leasehold.client.async_client import AsyncClient  # the database does not need it
@@ -145,7 +144,7 @@ class Endpoint:
         )
 
 
-class DatabaseBackend:
+class _DatabaseBackend:
     """Calls the database functions; the login needs the role for what it asks."""
 
     def __init__(self, store: PostgresStore, intake: Intake, operator: str | None) -> None:
@@ -154,102 +153,73 @@ class DatabaseBackend:
         self._operator = operator
 
     async def enqueue(self, intent: NewIntent) -> Receipt:
-        """Enqueue one intent, or raise the reason for refusing it."""
         [answer] = await self._intake.enqueue_many([intent])
         is_new = answer.verdict is EnqueueVerdict.ACCEPTED
         return Receipt(intent_id=accepted_id(intent, answer), is_new=is_new, intent=None)
 
     async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
-        """Enqueue many intents; one verdict each."""
         answers = await self._intake.enqueue_many(intents)
         return [_as_api_result(new, answer) for new, answer in zip(intents, answers, strict=True)]
 
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
-        """Read an intent and its ledger, or raise UnknownIntent."""
         statuses = await self._store.read_status([intent_id])
         if not statuses:
             raise UnknownIntent(f"no intent has the id {intent_id}")
         return statuses[0], await self._store.read_ledger([intent_id])
 
     async def list(self, search: Search) -> Listing:
-        """Find the newest matching intents."""
-        return await self._store.list_intents(
-            status=search.status,
-            target=search.target,
-            stream=search.stream,
-            since=search.since,
-            until=search.until,
-            before=search.before,
-            limit=search.limit,
-        )
+        return await self._store.list_intents(**search)
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
-        """Cancel an intent for which no call was made."""
         return await self._store.cancel_intent(intent_id, operator_name(self._operator), note)
 
     async def resolve(
         self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
     ) -> ResolveVerdict:
-        """Record the outcome of an intent in doubt."""
         return await self._store.resolve_intent(
             intent_id, _STATES[resolution], operator_name(self._operator), note, reference
         )
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
-        """Enqueue finished intents again, as new intents."""
         return await self._store.redrive_intents(intent_ids, operator_name(self._operator), note)
 
 
-class ApiBackend:
+class _ApiBackend:
     """Calls the HTTP API; the token needs the scope for what it asks."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def enqueue(self, intent: NewIntent) -> Receipt:
-        """Enqueue one intent, or raise the reason for refusing it."""
         return await self._client.enqueue(intent)
 
     async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
-        """Enqueue many intents; one verdict each."""
         return await self._client.enqueue_many(intents)
 
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
-        """Read an intent and its ledger, or raise UnknownIntent."""
         return await self._client.get(intent_id), await self._client.attempts(intent_id)
 
     async def list(self, search: Search) -> Listing:
-        """Find the newest matching intents, page by page."""
+        limit, before = search["limit"], search["before"]
         found: list[IntentStatus] = []
-        before = search.before
         while True:
-            page_limit = min(PAGE_MAX, search.limit - len(found))
-            page = await self._client.page(
-                status=search.status,
-                target=search.target,
-                stream=search.stream,
-                since=search.since,
-                until=search.until,
-                before=before,
-                limit=page_limit,
-            )
+            page_limit = min(PAGE_MAX, limit - len(found))
+            page_search: Search = {**search, "before": before, "limit": page_limit}
+            page = await self._client.page(**page_search)
             found += page.intents
             before = page.next
-            if len(page.intents) < page_limit or len(found) == search.limit or before is None:
-                return Listing(found, None if len(found) == search.limit else before)
+            if len(page.intents) < page_limit or len(found) == limit or before is None:
+                return Listing(found, None if len(found) == limit else before)
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
-        """Cancel an intent for which no call was made."""
         return await self._client.cancel(intent_id, note)
 
     async def resolve(
         self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
     ) -> ResolveVerdict:
-        """Record the outcome of an intent in doubt."""
         return await self._client.resolve(intent_id, resolution, note, reference=reference)
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
-        """Enqueue finished intents again, as new intents."""
         return [await self._client.retry(one, note) for one in intent_ids]
 
 

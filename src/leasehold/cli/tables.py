@@ -68,16 +68,8 @@ def intent_table(status: IntentStatus) -> Table:
 def ledger_table(attempts: Sequence[Attempt]) -> Table:
     """Show the ledger of one intent."""
     table = Table(title="Ledger", title_justify="left")
-    for column in (
-        "attempt",
-        "state",
-        "reason",
-        "holder",
-        "finished",
-        "reference",
-        "code",
-        "detail",
-    ):
+    columns = ("attempt", "state", "reason", "holder", "finished", "reference", "code", "detail")
+    for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in {"attempt", "state"})
     for one in attempts:
         table.add_row(

@@ -1,50 +1,256 @@
-"""A database of its own for each run of `leasehold demo`, on the private server.
+"""The demo's own database: created for each run, and queried for the view, the kill and the audit.
 
-What an earlier run left was meant for its gateway, which is gone with everything that it knew; work
-for it would only be in the way, and the summary must count this run alone.
+Each run starts empty, because the gateway of an earlier run and its effects are gone. Every query
+is bounded.
 """
 
 from __future__ import annotations
 
-import secrets
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psycopg import errors
-from psycopg.sql import SQL, Identifier
-
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.query import Calls, first_column, rows_of
+from leasehold.store.postgres.scratch_database import scratch_database
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
+    from uuid import UUID
+
+    from leasehold.demo.sandbox import EffectCount
+    from leasehold.domain.contract import Guarantee
+    from leasehold.store.postgres.pool import Pool
 
 PREFIX = "leasehold_demo_"
-_NAMES_MAX = 1000
+_PAGE_SIZE = 5000
 
 
 @contextmanager
-def own_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
-    """Make a database and a folder for the logs, and give both; remove those of earlier runs.
-
-    While a run lasts, its session holds a lock of the database's name, so that another run that
-    starts beside it leaves its database alone.
-    """
-    name = f"{PREFIX}{secrets.token_hex(4)}"
-    logs = folder / name
-    with connect(server_url, application_name="leasehold demo") as session:
-        session.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [name])
-        found = session.execute(
-            "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
-            " AND pg_try_advisory_lock(hashtextextended(datname, 0)) LIMIT %s",
-            [PREFIX, _NAMES_MAX],
-        )
-        for (old,) in found.fetchall():
-            with suppress(errors.ObjectInUse, errors.InvalidCatalogName):
-                session.execute(SQL("DROP DATABASE {}").format(Identifier(old)))
-                shutil.rmtree(folder / old, ignore_errors=True)
-            session.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [old])
-        session.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+def demo_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
+    """Create a database and a log folder, and yield both; remove those of earlier runs."""
+    with scratch_database(server_url, PREFIX) as created:
+        for old in created.dropped:
+            shutil.rmtree(folder / old, ignore_errors=True)
+        logs = folder / created.name
         logs.mkdir(mode=0o700)
-        yield f"{server_url.rpartition('/')[0]}/{name}", logs
+        yield created.url, logs
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRow:
+    """An instance, and the number of its claims."""
+
+    instance_id: str
+    role: str
+    pid: int
+    claims: int
+    seen_seconds: float
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A lease and its holder."""
+
+    lease_name: str
+    holder_id: str
+    lease_epoch: int
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRow:
+    """The numbers of unfinished intents of a target."""
+
+    target: str
+    unfinished: int
+    claimed: int
+    in_doubt: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A row of the ledger, and the target of its intent."""
+
+    intent_id: UUID
+    target: str
+    attempt_no: int
+    state: str
+    reason: str | None
+    code: str | None
+    holder: str
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """A claim of a worker, and the rest of its lease."""
+
+    intent_id: UUID
+    target: str
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRow:
+    """The ledger row with which the reaper ended a claim of a dead worker."""
+
+    intent_id: UUID
+    state: str
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRow:
+    """An intent, for the audit."""
+
+    intent_id: UUID
+    submission_key: UUID
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the view shows at one time."""
+
+    elapsed_seconds: float
+    enqueued: Mapping[str, int]
+    instances: Sequence[InstanceRow]
+    leases: Sequence[LeaseRow]
+    unfinished: Mapping[str, UnfinishedRow]
+    finished_per_second: float
+    ledger: Sequence[LedgerRow]
+    effects: Mapping[Guarantee, EffectCount]
+
+
+class Queries:
+    """Reads the tables and views of the schema."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._calls = Calls(pool)
+
+    async def instances(self) -> list[InstanceRow]:
+        """Read the instances, newest first."""
+        return await self._calls.rows(
+            rows_of(InstanceRow),
+            "SELECT i.instance_id, i.role, (i.detail ->> 'pid')::integer AS pid,"
+            "       (SELECT count(*) FROM leasehold.outbox_pending p"
+            "         WHERE p.claimed_by = i.instance_id)::integer AS claims,"
+            "       extract(epoch FROM clock_timestamp() - i.last_seen_at)::float AS seen_seconds,"
+            "       i.alive_until > clock_timestamp() AS is_alive"
+            "  FROM leasehold.instances i ORDER BY i.started_at DESC LIMIT 10",
+        )
+
+    async def leases(self) -> list[LeaseRow]:
+        """Read the leases."""
+        return await self._calls.rows(
+            rows_of(LeaseRow),
+            "SELECT lease_name, holder_id, lease_epoch,"
+            "       extract(epoch FROM expires_at - clock_timestamp())::float AS left_seconds"
+            "  FROM leasehold.leases ORDER BY lease_name LIMIT 10",
+        )
+
+    async def unfinished(self) -> dict[str, UnfinishedRow]:
+        """Count the unfinished intents, by target."""
+        rows = await self._calls.rows(
+            rows_of(UnfinishedRow),
+            "SELECT target, count(*)::integer AS unfinished, count(claimed_by)::integer AS claimed,"
+            "       count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity')"
+            "         ::integer AS in_doubt,"
+            "       count(*) FILTER (WHERE due_at = 'infinity')::integer AS held"
+            "  FROM (SELECT target, claimed_by, last_state, due_at FROM leasehold.outbox_pending"
+            "         LIMIT 100000) AS p GROUP BY target",
+        )
+        return {one.target: one for one in rows}
+
+    async def ledger(self, limit: int) -> list[LedgerRow]:
+        """Read the newest ledger rows of the last minute."""
+        return await self._calls.rows(
+            rows_of(LedgerRow),
+            "SELECT a.intent_id, i.target, a.attempt_no, a.state, a.reason, a.code, a.holder,"
+            "       a.finished_at"
+            "  FROM leasehold.outbox_attempts a JOIN leasehold.intents i USING (intent_id)"
+            " WHERE a.finished_at > clock_timestamp() - interval '1 minute'"
+            " ORDER BY a.finished_at DESC LIMIT %s",
+            limit,
+        )
+
+    async def finished_per_second(self, seconds: float) -> float:
+        """Read the rate at which intents finished in the last `seconds`."""
+        count: int = await self._calls.value(
+            "SELECT count(*) FROM (SELECT FROM leasehold.outbox_attempts"
+            " WHERE finished_at > clock_timestamp() - make_interval(secs => %s)"
+            "   AND state IN ('DISPATCHED', 'FAILED', 'CANCELLED') LIMIT 100000) AS a",
+            seconds,
+        )
+        return count / seconds
+
+    async def unsettled(self) -> int:
+        """Count the intents that are neither finished nor held."""
+        return await self._calls.value(
+            "SELECT count(*) FROM (SELECT FROM leasehold.outbox_pending"
+            " WHERE due_at < 'infinity' LIMIT 100000) AS p"
+        )
+
+    async def clock(self) -> datetime:
+        """Read the clock of the database, which all leases go by."""
+        return await self._calls.value("SELECT clock_timestamp()")
+
+    async def claims_of(self, instance_id: str) -> list[ClaimRow]:
+        """Read the claims of a worker."""
+        return await self._calls.rows(
+            rows_of(ClaimRow),
+            "SELECT intent_id, target,"
+            "       extract(epoch FROM lease_expires_at - clock_timestamp())::float AS left_seconds"
+            "  FROM leasehold.outbox_pending WHERE claimed_by = %s"
+            " ORDER BY target, intent_id LIMIT 1000",
+            instance_id,
+        )
+
+    async def recoveries(
+        self, holder: str, intent_ids: Sequence[UUID], since: datetime
+    ) -> list[RecoveryRow]:
+        """Read the ledger rows that ended expired claims of a holder."""
+        return await self._calls.rows(
+            rows_of(RecoveryRow),
+            "SELECT intent_id, state, extract(epoch FROM finished_at - %s)::float AS after_seconds"
+            "  FROM leasehold.outbox_attempts"
+            " WHERE intent_id = ANY (%s) AND holder = %s AND reason = 'lease_expired'"
+            " ORDER BY finished_at LIMIT 1000",
+            since,
+            list(intent_ids),
+            holder,
+        )
+
+    async def statuses(self, intent_ids: Sequence[UUID]) -> list[str]:
+        """Read the status of each of these intents."""
+        return await self._calls.rows(
+            first_column,
+            "SELECT status FROM leasehold.intent_status WHERE intent_id = ANY (%s) LIMIT 1000",
+            list(intent_ids),
+        )
+
+    async def all_intents(self) -> AsyncGenerator[IntentRow]:
+        """Read every intent, page by page."""
+        after: UUID | None = None
+        while True:
+            page = await self._calls.rows(
+                rows_of(IntentRow),
+                "SELECT i.intent_id, i.submission_key, s.status"
+                "  FROM (SELECT intent_id, submission_key FROM leasehold.intents"
+                "         WHERE %s::uuid IS NULL OR intent_id > %s"
+                "         ORDER BY intent_id LIMIT %s) AS i"
+                "  JOIN leasehold.intent_status s USING (intent_id) ORDER BY i.intent_id",
+                after,
+                after,
+                _PAGE_SIZE,
+            )
+            for one in page:
+                yield one
+            if len(page) < _PAGE_SIZE:
+                return
+            after = page[-1].intent_id

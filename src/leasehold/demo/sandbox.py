@@ -1,4 +1,4 @@
-"""What `leasehold demo` asks of its gateway: to misbehave a little, and to say what happened."""
+"""The gateway side of the demo: its targets, their contracts, and a client of the sandbox."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 
+from leasehold.demo.processes import LEASE_SECONDS
+from leasehold.domain.contract import Contract, HttpTerms, RetryTerms
 from leasehold.domain.errors import LeaseholdError
 from leasehold.sandbox.faults import FaultSettings
 
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
 
     from leasehold.domain.contract import Guarantee
 
-# Enough trouble to see each kind of it within a minute.
-TROUBLE = FaultSettings(
+TARGETS: Mapping[str, Guarantee] = {
+    "payments": "keyed",
+    "ledger": "fenced",
+    "payouts": "lookup",
+    "letters": "blind",
+}
+# Frequent enough to see each kind of fault within a minute.
+SOME_FAULTS = FaultSettings(
     latency_ms=150,
     jitter=0.6,
     reject_rate=0.03,
@@ -26,26 +34,51 @@ TROUBLE = FaultSettings(
     lost_response_rate=0.06,
     retry_after_seconds=1,
 )
-# For the moment in which a worker is to be killed during its calls.
+# Keeps calls in flight long enough to kill a worker in the middle of them.
 SLOW = FaultSettings(latency_ms=1500, jitter=0.2)
-_PAGE = 10_000
-_SECONDS = 5.0
+_PAGE_SIZE = 10_000
+_TIMEOUT_SECONDS = 5.0
+
+
+def contracts(sandbox_url: str) -> list[Contract]:
+    """Return the contract of each target, with short leases and retries."""
+    return [_contract(target, sandbox_url) for target in TARGETS]
+
+
+def _contract(target: str, sandbox_url: str) -> Contract:
+    guarantee = TARGETS[target]
+    url = f"{sandbox_url}/{guarantee}"
+    return Contract(
+        target=target,
+        scope="item",
+        guarantee=guarantee,
+        gateway=HttpTerms(
+            url=url,
+            lookup_url=f"{url}/{{key}}" if guarantee == "lookup" else None,
+            allow_private=True,
+        ),
+        retry=RetryTerms(first_seconds=1.0, longest_seconds=5.0),
+        lease_seconds=LEASE_SECONDS,
+        call_timeout_seconds=3.0,
+        connect_timeout_seconds=1.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class EffectCount:
-    """How much happened at one gateway."""
+    """The effects at one gateway, and the submission keys that had more than one."""
 
     effects: int
     doubled_keys: int
 
 
 class SandboxClient:
-    """The control requests of a running sandbox."""
+    """Sets the faults of a running sandbox, and reads its effects."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._session = aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=_SECONDS))
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        self._session = aiohttp.ClientSession(url, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,29 +93,29 @@ class SandboxClient:
 
     async def set_faults(self, settings: FaultSettings) -> None:
         """Replace the fault settings of all its gateways."""
-        await self._asked("PUT", "/faults", json=settings.model_dump())
+        await self._request("PUT", "/faults", json=settings.model_dump())
 
     async def effects(self) -> Mapping[Guarantee, EffectCount]:
-        """Say how much happened at each gateway."""
-        summed = await self._asked("GET", "/effects")
+        """Count the effects at each gateway."""
+        answer = await self._request("GET", "/effects")
         return {
             name: EffectCount(one["effects"], one["doubled_keys"])
-            for name, one in summed["gateways"].items()
+            for name, one in answer["gateways"].items()
         }
 
     async def effects_per_key(self) -> Counter[str]:
         """Count the effects of every submission key, from the request log."""
-        counted: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         read = 0
         while True:
-            page = await self._asked("GET", f"/requests?after={read}&limit={_PAGE}")
-            entries: list[dict[str, Any]] = page["requests"]
-            counted.update(entry["key"] for entry in entries if entry["had_effect"])
-            read += len(entries)
-            if not entries or read >= page["total"]:
-                return counted
+            page = await self._request("GET", f"/requests?after={read}&limit={_PAGE_SIZE}")
+            requests: list[dict[str, Any]] = page["requests"]
+            counts.update(one["key"] for one in requests if one["had_effect"])
+            read += len(requests)
+            if not requests or read >= page["total"]:
+                return counts
 
-    async def _asked(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (JSON)
+    async def _request(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (JSON)
         try:
             async with self._session.request(method, path, **more) as response:
                 response.raise_for_status()

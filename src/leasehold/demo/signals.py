@@ -1,9 +1,11 @@
-"""Ctrl-C and its kin, from the first moment of `leasehold demo` to the last.
+"""How `leasehold demo` handles SIGINT, SIGTERM and SIGHUP.
 
-Before there is anything to stop in order, a signal interrupts whatever runs. While an event loop is
-being made it is kept: that cannot be interrupted cleanly. While the demo plays, whoever asked is
-told, each time. At the end it is ignored: half-stopping a database helps nobody,
-and that stop is bounded.
+| phase | a signal |
+|---|---|
+| before the event loop | raises KeyboardInterrupt |
+| while the event loop is created | is deferred: that cannot be interrupted cleanly |
+| while the demo runs | calls a function in the event loop, each time |
+| at the end | is ignored: stopping the database takes a bounded time |
 """
 
 from __future__ import annotations
@@ -18,49 +20,49 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-class Interruption:
-    """The one handler of SIGINT, SIGTERM and SIGHUP; belongs to the main thread."""
+class Interrupts:
+    """Installs the signal handler; must be created in the main thread."""
 
     def __init__(self) -> None:
-        self._tell: Callable[[], None] | None = None
-        self._is_closing = False
-        self._is_keeping = False
-        self._is_kept = False
+        self._notify: Callable[[], None] | None = None
+        self._is_ignoring = False
+        self._is_deferring = False
+        self._is_deferred = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._receive)
-        # Whoever started us with nohup wants us to outlive the terminal.
+        # With nohup, the demo must outlive its terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, self._receive)
 
-    def keep(self) -> None:
-        """Keep signals from now on, until somebody can be told."""
-        self._is_keeping = True
+    def defer(self) -> None:
+        """Defer signals from now on, until there is a function to call."""
+        self._is_deferring = True
 
     @contextmanager
-    def told(self, tell: Callable[[], None]) -> Generator[None]:
-        """Have `tell` called in the running event loop for each signal; ignore those after."""
+    def calling(self, function: Callable[[], None]) -> Generator[None]:
+        """Call `function` in the running event loop for each signal; afterwards ignore signals."""
         loop = asyncio.get_running_loop()
-        self._tell = lambda: loop.call_soon_threadsafe(tell) and None
-        if self._is_kept:
-            self._tell()
+        self._notify = lambda: loop.call_soon_threadsafe(function) and None
+        if self._is_deferred:
+            self._notify()
         try:
             yield
         finally:
-            self._is_closing = True
-            self._tell = None
+            self._is_ignoring = True
+            self._notify = None
+
+    def interrupt(self) -> None:
+        """Act as if a signal had arrived."""
+        if self._is_ignoring:
+            return
+        if self._notify is not None:
+            self._notify()
+            return
+        if self._is_deferring:
+            self._is_deferred = True
+            return
+        self._is_ignoring = True
+        raise KeyboardInterrupt
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.request()
-
-    def request(self) -> None:
-        """Do as after a signal; for whoever finds out that nobody is there any more."""
-        if self._is_closing:
-            return
-        if self._tell is not None:
-            self._tell()
-            return
-        if self._is_keeping:
-            self._is_kept = True
-            return
-        self._is_closing = True
-        raise KeyboardInterrupt
+        self.interrupt()

@@ -1,0 +1,248 @@
+"""One run of the demo: start everything, run the timeline, stop everything in order, audit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from leasehold.demo.audit import audit
+from leasehold.demo.database import Queries, Snapshot
+from leasehold.demo.kill import WorkerKill
+from leasehold.demo.processes import START_SECONDS, Processes
+from leasehold.demo.sandbox import SOME_FAULTS, SandboxClient, contracts
+from leasehold.demo.traffic import Traffic
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from leasehold.demo.audit import Audit
+    from leasehold.demo.signals import Interrupts
+    from leasehold.demo.view import View
+
+VIEW_SECONDS = 0.5
+# Long enough for a quarantine and several retries on a busy machine.
+SETTLE_SECONDS = 60.0
+# A worker is killed after this fraction of the time.
+KILL_AFTER = 0.3
+# The period over which the view computes its rate.
+RATE_SECONDS = 10.0
+LEDGER_ROWS = 40
+# Short timeouts, so that the view reports a lost database soon.
+POOL = PoolSettings(
+    application_name="leasehold demo", wait_seconds=2.0, statement_seconds=3.0, lock_seconds=2.0
+)
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """The options of the command. `seconds` is None if only a signal ends the run."""
+
+    seconds: float | None
+    is_kill: bool
+    workers: int
+    rate_per_second: float
+
+
+class Demo:
+    """Starts and stops the parts; the first interrupt stops in order, the second kills."""
+
+    def __init__(
+        self,
+        options: DemoOptions,
+        database_url: str,
+        logs: Path,
+        view: View,
+        restart_database: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._database_url = database_url
+        self._logs = logs
+        self._view = view
+        self._restart_database = restart_database
+        self._processes = Processes(logs, database_url, view.report)
+        self._phase: asyncio.Task[None] | None = None
+        self._interrupts = 0
+
+    async def run(self, interrupts: Interrupts) -> Audit | None:
+        """Run until the time is over or an interrupt; None if there is nothing to audit."""
+        with interrupts.calling(self._interrupt):
+            try:
+                async with PostgresStore(self._database_url, POOL) as store:
+                    return await self._run(store)
+            finally:
+                await self._processes.stop()
+
+    async def _run(self, store: PostgresStore) -> Audit | None:
+        addresses = {"database": self._database_url}
+        if not await self._completes(self._start(store, addresses)):
+            return None
+        async with SandboxClient(addresses["gateway"]) as sandbox:
+            timeline = Timeline(
+                options=self._options,
+                processes=self._processes,
+                queries=Queries(store.pool),
+                sandbox=sandbox,
+                traffic=Traffic(store, self._options.rate_per_second),
+                view=self._view,
+                restart_database=self._restart_database,
+            )
+            with self._view.running(addresses | {"logs": str(self._logs)}):
+                is_settled = await self._completes(timeline.run())
+            self._view.write("stopping: the API, the workers, the gateway, the database")
+            await self._processes.stop_api()
+            await self._processes.stop_workers()
+            if self._interrupts > 1:
+                return None
+            return await timeline.audit(is_settled=is_settled)
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self._processes.kill_all()
+        elif self._phase is not None:
+            self._phase.cancel()
+
+    async def _completes(self, phase: Coroutine[Any, Any, None]) -> bool:
+        """Run a phase; return False if it was interrupted, and raise its error."""
+        self._phase = asyncio.create_task(phase)
+        if self._interrupts:
+            self._phase.cancel()
+        await asyncio.wait([self._phase])
+        if self._phase.cancelled():
+            return False
+        self._phase.result()
+        return True
+
+    async def _start(self, store: PostgresStore, addresses: dict[str, str]) -> None:
+        """Start the gateway, publish its contracts, start the workers and the API."""
+        gateway_url = await self._processes.start_sandbox()
+        async with SandboxClient(gateway_url) as sandbox:
+            await sandbox.set_faults(SOME_FAULTS)
+        for contract in contracts(gateway_url):
+            await store.publish_contract(contract.target, contract.terms(), "demo")
+        for _ in range(self._options.workers):
+            self._processes.start_worker()
+        addresses["API"] = await self._processes.start_api()
+        addresses["gateway"] = gateway_url
+        await self._wait_for_workers(Queries(store.pool))
+
+    async def _wait_for_workers(self, queries: Queries) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            self._processes.supervise()
+            registered = {one.pid for one in await queries.instances() if one.is_alive}
+            if {one.process.pid for one in self._processes.workers} <= registered:
+                return
+            if time.monotonic() > deadline:
+                raise LeaseholdError(f"the workers did not start: see the logs in {self._logs}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What happens between start and stop: traffic, the view, a kill, and waiting for the end."""
+
+    options: DemoOptions
+    processes: Processes
+    queries: Queries
+    sandbox: SandboxClient
+    traffic: Traffic
+    view: View
+    restart_database: Callable[[], None]
+
+    async def run(self) -> None:
+        """Run until the time is over and every intent is finished or held."""
+        # Only the first one returns; the others end by an error or when cancelled.
+        tasks = [
+            asyncio.create_task(self._follow_plan()),
+            asyncio.create_task(self._watch()),
+            asyncio.create_task(self.traffic.run()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def audit(self, *, is_settled: bool) -> Audit:
+        """Compare the intents in the database with the effects at the gateway, and print it."""
+        result = audit(
+            [one async for one in self.queries.all_intents()],
+            await self.sandbox.effects_per_key(),
+            self.traffic.enqueued.total(),
+            is_settled=is_settled,
+        )
+        self.view.write("")
+        for line in result.lines():
+            self.view.write(line)
+        return result
+
+    async def _follow_plan(self) -> None:
+        seconds = self.options.seconds
+        if seconds is None:
+            await asyncio.Event().wait()
+            return
+        kill = WorkerKill(
+            self.processes, self.queries, self.sandbox, self.traffic, self.view.report
+        )
+        if self.options.is_kill:
+            await asyncio.sleep(seconds * KILL_AFTER)
+            await kill.run()
+        await asyncio.sleep(max(0.0, seconds - self.view.elapsed_seconds))
+        self.traffic.close()
+        self.view.report("no more intents; waiting until each one is finished or held")
+        await self._settle()
+        await kill.report_end()
+
+    async def _settle(self) -> None:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if self.traffic.is_finished and await self.queries.unsettled() == 0:
+                    return
+            except DatabaseUnavailable:
+                pass  # _show restarts it
+            await asyncio.sleep(_POLL_SECONDS)
+        self.view.report(f"some intents are still unfinished after {SETTLE_SECONDS:.0f} s")
+
+    async def _watch(self) -> None:
+        while True:
+            self.processes.supervise()
+            if self.view.is_due:
+                await self._show()
+            await asyncio.sleep(VIEW_SECONDS)
+
+    async def _show(self) -> None:
+        try:
+            snapshot = await self._snapshot()
+        except DatabaseUnavailable:
+            self.view.report("the database does not answer; the workers wait for it")
+            await asyncio.to_thread(self.restart_database)
+        except LeaseholdError as error:
+            self.view.report(str(error))  # a slow gateway; `supervise` detects a dead one
+        else:
+            self.view.show(snapshot)
+
+    async def _snapshot(self) -> Snapshot:
+        rate_seconds = min(max(self.view.elapsed_seconds, 1.0), RATE_SECONDS)
+        return Snapshot(
+            # Read first: an intent enqueued after this must not count as finished.
+            enqueued=dict(self.traffic.enqueued),
+            instances=await self.queries.instances(),
+            leases=await self.queries.leases(),
+            unfinished=await self.queries.unfinished(),
+            finished_per_second=await self.queries.finished_per_second(rate_seconds),
+            ledger=await self.queries.ledger(LEDGER_ROWS),
+            effects=await self.sandbox.effects(),
+            elapsed_seconds=self.view.elapsed_seconds,
+        )
