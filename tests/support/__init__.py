@@ -40,6 +40,6 @@ Values and tools:
     install_programs.sh  `make test-programs`
     xdist_order          the order of test files under pytest-xdist
     reference            `make reference`: writes docs/reference/functions.md
-    sync_client          `make sync-client`: generates the sync client from the async one
+    sync_client          `make generate`: writes the sync client from the async one
     openapi              `make openapi`: writes docs/reference/openapi.json
 """
