@@ -105,9 +105,9 @@ async def serving(way: str, database_url: str) -> AsyncGenerator[str]:
         settings = WebSettings(instance_id="benchmark", log_format="json")
         service: Any = await opened.enter_async_context(WebService(stores, settings))
         if way == "one-by-one":
-            service.batching = OneByOne(stores.ingest)
+            service.group_commit = OneByOne(stores.ingest)
         elif way == "no-database":
-            service.batching = AtOnce()
+            service.group_commit = AtOnce()
         await server.start(create_app(service))
         yield server.url
         await server.stop()

@@ -1,4 +1,4 @@
-"""The intake: one call, many callers; each call is committed when it returns."""
+"""Intake: an intent is committed when the call returns, and workers are notified afterwards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import JsonDocument, NewIntent
-from leasehold.intake import notify as wake
+from leasehold.intake import notify
 from leasehold.intake.intake import Intake
-from leasehold.intake.notify import Wakeups
+from leasehold.intake.notify import Notifications
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.store import PostgresStore
 
@@ -53,12 +53,12 @@ def new(**more):
     return NewIntent(**{"target": "sms", "payload": {"to": "+41"}} | more)
 
 
-# One that is given as a whole goes with a list, unless it takes its wake-up along.
-SPELLED = pytest.mark.parametrize("given", [(new(),), ("sms", {"to": "+41"})], ids=["list", "one"])
+SPELLED = pytest.mark.parametrize(
+    "given", [(new(),), ("sms", {"to": "+41"})], ids=["whole", "parts"]
+)
 
 
-async def test_plain_intent_goes_by_the_function_for_one(database, intake, outbox, monkeypatch):
-    monkeypatch.setattr(Wakeups, "may_travel", lambda _: False)
+async def test_single_intent_does_not_use_the_function_for_lists(database, intake, outbox):
     database.owner_execute(
         "REVOKE EXECUTE ON FUNCTION leasehold.enqueue_intents FROM leasehold_ingest"
     )
@@ -76,12 +76,12 @@ async def test_plain_intent_goes_by_the_function_for_one(database, intake, outbo
         ("sms", NESTED, InvalidArgument),
     ],
 )
-async def test_plain_intent_is_refused_in_the_words_of_a_list(intake, target, payload, error):
-    with pytest.raises(error) as by_itself:
+async def test_single_intent_is_rejected_with_the_message_of_a_list(intake, target, payload, error):
+    with pytest.raises(error) as caught:
         await intake.enqueue(target, payload)
-    with pytest.raises(error) as in_a_list:
-        await intake.enqueue(NewIntent(target=target, payload=payload))
-    assert str(by_itself.value) == str(in_a_list.value)
+    intent = NewIntent(target=target, payload=payload)
+    [result] = await intake.enqueue_many([intent])
+    assert result.problem in str(caught.value)
 
 
 async def test_intent_is_committed_when_the_call_returns(intake, outbox):
@@ -90,7 +90,7 @@ async def test_intent_is_committed_when_the_call_returns(intake, outbox):
     assert await intake.enqueue(new(idempotency_key=KEY)) == intent_id
 
 
-async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(intake):
+async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_intent(intake):
     first = await intake.enqueue("sms", {"to": "+41"}, idempotency_key=KEY)
     with pytest.raises(IdempotencyConflict, match=str(first)) as caught:
         await intake.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
@@ -104,24 +104,24 @@ async def test_second_payload_under_a_key_loses_and_learns_whose_the_key_is(inta
         (new(payload=None), InvalidArgument, "exactly one of payload and body"),
         (new(priority=9), InvalidArgument, "priority"),
         (new(payload={"x": "\0"}), InvalidArgument, "cannot store"),
-        (new(metadata={"x": object()}), InvalidArgument, "metadata is no JSON"),
+        (new(metadata={"x": object()}), InvalidArgument, "metadata is not valid JSON"),
         (new(payload=None, body="text"), InvalidArgument, "body must be bytes"),
         (new(due_at="tomorrow"), InvalidArgument, "due_at must be a datetime"),
         (new(payload=NESTED), InvalidArgument, "nested too deeply"),
     ],
 )
-async def test_refused_intent_is_an_error_that_says_why(intake, intent, error, told):
+async def test_rejected_intent_raises_an_error_that_says_why(intake, intent, error, told):
     with pytest.raises(error, match=told):
         await intake.enqueue(intent)
 
 
-async def test_callers_of_one_key_at_once_get_one_intent(intake, database):
+async def test_concurrent_callers_with_the_same_key_get_one_intent(intake, database):
     found = await asyncio.gather(*[intake.enqueue(new(idempotency_key=KEY)) for _ in range(20)])
     assert len(set(found)) == 1
     assert len(database.execute("SELECT intent_id FROM leasehold.intents")) == 1
 
 
-async def test_more_than_one_call_may_hold_is_handed_in_by_several(intake, database):
+async def test_large_list_is_enqueued_in_several_calls(intake, database):
     given = (new(idempotency_key=str(number)) for number in range(12_500))
     answers = await intake.enqueue_many(given)
     assert [one.ordinal for one in answers] == list(range(1, 12_501))
@@ -160,16 +160,16 @@ async def test_absurd_batch_size_is_refused(intake):
         await intake.enqueue_many([new()], batch_size=0)
 
 
-async def test_whoever_waits_for_the_target_is_woken_after_the_commit(intake, listener, database):
+async def test_workers_are_notified_after_the_commit(intake, listener, database):
     await intake.enqueue(new())
     assert await asyncio.to_thread(listener, 5, 1) == ["sms"]
     assert len(database.execute("SELECT intent_id FROM leasehold.outbox_pending")) == 1
 
 
 @SPELLED
-async def test_lonely_enqueue_takes_its_wakeup_along(intake, listener, monkeypatch, given):
+async def test_single_enqueue_carries_its_notification(intake, listener, monkeypatch, given):
     async def lost(*_):
-        raise DatabaseUnavailable("no wake-up of its own was needed")
+        raise DatabaseUnavailable("no separate notification is needed")
 
     monkeypatch.setattr(PostgresIngest, "notify_targets", lost)
     await intake.enqueue(*given)
@@ -187,7 +187,9 @@ async def test_lonely_enqueue_takes_its_wakeup_along(intake, listener, monkeypat
         {"trace_context": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
     ],
 )
-async def test_same_is_written_with_a_wakeup_and_without(database, monkeypatch, given):
+async def test_intent_is_stored_the_same_alone_with_a_notification_and_in_a_list(
+    database, monkeypatch, given
+):
     written = (
         "SELECT i.idempotency_key, i.is_key_of_all_targets, i.payload::text, i.body,"
         " i.content_type, i.payload_hash, i.metadata::text, i.trace_context,"
@@ -195,44 +197,46 @@ async def test_same_is_written_with_a_wakeup_and_without(database, monkeypatch, 
         " FROM leasehold.intents i JOIN leasehold.outbox_pending p USING (intent_id)"
         " WHERE i.intent_id = %s"
     )
-    rows, enqueue_intents = [], PostgresIngest.enqueue_intents
-    lists = []
 
-    async def as_list(self, intents):
-        lists.append(intents)
-        return await enqueue_intents(self, intents)
+    async def with_notify(intake):
+        monkeypatch.setattr(Notifications, "may_be_inline", lambda _: True)
+        return await intake.enqueue(new(**given))
 
-    monkeypatch.setattr(PostgresIngest, "enqueue_intents", as_list)
-    for travels in (True, False):
-        monkeypatch.setattr(Wakeups, "may_travel", lambda _, travels=travels: travels)
+    async def without_notify(intake):
+        monkeypatch.setattr(Notifications, "may_be_inline", lambda _: False)
+        return await intake.enqueue(new(**given))
+
+    async def in_a_list(intake):
+        [result] = await intake.enqueue_many([new(**given)])
+        return result.intent_id
+
+    rows = []
+    for enqueue in (with_notify, without_notify, in_a_list):
         async with Intake.connected(database.url_as("ingest")) as intake:
-            intent_id = await intake.enqueue(new(**given))
+            intent_id = await enqueue(intake)
         rows += database.owner_execute(written, [intent_id])
         database.owner_execute("TRUNCATE leasehold.intents, leasehold.outbox_pending")
-    assert rows[0] == rows[1]
-    assert len(lists) == 1
+    assert rows[0] == rows[1] == rows[2]
 
 
-async def test_enqueues_that_follow_each_other_do_not_wait_for_the_lock_of_notify(
-    intake, listener, monkeypatch
-):
-    travels = []
+async def test_rapid_enqueues_do_not_wait_for_the_lock_of_notify(intake, listener, monkeypatch):
+    inline = []
     enqueue_intent = PostgresIngest.enqueue_intent
 
     async def enqueue(self, one, *, wakes):
-        travels.append(wakes)
+        inline.append(wakes)
         return await enqueue_intent(self, one, wakes=wakes)
 
     monkeypatch.setattr(PostgresIngest, "enqueue_intent", enqueue)
-    monkeypatch.setattr(wake, "TRAVEL_SECONDS", 3600)
+    monkeypatch.setattr(notify, "INLINE_SECONDS", 3600)
     for _ in range(5):
         await intake.enqueue("sms", {"to": "+41"})
-    assert travels == [True, False, False, False, False]
-    woken = await asyncio.to_thread(listener)
-    assert 2 <= len(woken) <= 5
+    assert inline == [True, False, False, False, False]
+    notified = await asyncio.to_thread(listener)
+    assert 2 <= len(notified) <= 5
 
 
-async def test_wakeup_that_the_server_refuses_is_left_behind(database, intake, outbox, listener):
+async def test_enqueue_succeeds_without_the_right_to_notify(database, intake, outbox, listener):
     database.owner_execute(
         "REVOKE EXECUTE ON FUNCTION leasehold.notify_targets FROM leasehold_ingest"
     )
@@ -242,35 +246,35 @@ async def test_wakeup_that_the_server_refuses_is_left_behind(database, intake, o
     assert await asyncio.to_thread(listener) == []
 
 
-async def test_the_more_a_wakeup_stands_for_the_longer_until_the_next(database):
+async def test_pause_after_a_notification_grows_with_its_intents(database):
     class Counted(PostgresStore):
         calls = 0
 
         async def notify_targets(self, _):
             self.calls += 1
 
-    async def woken(intents):
+    async def notified(intents):
         store = Counted(database.url_as("ingest"))
-        wakeups = Wakeups(store)
+        notifications = Notifications(store)
         for _ in range(20):
-            wakeups.wake(["sms"], intents)
-            await asyncio.sleep(wake.PAUSE_SECONDS)
-        await wakeups.close()
+            notifications.add(["sms"], intents)
+            await asyncio.sleep(notify.PAUSE_SECONDS)
+        await notifications.close()
         return store.calls
 
-    assert await woken(100) < await woken(1)
+    assert await notified(100) < await notified(1)
 
 
 @SPELLED
-async def test_many_enqueues_wake_few_times(database, listener, given):
+async def test_many_enqueues_send_few_notifications(database, listener, given):
     async with Intake.connected(database.url_as("ingest")) as intake:
         await asyncio.gather(*[intake.enqueue(*given) for _ in range(200)])
-    woken = await asyncio.to_thread(listener)
-    assert 1 <= len(woken) < 100
-    assert set(woken) == {"sms"}
+    notified = await asyncio.to_thread(listener)
+    assert 1 <= len(notified) < 100
+    assert set(notified) == {"sms"}
 
 
-async def test_nobody_is_woken_for_nothing(intake, listener):
+async def test_delayed_duplicate_and_invalid_intents_send_no_notification(intake, listener):
     await intake.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
     await intake.enqueue(new(idempotency_key=KEY, delay_seconds=3600))
     await intake.enqueue_many([new(priority=9)])
@@ -278,13 +282,13 @@ async def test_nobody_is_woken_for_nothing(intake, listener):
 
 
 @SPELLED
-async def test_intake_that_is_asked_not_to_wakes_nobody(database, listener, given):
+async def test_intake_without_notify_sends_no_notification(database, listener, given):
     async with Intake.connected(database.url_as("ingest"), notify=False) as intake:
         await intake.enqueue(*given)
     assert await asyncio.to_thread(listener) == []
 
 
-async def test_lost_wakeup_does_not_fail_the_enqueue(database, intake, outbox):
+async def test_lost_notification_does_not_fail_the_enqueue(database, intake, outbox):
     database.owner_execute(
         "REVOKE EXECUTE ON FUNCTION leasehold.notify_targets FROM leasehold_ingest"
     )
@@ -294,11 +298,11 @@ async def test_lost_wakeup_does_not_fail_the_enqueue(database, intake, outbox):
     assert outbox.status(intent_id) == "pending"
 
 
-async def test_flood_of_targets_waits_in_bounded_memory(database, listener):
+async def test_number_of_targets_to_notify_is_bounded(database, listener):
     async with PostgresStore(database.url_as("ingest")) as store:
-        wakeups = Wakeups(store)
-        wakeups.wake(f"target-{number}" for number in range(5000))
-        await wakeups.close()
+        notifications = Notifications(store)
+        notifications.add(f"target-{number}" for number in range(5000))
+        await notifications.close()
     assert len(await asyncio.to_thread(listener, 1.0)) == 1000
 
 
@@ -310,7 +314,7 @@ async def test_intake_shares_a_store_and_leaves_it_open(database, outbox):
             assert outbox.status(await intake.enqueue(new())) == "pending"
 
 
-async def test_caller_without_a_database_learns_that_nothing_is_known(database):
+async def test_unreachable_database_is_reported(database):
     given = psycopg.conninfo.conninfo_to_dict(database.url_as("ingest")) | {"port": 1}
     with pytest.raises(DatabaseUnavailable):
         async with Intake.connected(psycopg.conninfo.make_conninfo("", **given)):

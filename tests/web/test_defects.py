@@ -20,7 +20,7 @@ def broken(api, monkeypatch):
         raise RuntimeError("the password is hush")
 
     monkeypatch.setattr(api.service.stores.reader, "list_intents", fail)
-    monkeypatch.setattr(api.service.batching, "enqueue", fail)
+    monkeypatch.setattr(api.service.group_commit, "enqueue", fail)
     return api
 
 

@@ -1,5 +1,7 @@
-"""How intents come in: one call (`accept`), or inside the caller's own transaction (`inside`).
+"""How intents are enqueued.
 
-Either way it is the same database function, so the same key with the same payload is the same
-intent whichever way it came, and a call that is repeated because its answer was lost does no harm.
+`intake` is for a caller without a transaction of its own, `transactional` for one with, and
+`group_commit` lets the concurrent requests of a server share transactions. All call the same
+database functions: the same key with the same payload is the same intent whichever way it came, and
+repeating a call whose answer was lost is safe.
 """

@@ -1,15 +1,16 @@
-"""Group commit: concurrent callers share calls of enqueue_intents; each answer follows its commit.
+"""Group commit: concurrent callers share calls of enqueue_intents. A result follows its commit.
 
-A lonely intent goes at once. While a call is under way, whatever comes gathers, and goes together
-with the next one: the busier it is, the more intents share a commit, and nobody waits for a timer.
+An intent that arrives alone is sent at once. While a call is running, new intents queue up and go
+together with the next call: the higher the load, the more intents share a commit, and nobody waits
+for a timer.
 
-What one caller brings is not to hurt the others:
+One caller must not harm the others:
 
-- A call that takes unusually long (an intent waits for a lock that somebody holds) does not stop
-  the rest: after a moment of patience the next call begins beside it, up to a few at a time.
-  Intents of a stream that is in such a call wait for it, as they would in the database.
-- A call that failed because of one intent in it wrote nothing, so its parts are tried again alone.
-- Waiting is bounded in number and in bytes. What does not fit is refused at once (IntakeFull).
+- A call that is slow, because an intent in it waits for a lock, does not stop the rest: after
+  `slow_seconds` the next call starts beside it, up to CALLS_MAX at a time. Intents of a stream that
+  is part of a running call wait for that call, as they would in the database.
+- A call that fails because of one intent has written nothing, so its parts are tried separately.
+- The queue is bounded in number and in bytes. What does not fit is rejected at once (IntakeFull).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import DatabaseUnavailable, IntakeFull
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.notify import Wakeups
-from leasehold.intake.validation import UNREADABLE
+from leasehold.intake.notify import Notifications, due_targets
+from leasehold.intake.validation import INVALID_VALUE
 from leasehold.observe.logs import get_logger
 from leasehold.store.rows import Enqueued
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import NewIntent
     from leasehold.store.protocol import IngestStore
 
-    # How many intents a call had, and how long it took.
+    # Called with the number of intents of a call and its duration in seconds.
     Observe = Callable[[int, float], None]
-    # A target's stream, or None for what keeps no order.
+    # Target and name of a stream, or None for an intent without one.
     Stream = tuple[str, str] | None
 
 WAITING_MAX = 10_000
@@ -43,30 +44,37 @@ BYTES_MAX = 64 * 1024 * 1024
 BATCH_MAX = 1000
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 CALLS_MAX = 4
-# A call is over within milliseconds; one that is not waits for something.
-PATIENCE_SECONDS = 0.05
-# Nobody waits longer than this for another try of a call that failed.
+# A call takes milliseconds; one that takes longer waits for a lock.
+SLOW_SECONDS = 0.05
+# An intent that waited longer than this is not tried again after a failed call.
 RETRY_SECONDS_MAX = 10.0
 _CLOSE_SECONDS = 15.0
+_STOPPING = "this instance is stopping: use another one"
 
-# The server has rolled back because of a lock: lock_timeout, deadlock.
-_ENTANGLED = frozenset({"55P03", "40P01"})
+# The server rolled back because of a lock: lock_timeout, deadlock_detected.
+_LOCK_SQLSTATES = frozenset({"55P03", "40P01"})
 
-_LOG = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """One intent, and whoever waits for what becomes of it."""
+class _Item:
+    """One intent, and the future that its caller awaits."""
 
     new: NewIntent
+    stream: Stream
     size: int
-    since: float
-    answer: asyncio.Future[Enqueued | Exception]
+    queued_at: float
+    result: asyncio.Future[Enqueued | Exception]
+
+    def finish(self, result: Enqueued | Exception) -> None:
+        """Give the caller its result, unless it has one or is gone."""
+        if not self.result.done():
+            self.result.set_result(result)
 
 
-class Batching:
-    """Hands intents in for many callers: `await batching.enqueue(new)`; close() at the end."""
+class GroupCommit:
+    """Enqueues for many callers: `await group_commit.enqueue(new)`; call close() at the end."""
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class Batching:
         waiting_max: int = WAITING_MAX,
         bytes_max: int = BYTES_MAX,
         batch_max: int = BATCH_MAX,
-        patience_seconds: float = PATIENCE_SECONDS,
+        slow_seconds: float = SLOW_SECONDS,
         notify: bool = True,
         observe: Observe | None = None,
     ) -> None:
@@ -83,13 +91,15 @@ class Batching:
         self._waiting_max = waiting_max
         self._bytes_max = bytes_max
         self._batch_max = batch_max
-        self._patience_seconds = patience_seconds
-        self._wakeups = Wakeups(store) if notify else None
+        self._slow_seconds = slow_seconds
+        self._notifications = Notifications(store) if notify else None
         self._observe = observe
-        self._waiting: deque[_Waiting] = deque()
-        # The streams of the calls under way, each with what waits for its call to end.
-        self._busy: dict[Stream, list[_Waiting]] = {}
-        self._count = 0
+        self._queue: deque[_Item] = deque()
+        # The streams of running calls, each with the items that wait for its call to end.
+        self._behind: dict[Stream, list[_Item]] = {}
+        # Of items in the queue and behind a stream.
+        self._waiting = 0
+        # Of waiting items and of those in running calls.
         self._bytes = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._slow_calls = 0
@@ -97,42 +107,39 @@ class Batching:
 
     @property
     def waiting(self) -> int:
-        """How many intents wait for their call to begin."""
-        return self._count
+        """The number of intents whose call has not started."""
+        return self._waiting
 
     async def enqueue(self, new: NewIntent, *, size: int = 0) -> Enqueued:
-        """Accept one intent, together with whatever else is there; when this returns it is
-        committed. `ordinal` is its place in the call that it went with.
+        """Enqueue one intent, together with whatever else is waiting.
 
-        Raises IntakeFull where too much waits already, or too many bytes (`size` is its share).
-        After DatabaseUnavailable nothing is known, and with a key it is safe to try again.
+        It is committed when this returns. `size` is its share of `bytes_max`; the result's
+        `ordinal` is its position in the call. Raises IntakeFull if too much is waiting. After
+        DatabaseUnavailable the outcome is unknown: retry with the same idempotency key.
         """
-        self._require_room(size)
-        one = self._added(new, size)
-        answer = await one.answer
-        if isinstance(answer, Enqueued):
-            return answer
-        if isinstance(answer, DatabaseUnavailable):
-            # One of its own for each caller: a traceback grows on whatever is raised.
-            raise DatabaseUnavailable(str(answer), sqlstate=answer.sqlstate) from answer
-        raise answer
+        self._require_room(1, size)
+        result = await self._add(new, size).result
+        if isinstance(result, Enqueued):
+            return result
+        if isinstance(result, DatabaseUnavailable):
+            # Each caller gets its own exception: a traceback grows whenever one is raised.
+            raise DatabaseUnavailable(str(result), sqlstate=result.sqlstate) from result
+        raise result
 
     async def enqueue_many(
         self, intents: Sequence[NewIntent], *, size: int = 0
     ) -> list[Enqueued | Exception]:
-        """Accept some intents of one caller: what became of each, or why that is not known.
+        """Enqueue several intents of one caller. Returns a result or an exception for each.
 
-        Raises IntakeFull where there is no room for all of them; then none was taken.
+        Raises IntakeFull if there is no room for all of them; then none was taken.
         """
-        if self._count + len(intents) > self._waiting_max:
-            raise IntakeFull(f"{self._count} intents wait already: try again in a moment")
-        self._require_room(size)
-        each = size // max(1, len(intents))
-        waiting = [self._added(new, each) for new in intents]
-        return [await one.answer for one in waiting]
+        self._require_room(len(intents), size)
+        size_each = size // max(1, len(intents))
+        items = [self._add(new, size_each) for new in intents]
+        return [await item.result for item in items]
 
     async def close(self) -> None:
-        """Take nothing more, and answer whoever waits."""
+        """Accept no more intents, and wait until all callers have their results."""
         self._is_closed = True
         ends_at = asyncio.get_running_loop().time() + _CLOSE_SECONDS
         while self._calls:
@@ -142,138 +149,136 @@ class Batching:
                 break
         for call in self._calls:
             call.cancel()
-        for one in (*self._waiting, *chain(*self._busy.values())):
-            _tell(one, IntakeFull("this instance is stopping: try again with another one"))
-        self._waiting.clear()
-        if self._wakeups is not None:
-            await self._wakeups.close()
+        for item in (*self._queue, *chain(*self._behind.values())):
+            item.finish(IntakeFull(_STOPPING))
+        self._queue.clear()
+        if self._notifications is not None:
+            await self._notifications.close()
 
-    def _require_room(self, size: int) -> None:
-        if self._is_closed or self._count >= self._waiting_max:
-            raise IntakeFull(f"{self._count} intents wait already: try again in a moment")
+    def _require_room(self, intents: int, size: int) -> None:
+        if self._is_closed:
+            raise IntakeFull(_STOPPING)
+        if self._waiting + intents > self._waiting_max:
+            raise IntakeFull(f"{self._waiting} intents are waiting already: try again later")
         if self._bytes + size > self._bytes_max:
-            raise IntakeFull(f"{self._bytes} bytes wait already: try again in a moment")
+            raise IntakeFull(f"{self._bytes} bytes are waiting already: try again later")
 
-    def _added(self, new: NewIntent, size: int) -> _Waiting:
+    def _add(self, new: NewIntent, size: int) -> _Item:
         loop = asyncio.get_running_loop()
-        one = _Waiting(new, size, loop.time(), loop.create_future())
-        self._busy.get(_stream(new), self._waiting).append(one)
-        self._count += 1
+        stream = None if new.stream is None else (new.target, new.stream)
+        item = _Item(new, stream, size, loop.time(), loop.create_future())
+        self._behind.get(stream, self._queue).append(item)
+        self._waiting += 1
         self._bytes += size
-        self._call_if_free()
-        return one
+        self._start_call()
+        return item
 
-    def _call_if_free(self) -> None:
-        """Begin a call, unless one is under way that will be over in a moment."""
-        if self._waiting and len(self._calls) == self._slow_calls < CALLS_MAX:
-            # It takes its batch when it runs: whoever comes before that is in it.
+    def _start_call(self) -> None:
+        """Start a call, unless one is running that will end soon."""
+        if self._queue and len(self._calls) == self._slow_calls < CALLS_MAX:
+            # The task takes its batch when it first runs, with everything that arrived until then.
             call = asyncio.create_task(self._call())
             self._calls.add(call)
-            call.add_done_callback(self._called)
+            call.add_done_callback(self._end_call)
 
-    def _called(self, call: asyncio.Task[None]) -> None:
+    def _end_call(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
-        self._call_if_free()
+        self._start_call()
 
     async def _call(self) -> None:
-        batch = self._take()
+        batch = self._take_batch()
         loop = asyncio.get_running_loop()
-        began_at = loop.time()
+        started_at = loop.time()
         is_slow = False
 
-        def lose_patience() -> None:
+        def mark_slow() -> None:
             nonlocal is_slow
             is_slow = True
             self._slow_calls += 1
-            self._call_if_free()
+            self._start_call()
 
-        patience = loop.call_later(self._patience_seconds, lose_patience)
+        timer = loop.call_later(self._slow_seconds, mark_slow)
         try:
-            await self._settle(batch)
+            await self._commit(batch)
         finally:
-            patience.cancel()
+            timer.cancel()
             self._slow_calls -= is_slow
-            self._let_go(batch)
+            self._release(batch)
         if self._observe is not None and batch:
-            self._observe(len(batch), loop.time() - began_at)
+            self._observe(len(batch), loop.time() - started_at)
 
-    def _take(self) -> list[_Waiting]:
-        """Take what goes with the next call, and keep its streams to that call."""
-        batch: list[_Waiting] = []
-        streams: dict[Stream, list[_Waiting]] = {}
+    def _take_batch(self) -> list[_Item]:
+        """Take the items of the next call, and reserve their streams for it."""
+        batch: list[_Item] = []
+        streams: dict[Stream, list[_Item]] = {}
         size = 0
-        while self._waiting and len(batch) < self._batch_max and size < BATCH_BYTES_MAX:
-            one = self._waiting.popleft()
-            stream = _stream(one.new)
-            if one.answer.done():  # its caller has gone
-                self._count -= 1
-                self._bytes -= one.size
-            elif stream in self._busy:
-                self._busy[stream].append(one)
+        while self._queue and len(batch) < self._batch_max and size < BATCH_BYTES_MAX:
+            item = self._queue.popleft()
+            if item.result.done():  # its caller is gone
+                self._waiting -= 1
+                self._bytes -= item.size
+            elif item.stream in self._behind:
+                self._behind[item.stream].append(item)
             else:
-                batch.append(one)
-                size += one.size
-                if stream is not None:
-                    streams[stream] = []
-        self._count -= len(batch)
-        self._busy |= streams
+                batch.append(item)
+                size += item.size
+                if item.stream is not None:
+                    streams[item.stream] = []
+        self._waiting -= len(batch)
+        self._behind |= streams
         return batch
 
-    def _let_go(self, batch: Sequence[_Waiting]) -> None:
-        for one in batch:
-            self._bytes -= one.size
-            # Only where the call was cancelled:
-            _tell(one, DatabaseUnavailable("this instance stopped before the database answered"))
-        for stream in {_stream(one.new) for one in batch}:
-            self._waiting.extendleft(reversed(self._busy.pop(stream, ())))
+    def _release(self, batch: Sequence[_Item]) -> None:
+        """Return the room and the streams of a call that ended."""
+        for item in batch:
+            self._bytes -= item.size
+            # Has an effect only if the call was cancelled.
+            item.finish(DatabaseUnavailable("this instance stopped before the database answered"))
+        for stream in {item.stream for item in batch}:
+            self._queue.extendleft(reversed(self._behind.pop(stream, ())))
 
-    async def _settle(self, batch: Sequence[_Waiting]) -> None:
-        """Hand a batch in and tell everybody; if it fails for a part of it, part by part."""
-        batch = [one for one in batch if not one.answer.done()]
+    async def _commit(self, batch: Sequence[_Item]) -> None:
+        """Enqueue a batch and finish its items; part by part if it fails because of one of them."""
+        batch = [item for item in batch if not item.result.done()]
         if not batch:
             return
         try:
-            answers = await self._store.enqueue_intents([one.new for one in batch])
-        except Exception as error:  # noqa: BLE001 (whatever it is, each caller gets it)
-            await self._settle_parts(batch, error)
-        else:
-            self._answer(batch, answers)
-
-    async def _settle_parts(self, batch: Sequence[_Waiting], error: Exception) -> None:
-        parts = _parts(batch, error)
-        if not parts:
-            told = _refusal(error) if isinstance(error, UNREADABLE) else error
-            for one in batch:
-                _tell(one, told)
+            results = await self._store.enqueue_intents([item.new for item in batch])
+        except Exception as error:  # noqa: BLE001 (whatever it is, the callers get it)
+            await self._commit_parts(batch, error)
             return
-        _LOG.info("batch_divided", intents=len(batch), parts=len(parts), error=str(error))
+        for item, result in zip(batch, results, strict=True):
+            item.finish(result)
+        if self._notifications is not None:
+            targets = due_targets((item.new for item in batch), results)
+            self._notifications.add(targets, len(batch))
+
+    async def _commit_parts(self, batch: Sequence[_Item], error: Exception) -> None:
+        parts = _split(batch, error)
+        if not parts:
+            result = _invalid(error) if isinstance(error, INVALID_VALUE) else error
+            for item in batch:
+                item.finish(result)
+            return
+        _log.info("batch_split", intents=len(batch), parts=len(parts), error=str(error))
         for part in parts:
             oldest = asyncio.get_running_loop().time() - RETRY_SECONDS_MAX
-            for one in part:
-                if one.since < oldest:
-                    _tell(one, error)
-            await self._settle(part)
-
-    def _answer(self, batch: Sequence[_Waiting], answers: Sequence[Enqueued]) -> None:
-        woken: set[str] = set()
-        for one, answer in zip(batch, answers, strict=True):
-            _tell(one, answer)
-            if answer.verdict is EnqueueVerdict.ACCEPTED and not one.new.delay_seconds:
-                woken.add(one.new.target)
-        if self._wakeups is not None and woken:
-            self._wakeups.wake(woken, len(batch))
+            for item in part:
+                if item.queued_at < oldest:
+                    item.finish(error)
+            await self._commit(part)
 
 
-def _parts(batch: Sequence[_Waiting], error: Exception) -> list[Sequence[_Waiting]]:
-    """Divide a batch of which nothing was written; nothing, where that would change nothing."""
-    is_entangled = isinstance(error, DatabaseUnavailable) and error.sqlstate in _ENTANGLED
-    if len(batch) == 1 or not (is_entangled or isinstance(error, UNREADABLE)):
+def _split(batch: Sequence[_Item], error: Exception) -> list[Sequence[_Item]]:
+    """Split a batch that wrote nothing; empty if trying its parts would not help."""
+    is_locked = isinstance(error, DatabaseUnavailable) and error.sqlstate in _LOCK_SQLSTATES
+    if len(batch) == 1 or not (is_locked or isinstance(error, INVALID_VALUE)):
         return []
-    if is_entangled:
-        # Streams are what is locked for long, each by somebody's open transaction.
-        by_stream: dict[Stream, list[_Waiting]] = {}
-        for one in batch:
-            by_stream.setdefault(_stream(one.new), []).append(one)
+    if is_locked:
+        # What is locked for long are streams, each by an open transaction of somebody.
+        by_stream: dict[Stream, list[_Item]] = {}
+        for item in batch:
+            by_stream.setdefault(item.stream, []).append(item)
         if len(by_stream) > 1:
             return list(by_stream.values())
         if None not in by_stream:
@@ -282,14 +287,5 @@ def _parts(batch: Sequence[_Waiting], error: Exception) -> list[Sequence[_Waitin
     return [batch[:half], batch[half:]]
 
 
-def _stream(new: NewIntent) -> Stream:
-    return None if new.stream is None else (new.target, new.stream)
-
-
-def _refusal(error: Exception) -> Enqueued:
+def _invalid(error: Exception) -> Enqueued:
     return Enqueued(ordinal=1, verdict=EnqueueVerdict.INVALID, intent_id=None, problem=str(error))
-
-
-def _tell(one: _Waiting, answer: Enqueued | Exception) -> None:
-    if not one.answer.done():
-        one.answer.set_result(answer)

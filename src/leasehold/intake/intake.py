@@ -1,4 +1,4 @@
-"""Accepting intents, each call in a transaction of its own: one call, many callers.
+"""Intake: enqueues intents, each call in a transaction of its own.
 
 To enqueue together with your own writes, use leasehold.intake.transactional instead.
 """
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.domain.errors import AccessDenied, IdempotencyConflict, InvalidArgument
 from leasehold.domain.intent import as_intent
-from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.notify import Wakeups
-from leasehold.intake.validation import BATCH_MAX, UNREADABLE, Asked, accepted_id
+from leasehold.intake.notify import Notifications, due_targets
+from leasehold.intake.validation import BATCH_MAX, INVALID_VALUE, CheckedBatch, accepted_id
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -28,20 +27,21 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """Hands intents in: `async with Intake.connected(database_url) as intake`, or on a store that
-    is open already `async with Intake(store) as intake`.
+    """Enqueues intents: `async with Intake.connected(database_url) as intake`.
+
+    `async with Intake(store) as intake` uses a store that is open already.
     """
 
     def __init__(self, store: IngestStore, *, notify: bool = True) -> None:
         self._store = store
-        self._wakeups = Wakeups(store) if notify else None
+        self._notifications = Notifications(store) if notify else None
 
     @classmethod
     @asynccontextmanager
     async def connected(
         cls, database_url: str, settings: PoolSettings | None = None, *, notify: bool = True
     ) -> AsyncGenerator[Self]:
-        """Open one with a pool of its own. The login needs the role leasehold_ingest."""
+        """Open an intake with its own pool. The login needs the role leasehold_ingest."""
         async with PostgresStore(database_url, settings) as store, cls(store, notify=notify) as one:
             yield one
 
@@ -54,8 +54,8 @@ class Intake:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._wakeups is not None:
-            await self._wakeups.close()
+        if self._notifications is not None:
+            await self._notifications.close()
 
     async def enqueue(
         self,
@@ -63,76 +63,59 @@ class Intake:
         payload: Any = None,  # noqa: ANN401 (any JSON)
         **options: Unpack[IntentOptions],
     ) -> IntentId:
-        """Accept one intent; when this returns it is committed.
+        """Enqueue one intent. It is committed when this returns.
 
-        The same key with the same payload gives the first intent's id again. Raises
-        IdempotencyConflict for another payload, UnknownTarget, InvalidArgument; after
-        DatabaseUnavailable nothing is known, and with a key it is safe to try again.
+        The same key with the same payload returns the id of the first intent. Raises
+        IdempotencyConflict for another payload, UnknownTarget or InvalidArgument. After
+        DatabaseUnavailable the outcome is unknown: retry with the same idempotency key.
         """
         new = as_intent(intent, payload, **options)
-        wakes = self._wakeups is not None and not new.delay_seconds and self._wakeups.may_travel()
-        if wakes or (isinstance(intent, str) and not options):
-            intent_id = await self._enqueue_alone(new, wakes=wakes)
-            if intent_id is not None:
-                return intent_id
-        [answer] = await self.enqueue_many([new])
-        return accepted_id(new, answer)
+        notifications = None if new.delay_seconds else self._notifications
+        inline = notifications is not None and notifications.may_be_inline()
+        try:
+            intent_id = await self._store.enqueue_intent(new, wakes=inline)
+        except (*INVALID_VALUE, IdempotencyConflict, AccessDenied):
+            # The intent or its notification was refused. A batch of one tells why, per intent.
+            [result] = await self.enqueue_many([new])
+            return accepted_id(new, result)
+        if notifications is not None and not inline:
+            notifications.add([new.target])
+        return intent_id
 
     async def enqueue_many(
         self, intents: Iterable[NewIntent], *, batch_size: int = BATCH_MAX
     ) -> list[Enqueued]:
-        """Accept any number of intents; one verdict each, in their order, `ordinal` from 1.
+        """Enqueue any number of intents. Returns one result each, in order, `ordinal` from 1.
 
-        Each batch is a call and a transaction: when one fails, those before it are committed. With
-        idempotency keys it is safe to hand everything in again.
+        Each batch is one transaction: if one fails, those before it are committed. With idempotency
+        keys you can enqueue everything again.
         """
-        answers: list[Enqueued] = []
+        results: list[Enqueued] = []
         for batch in _batches(intents, batch_size):
-            found = await self._enqueue(batch)
-            if self._wakeups is not None:
-                self._wakeups.wake(_due_targets(batch, found), len(batch))
-            before = len(answers)
-            answers += (
+            found = await self._enqueue_batch(batch)
+            if self._notifications is not None:
+                self._notifications.add(due_targets(batch, found), len(batch))
+            before = len(results)
+            results += (
                 [one._replace(ordinal=before + one.ordinal) for one in found] if before else found
             )
-        return answers
+        return results
 
-    async def _enqueue_alone(self, new: NewIntent, *, wakes: bool) -> IntentId | None:
-        """Take the short way. None: it was refused, with or for its wake-up; the other way says
-        why, if it is refused there too.
-        """
-        try:
-            intent_id = await self._store.enqueue_intent(new, wakes=wakes)
-        except (*UNREADABLE, IdempotencyConflict, AccessDenied):
-            return None
-        if self._wakeups is not None and not wakes and not new.delay_seconds:
-            self._wakeups.wake([new.target])
-        return intent_id
-
-    async def _enqueue(self, batch: Sequence[NewIntent]) -> list[Enqueued]:
+    async def _enqueue_batch(self, batch: Sequence[NewIntent]) -> list[Enqueued]:
         try:
             return await self._store.enqueue_intents(batch)
-        except UNREADABLE:
-            asked = Asked(batch)
-            if not asked.has_problems:
+        except INVALID_VALUE:
+            checked = CheckedBatch(batch)
+            if not checked.has_problems:
                 raise
-        return asked.answered(
-            await self._store.enqueue_intents(asked.readable) if asked.readable else []
+        return checked.results(
+            await self._store.enqueue_intents(checked.sendable) if checked.sendable else []
         )
 
 
 def _batches(intents: Iterable[NewIntent], batch_size: int) -> Iterator[list[NewIntent]]:
     if not 1 <= batch_size <= BATCH_MAX:
         raise InvalidArgument(f"batch_size is {batch_size}, but must be from 1 to {BATCH_MAX}")
-    waiting = iter(intents)
-    while batch := list(islice(waiting, batch_size)):
+    remaining = iter(intents)
+    while batch := list(islice(remaining, batch_size)):
         yield batch
-
-
-def _due_targets(batch: Sequence[NewIntent], answers: Sequence[Enqueued]) -> set[str]:
-    """Say whom to wake: whoever got something new that is not asked for later."""
-    return {
-        new.target
-        for new, answer in zip(batch, answers, strict=True)
-        if answer.verdict is EnqueueVerdict.ACCEPTED and not new.delay_seconds
-    }

@@ -1,10 +1,12 @@
-"""Waking those who wait for work: with a lonely enqueue, and for many of them at once.
+"""Sends NOTIFY for targets with new intents, so that workers need not wait for their next poll.
 
-NOTIFY takes a lock that all notifying transactions of the server share until they are committed, so
-one enqueue here and there takes it along, and no more (docs/decisions/0010). For all others targets
-are collected after the commits: the first wake-up leaves at once, and the more intents one stands
-for, the longer until the next. It is a hint. One that is lost costs its target the wait for the
-next poll, and nothing else, so nothing here raises and nothing is tried again.
+NOTIFY takes a lock that all notifying transactions of the server share until they commit. So a
+single enqueue carries its own notification only now and then (docs/decisions/0010). Otherwise the
+targets are collected after the commits: the first notification is sent at once, and the more
+intents it stands for, the longer the pause before the next one.
+
+A notification is a hint. If one is lost, the workers find the intents with their next poll; so
+nothing here raises and nothing is retried.
 """
 
 from __future__ import annotations
@@ -13,57 +15,58 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from leasehold.domain.intent import NewIntent
     from leasehold.store.protocol import IngestStore
+    from leasehold.store.rows import Enqueued
 
-# Times what a wake-up stands for: when intents come without a pause, workers are awake, and every
-# wake-up is a call of the database that enqueues none.
+# Per intent that a notification stands for: while intents arrive without a pause the workers are
+# awake, and every notification is a database call that enqueues nothing.
 PAUSE_SECONDS = 0.005
 PAUSE_SECONDS_MAX = 0.05
-# How often an enqueue may take its wake-up along.
-TRAVEL_SECONDS = 0.025
+# How often an enqueue may carry its own notification.
+INLINE_SECONDS = 0.025
 TARGETS_MAX = 1000  # in one call of notify_targets
 _CLOSE_SECONDS = 1.0
 
 _log = get_logger(__name__)
 
 
-class Wakeups:
-    """Collects targets and notifies them, in one task of the running event loop."""
+class Notifications:
+    """Collects targets and notifies their workers, in one task of the running event loop."""
 
     def __init__(self, store: IngestStore) -> None:
         self._store = store
-        self._waiting: set[str] = set()
+        self._targets: set[str] = set()
         self._intents = 0
         self._task: asyncio.Task[None] | None = None
-        self._may_travel_at = 0.0
+        self._next_inline_at = 0.0
 
-    def may_travel(self) -> bool:
-        """Say whether the enqueue that begins now is to take its wake-up along; if not, call
-        `wake` after it.
-        """
+    def may_be_inline(self) -> bool:
+        """Return whether the next enqueue may carry its notification; if not, `add` it after."""
         now = asyncio.get_running_loop().time()
-        if self._is_busy() or now < self._may_travel_at:
+        if self._is_busy() or now < self._next_inline_at:
             return False
-        self._may_travel_at = now + TRAVEL_SECONDS
+        self._next_inline_at = now + INLINE_SECONDS
         return True
 
-    def wake(self, targets: Iterable[str], intents: int = 1) -> None:
-        """Have these targets notified soon, for so many intents; returns at once."""
+    def add(self, targets: Iterable[str], intents: int = 1) -> None:
+        """Notify the workers of these targets soon, for that many intents. Returns at once."""
         for target in targets:
-            if len(self._waiting) < TARGETS_MAX:  # the rest is found by polling
-                self._waiting.add(target)
-        if self._waiting:
+            if len(self._targets) < TARGETS_MAX:  # polling finds the rest
+                self._targets.add(target)
+        if self._targets:
             self._intents += intents
             if not self._is_busy():
-                self._task = asyncio.create_task(self._notify())
+                self._task = asyncio.create_task(self._send())
 
     async def close(self) -> None:
-        """Let the last wake-up leave, but do not wait long for it."""
+        """Let the last notification be sent, but do not wait long for it."""
         if self._task is not None:
             done, _ = await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
             if not done:
@@ -72,12 +75,21 @@ class Wakeups:
     def _is_busy(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    async def _notify(self) -> None:
-        while self._waiting:
-            targets, self._waiting = sorted(self._waiting), set()
+    async def _send(self) -> None:
+        while self._targets:
+            targets, self._targets = sorted(self._targets), set()
             intents, self._intents = self._intents, 0
             try:
                 await self._store.notify_targets(targets)
             except LeaseholdError as error:
-                _log.info("wake-up lost; polling finds the work", targets=targets, why=str(error))
+                _log.info("notification_lost", targets=targets, error=str(error))
             await asyncio.sleep(min(PAUSE_SECONDS * intents, PAUSE_SECONDS_MAX))
+
+
+def due_targets(intents: Iterable[NewIntent], results: Sequence[Enqueued]) -> set[str]:
+    """Return the targets with a new intent that is due now."""
+    return {
+        new.target
+        for new, result in zip(intents, results, strict=True)
+        if result.verdict is EnqueueVerdict.ACCEPTED and not new.delay_seconds
+    }

@@ -1,111 +1,99 @@
-"""Enqueuing inside the caller's own transaction: the intent is there if, and only if, it commits.
+"""Enqueues in the caller's own transaction: the intent exists if, and only if, it commits.
 
     with psycopg.connect(...) as connection, connection.transaction():
         connection.execute("UPDATE orders SET state = 'paid' ...")
         enqueue_in(connection, "sms", {"to": "+41 79 000 00 00"}, idempotency_key="order-4711")
 
-Nothing here commits, rolls back or notifies; workers find the intent by polling. The connection
-may be psycopg's, SQLAlchemy's (a Session too) or Django's; for `aenqueue_in` psycopg's or
-SQLAlchemy's async one, or asyncpg's. All run one statement, which answers with a verdict instead of
-an error: after an IdempotencyConflict or an InvalidArgument from here the transaction can go on.
-What the database itself refuses (a login without the role leasehold_ingest) is raised as the driver
-raises it.
+Nothing here commits, rolls back or notifies; workers find the intent with their next poll. The
+connection is one of psycopg, SQLAlchemy (also a Session) or Django. `aenqueue_in` takes an async
+one of psycopg, SQLAlchemy or asyncpg.
+
+All drivers run one statement, which returns a verdict instead of raising. So the transaction can go
+on after an IdempotencyConflict or an InvalidArgument. Errors of the database itself, such as a
+login without the role leasehold_ingest, are raised as the driver raises them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import IntentId, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.validation import BATCH_MAX, Asked, accepted_id
+from leasehold.intake.validation import BATCH_MAX, CheckedBatch, accepted_id
 from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from typing import Unpack
-
-    import psycopg
 
     from leasehold.domain.intent import IntentOptions, NewIntent
 
+# A connection of one of the drivers above. We import none of them before the caller has.
+AnyConnection: TypeAlias = Any
 Rows: TypeAlias = Iterable[Sequence[Any]]
 _NO_ROWS: Rows = ()
+Run = TypeVar("Run", bound="Callable[[AnyConnection, str], Rows | Awaitable[Rows]]")
 
-# CAST, since "::" and the places of some drivers do not go together; by way of text, since a
-# driver may have been told to write JSON by itself.
+# CAST, because "::" clashes with the placeholders of some drivers; to text first, because a driver
+# may be configured to encode JSON itself.
 _STATEMENT = (
     "SELECT ordinal, verdict, intent_id, problem"
-    " FROM leasehold.enqueue_intents(CAST(CAST({place} AS text) AS jsonb)) ORDER BY ordinal"
+    " FROM leasehold.enqueue_intents(CAST(CAST({placeholder} AS text) AS jsonb)) ORDER BY ordinal"
 )
-_SQLALCHEMY_NAME = "intents"
+_PERCENT = _STATEMENT.format(placeholder="%s")
+_NAMED = _STATEMENT.format(placeholder=":intents")
+_NUMBERED = _STATEMENT.format(placeholder="$1")
 
 
 def enqueue_in(
-    connection: Any,  # noqa: ANN401 (any of the drivers above, none of which we import)
+    connection: AnyConnection,
     intent: NewIntent | str,
     payload: Any = None,  # noqa: ANN401 (any JSON)
     **options: Unpack[IntentOptions],
 ) -> IntentId:
-    """Accept one intent in the transaction of `connection`, or raise as Intake.enqueue does."""
+    """Enqueue one intent in the transaction of `connection`. Raises what Intake.enqueue raises."""
     new = as_intent(intent, payload, **options)
-    [answer] = enqueue_many_in(connection, [new])
-    return accepted_id(new, answer)
+    [result] = enqueue_many_in(connection, [new])
+    return accepted_id(new, result)
 
 
 async def aenqueue_in(
-    connection: Any,  # noqa: ANN401 (as above)
+    connection: AnyConnection,
     intent: NewIntent | str,
     payload: Any = None,  # noqa: ANN401 (any JSON)
     **options: Unpack[IntentOptions],
 ) -> IntentId:
-    """Accept one intent in the transaction of an async connection."""
+    """Enqueue one intent in the transaction of an async connection."""
     new = as_intent(intent, payload, **options)
-    [answer] = await aenqueue_many_in(connection, [new])
-    return accepted_id(new, answer)
+    [result] = await aenqueue_many_in(connection, [new])
+    return accepted_id(new, result)
 
 
-def enqueue_many_in(
-    connection: Any,  # noqa: ANN401 (as above)
-    intents: Sequence[NewIntent],
-) -> list[Enqueued]:
-    """Accept up to 10,000 intents in the transaction of `connection`; the verdicts in order."""
-    driver = _driver_of(connection, _DRIVERS)
-    asked = Asked(_bounded(intents))
-    rows = (
-        driver.run(connection, driver.statement, asked.argument()) if asked.readable else _NO_ROWS
-    )
-    return asked.answered(map(_enqueued, rows))
+def enqueue_many_in(connection: AnyConnection, intents: Sequence[NewIntent]) -> list[Enqueued]:
+    """Enqueue up to 10,000 intents in the transaction of `connection`. Returns results in order."""
+    run, batch = _driver(connection, _DRIVERS), _check(intents)
+    rows = run(connection, batch.argument()) if batch.sendable else _NO_ROWS
+    return batch.results(map(_enqueued, rows))
 
 
 async def aenqueue_many_in(
-    connection: Any,  # noqa: ANN401 (as above)
-    intents: Sequence[NewIntent],
+    connection: AnyConnection, intents: Sequence[NewIntent]
 ) -> list[Enqueued]:
-    """Accept up to 10,000 intents in the transaction of an async connection."""
-    driver = _driver_of(connection, _ASYNC_DRIVERS)
-    asked = Asked(_bounded(intents))
-    rows = (
-        await driver.run(connection, driver.statement, asked.argument())
-        if asked.readable
-        else _NO_ROWS
-    )
-    return asked.answered(map(_enqueued, rows))
+    """Enqueue up to 10,000 intents in the transaction of an async connection."""
+    run, batch = _driver(connection, _ASYNC_DRIVERS), _check(intents)
+    rows = await run(connection, batch.argument()) if batch.sendable else _NO_ROWS
+    return batch.results(map(_enqueued, rows))
 
 
-def _bounded(intents: Sequence[NewIntent]) -> Sequence[NewIntent]:
+def _check(intents: Sequence[NewIntent]) -> CheckedBatch:
     if len(intents) > BATCH_MAX:
-        raise InvalidArgument(
-            f"{len(intents)} intents are more than {BATCH_MAX}, the most per call"
-        )
-    return intents
+        raise InvalidArgument(f"{len(intents)} intents in one call; the maximum is {BATCH_MAX}")
+    return CheckedBatch(intents)
 
 
 def _enqueued(row: Sequence[Any]) -> Enqueued:
@@ -113,125 +101,76 @@ def _enqueued(row: Sequence[Any]) -> Enqueued:
     return Enqueued(
         ordinal=ordinal,
         verdict=EnqueueVerdict(verdict),
-        # Each driver has a class of its own for it, or none.
+        # Some drivers have a UUID class of their own, others return text.
         intent_id=None if intent_id is None else IntentId(UUID(str(intent_id))),
         problem=problem,
     )
 
 
-class _Result(Protocol):
-    def all(self) -> Sequence[Sequence[Any]]: ...
-
-
-class _Executes(Protocol):
-    """A Session or a Connection of SQLAlchemy."""
-
-    def execute(self, statement: Any, parameters: Any, /) -> _Result: ...  # noqa: ANN401
-
-
-class _ExecutesAsync(Protocol):
-    """An AsyncSession or an AsyncConnection of SQLAlchemy."""
-
-    async def execute(self, statement: Any, parameters: Any, /) -> _Result: ...  # noqa: ANN401
-
-
-class _Cursor(Protocol):
-    def execute(self, statement: str, parameters: Sequence[object], /) -> object: ...
-
-    def fetchall(self) -> Sequence[Sequence[Any]]: ...
-
-
-class _HasCursor(Protocol):
-    """A connection of Django."""
-
-    def cursor(self) -> AbstractContextManager[_Cursor]: ...
-
-
-class _Fetches(Protocol):
-    """A connection of asyncpg, or one that its pool has lent."""
-
-    async def fetch(self, statement: str, /, *arguments: object) -> Sequence[Sequence[Any]]: ...
-
-
-Answered = TypeVar("Answered", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Driver(Generic[Answered]):
-    """The statement as a driver marks the place of its argument, and how it runs one."""
-
-    statement: str
-    run: Callable[[Any, str, str], Answered]
-
-
-def _run_psycopg(connection: psycopg.Connection[Any], statement: str, argument: str) -> Rows:
+def _run_psycopg(connection: AnyConnection, argument: str) -> Rows:
     from psycopg.rows import tuple_row
 
     with connection.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(statement.encode(), [argument]).fetchall()
+        return cursor.execute(_PERCENT, [argument]).fetchall()
 
 
-async def _run_psycopg_async(
-    connection: psycopg.AsyncConnection[Any], statement: str, argument: str
-) -> Rows:
+async def _run_psycopg_async(connection: AnyConnection, argument: str) -> Rows:
     from psycopg.rows import tuple_row
 
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.encode(), [argument])
+        await cursor.execute(_PERCENT, [argument])
         return await cursor.fetchall()
 
 
-def _run_sqlalchemy(connection: _Executes, statement: str, argument: str) -> Rows:
-    return connection.execute(_text(statement), {_SQLALCHEMY_NAME: argument}).all()
+def _run_sqlalchemy(connection: AnyConnection, argument: str) -> Rows:
+    text = import_module("sqlalchemy").text
+    return connection.execute(text(_NAMED), {"intents": argument}).all()
 
 
-async def _run_sqlalchemy_async(connection: _ExecutesAsync, statement: str, argument: str) -> Rows:
-    return (await connection.execute(_text(statement), {_SQLALCHEMY_NAME: argument})).all()
+async def _run_sqlalchemy_async(connection: AnyConnection, argument: str) -> Rows:
+    text = import_module("sqlalchemy").text
+    return (await connection.execute(text(_NAMED), {"intents": argument})).all()
 
 
-def _run_django(connection: _HasCursor, statement: str, argument: str) -> Rows:
+def _run_django(connection: AnyConnection, argument: str) -> Rows:
     with connection.cursor() as cursor:
-        cursor.execute(statement, [argument])
+        cursor.execute(_PERCENT, [argument])
         return cursor.fetchall()
 
 
-async def _run_asyncpg(connection: _Fetches, statement: str, argument: str) -> Rows:
-    return await connection.fetch(statement, argument)
+async def _run_asyncpg(connection: AnyConnection, argument: str) -> Rows:
+    return await connection.fetch(_NUMBERED, argument)
 
 
-def _text(statement: str) -> object:
-    return import_module("sqlalchemy").text(statement)
-
-
-# By the package that the connection's class, or one that it derives from, comes from.
-_DRIVERS: Mapping[str, _Driver[Rows]] = {
-    "psycopg": _Driver(_STATEMENT.format(place="%s"), _run_psycopg),
-    "sqlalchemy": _Driver(_STATEMENT.format(place=f":{_SQLALCHEMY_NAME}"), _run_sqlalchemy),
-    "django": _Driver(_STATEMENT.format(place="%s"), _run_django),
+# By the package that the class of the connection, or one of its bases, comes from.
+_DRIVERS: Mapping[str, Callable[[AnyConnection, str], Rows]] = {
+    "psycopg": _run_psycopg,
+    "sqlalchemy": _run_sqlalchemy,
+    "django": _run_django,
 }
-_ASYNC_DRIVERS: Mapping[str, _Driver[Awaitable[Rows]]] = {
-    "psycopg": _Driver(_STATEMENT.format(place="%s"), _run_psycopg_async),
-    "sqlalchemy": _Driver(_STATEMENT.format(place=f":{_SQLALCHEMY_NAME}"), _run_sqlalchemy_async),
-    "asyncpg": _Driver(_STATEMENT.format(place="$1"), _run_asyncpg),
+_ASYNC_DRIVERS: Mapping[str, Callable[[AnyConnection, str], Awaitable[Rows]]] = {
+    "psycopg": _run_psycopg_async,
+    "sqlalchemy": _run_sqlalchemy_async,
+    "asyncpg": _run_asyncpg,
 }
 
 
-def _driver_of(connection: object, drivers: Mapping[str, _Driver[Answered]]) -> _Driver[Answered]:
-    return drivers[_package_of(type(connection), is_asked_async=drivers is _ASYNC_DRIVERS)]
+def _driver(connection: object, drivers: Mapping[str, Run]) -> Run:
+    return drivers[_package(type(connection), use_async=drivers is _ASYNC_DRIVERS)]
 
 
 @lru_cache(maxsize=64)
-def _package_of(kind: type, *, is_asked_async: bool) -> str:
+def _package(kind: type, *, use_async: bool) -> str:
     packages = [one.__module__.partition(".")[0] for one in kind.__mro__]
     found = next((package for package in packages if package in {*_DRIVERS, *_ASYNC_DRIVERS}), None)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if found is None:
         raise InvalidArgument(
-            f"{name} is no connection of psycopg, SQLAlchemy, Django or asyncpg: run "
-            "SELECT leasehold.enqueue_intent(...) with it instead"
+            f"{name} is not a connection of psycopg, SQLAlchemy, Django or asyncpg: "
+            "run SELECT leasehold.enqueue_intent(...) on it instead"
         )
     is_async = found == "asyncpg" or iscoroutinefunction(getattr(kind, "execute", None))
-    if is_async != is_asked_async:
-        called = "await aenqueue_in(...)" if is_async else "enqueue_in(...)"
-        raise InvalidArgument(f"{name} is {'' if is_async else 'not '}async: call {called}")
+    if is_async != use_async:
+        call = "await aenqueue_in(...)" if is_async else "enqueue_in(...)"
+        raise InvalidArgument(f"{name} is {'' if is_async else 'not '}async: use {call}")
     return found

@@ -1,7 +1,7 @@
-"""One intent on its way in: what no database could read, and what was answered.
+"""Checks what the database cannot check, and turns its verdicts into ids and errors.
 
-The database judges intents. But a value of the wrong type ends the whole call and, inside a
-caller's transaction, that transaction too: such values are found here, before they are sent.
+The database validates intents. But a value of the wrong type fails the whole call, and inside a
+caller's transaction that transaction too. Such values are found here, before they are sent.
 """
 
 from __future__ import annotations
@@ -23,53 +23,49 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId, NewIntent
 
 BATCH_MAX = 10_000  # in one call of enqueue_intents
-# What a value raises that cannot even be read, or sent: nothing was written.
-UNREADABLE = (InvalidArgument, TypeError, AttributeError, RecursionError)
-# What PostgreSQL's smallint holds; which of these are priorities, the database says.
+# What a value raises that cannot be sent, or that the database cannot read. Nothing was written.
+INVALID_VALUE = (InvalidArgument, TypeError, AttributeError, RecursionError)
+# The range of PostgreSQL's smallint. The database decides which of these are priorities.
 _PRIORITY_MAX = 32767
-# A payload of 1 MiB can be written with at most six characters per byte.
+# A payload of 1 MiB has at most six characters per byte as JSON text.
 _JSON_CHARACTERS_MAX = 6 * 1024 * 1024 + 1024
-_TEXTS = ("target", "content_type", "idempotency_key", "key_scope", "stream", "trace_context")
-_SECONDS = ("delay_seconds", "deadline_seconds")
-_MOMENTS = ("due_at", "deadline_at")
-_KINDS: dict[str, type] = {"body": bytes, "metadata": dict}
-# As json.dumps writes it: an odd number of backslashes, then u0000.
+_TEXT_FIELDS = ("target", "content_type", "idempotency_key", "key_scope", "stream", "trace_context")
+_SECONDS_FIELDS = ("delay_seconds", "deadline_seconds")
+_TIME_FIELDS = ("due_at", "deadline_at")
+_FIELD_TYPES: dict[str, type] = {"body": bytes, "metadata": dict}
+# NUL as json.dumps writes it: an odd number of backslashes, then u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_UNSTORABLE = "contains a character that PostgreSQL cannot store (NUL or a lone surrogate)"
 
 
-def problem_of(new: NewIntent) -> str | None:
-    """Say why no database could even read this intent, or None; its sense is not judged here."""
-    return (
-        _problem_of_texts(new)
-        or _problem_of_numbers(new)
-        or _problem_of_moments(new)
-        or _problem_of_content(new)
-    )
+def find_problem(new: NewIntent) -> str | None:
+    """Return why an intent cannot be sent to the database; None if it can."""
+    return _text_problem(new) or _number_problem(new) or _time_problem(new) or _content_problem(new)
 
 
-class Asked:
-    """Intents of one call: those that the database can read, and places for those it cannot."""
+class CheckedBatch:
+    """The intents of one call: those that can be sent, and the problems of the others."""
 
     def __init__(self, intents: Sequence[NewIntent]) -> None:
-        self._problems = [problem_of(new) for new in intents]
-        self.readable = [
+        self._problems = [find_problem(new) for new in intents]
+        self.sendable = [
             new for new, problem in zip(intents, self._problems, strict=True) if problem is None
         ]
 
     @property
     def has_problems(self) -> bool:
-        """Whether some intent cannot be read."""
+        """Whether some intent cannot be sent."""
         return any(self._problems)
 
     def argument(self) -> str:
         """Write the argument of enqueue_intents."""
-        return intents_argument(self.readable)
+        return intents_argument(self.sendable)
 
-    def answered(self, answers: Iterable[Enqueued]) -> list[Enqueued]:
-        """Put the database's answers, and a refusal for each of the rest, in the order of all."""
-        waiting = iter(answers)
+    def results(self, of_sendable: Iterable[Enqueued]) -> list[Enqueued]:
+        """Merge the database's results with an INVALID for each of the others, in order."""
+        remaining = iter(of_sendable)
         return [
-            next(waiting)._replace(ordinal=ordinal)
+            next(remaining)._replace(ordinal=ordinal)
             if problem is None
             else Enqueued(
                 ordinal=ordinal, verdict=EnqueueVerdict.INVALID, intent_id=None, problem=problem
@@ -78,87 +74,87 @@ class Asked:
         ]
 
 
-def accepted_id(new: NewIntent, answer: Enqueued) -> IntentId:
-    """Give the id of an accepted intent, or of the first of its key; raise for other verdicts."""
-    match answer.verdict:
+def accepted_id(new: NewIntent, result: Enqueued) -> IntentId:
+    """Return the id of an accepted intent or of the first one with its key; otherwise raise."""
+    match result.verdict:
         case EnqueueVerdict.ACCEPTED | EnqueueVerdict.DUPLICATE:
-            if answer.intent_id is None:
-                raise AssertionError(f"the database gave no id with its verdict: {answer}")
-            return answer.intent_id
+            if result.intent_id is None:
+                raise AssertionError(f"the database returned no id: {result}")
+            return result.intent_id
         case EnqueueVerdict.CONFLICT:
-            raise IdempotencyConflict(conflict_problem(new, answer), intent_id=answer.intent_id)
+            raise IdempotencyConflict(conflict_problem(new, result), intent_id=result.intent_id)
         case EnqueueVerdict.UNKNOWN_TARGET:
             raise UnknownTarget(
-                f"{answer.problem}: publish one with `leasehold targets apply`", target=new.target
+                f"{result.problem}: publish one with `leasehold targets apply`", target=new.target
             )
         case EnqueueVerdict.INVALID:
-            raise InvalidArgument(f"the intent was refused: {answer.problem}")
+            raise InvalidArgument(f"the intent is invalid: {result.problem}")
         case _:
-            assert_never(answer.verdict)
+            assert_never(result.verdict)
 
 
-def conflict_problem(new: NewIntent, answer: Enqueued) -> str:
-    """Say whose the key is."""
+def conflict_problem(new: NewIntent, result: Enqueued) -> str:
+    """Return the message for a key that another intent has."""
     return (
-        f"idempotency key {new.idempotency_key!r} of target {new.target!r} already stands for "
-        f"intent {answer.intent_id} with another payload or target: use a new key for a new intent"
+        f"idempotency key {new.idempotency_key!r} of target {new.target!r} belongs to intent "
+        f"{result.intent_id}, which has another payload or target: use a new key for a new intent"
     )
 
 
-def _problem_of_texts(new: NewIntent) -> str | None:
-    for name in _TEXTS:
+def _text_problem(new: NewIntent) -> str | None:
+    for name in _TEXT_FIELDS:
         value = getattr(new, name)
         if value is None and name != "target":
             continue
         if not isinstance(value, str):
             return f"{name} must be text"
         if not _is_storable(value):
-            return f"{name} has a character that PostgreSQL cannot store (NUL, or half of a pair)"
+            return f"{name} {_UNSTORABLE}"
     return None
 
 
-def _problem_of_numbers(new: NewIntent) -> str | None:
+def _number_problem(new: NewIntent) -> str | None:
     if new.priority is not None and not _is_small_integer(new.priority):
         return "priority must be from 0 (first) to 3 (last)"
-    for name in _SECONDS:
+    for name in _SECONDS_FIELDS:
         value = getattr(new, name)
         if value is not None and not _is_finite_number(value):
             return f"{name} must be a number of seconds"
     return None
 
 
-def _problem_of_moments(new: NewIntent) -> str | None:
-    for name in _MOMENTS:
+def _time_problem(new: NewIntent) -> str | None:
+    for name in _TIME_FIELDS:
         value = getattr(new, name)
         if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
             return f"{name} must be a datetime with a time zone"
     return None
 
 
-def _problem_of_content(new: NewIntent) -> str | None:
-    for name, kind in _KINDS.items():
+def _content_problem(new: NewIntent) -> str | None:
+    for name, kind in _FIELD_TYPES.items():
         value = getattr(new, name)
         if value is not None and not isinstance(value, kind):
             return f"{name} must be {kind.__name__}"
     for name in ("payload", "metadata"):
         value = getattr(new, name)
-        problem = None if value is None else _problem_of_json(value)
+        problem = None if value is None else _json_problem(value)
         if problem is not None:
             return f"{name} {problem}"
     return None
 
 
-def _problem_of_json(value: object) -> str | None:
+def _json_problem(value: object) -> str | None:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        return f"is no JSON: {error}"
+        return f"is not valid JSON: {error}"
     except RecursionError:
         return "is nested too deeply"
     if len(text) > _JSON_CHARACTERS_MAX:
         return "is over 1 MiB"
     if _NUL.search(text) or not _is_storable(text):
-        return "has a character that PostgreSQL cannot store (NUL, or half of a pair)"
+        return _UNSTORABLE
     return None
 
 

@@ -80,7 +80,7 @@ class Batch:
         answers: Sequence[Enqueued | Exception] = ()
         is_new = True  # as far as anybody knows
         try:
-            answers = await self._service.batching.enqueue_many(
+            answers = await self._service.group_commit.enqueue_many(
                 [new for new, _ in good], size=self._size
             )
         except IntakeFull:

@@ -78,7 +78,7 @@ class Intake:
         place = await self._service.admission.admit(token, new)
         is_new = True  # as far as anybody knows
         try:
-            answer = await self._service.batching.enqueue(new, size=size)
+            answer = await self._service.group_commit.enqueue(new, size=size)
             is_new = answer.verdict is EnqueueVerdict.ACCEPTED
         finally:
             place.settle(is_new=is_new)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.intake.group_commit import Batching
+from leasehold.intake.group_commit import GroupCommit
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.service.deadline import within_deadline
@@ -72,7 +72,7 @@ class WebService:
         self.metrics = metrics or Metrics(self.settings.instance_id)
         self.web_metrics = WebMetrics(self.metrics.registry, self.settings.instance_id)
         self.access_log = AccessLog(self.settings.log_format, self.settings.log_level)
-        self.batching = Batching(
+        self.group_commit = GroupCommit(
             stores.ingest,
             waiting_max=self.settings.waiting_max,
             observe=self.web_metrics.batch,
@@ -89,7 +89,7 @@ class WebService:
         self.waits = Waits(stores.reader)
         self.events = Events(stores.reader)
         self.redrive_rate = RedriveRate()
-        self.web_metrics.watch(lambda: self.batching.waiting, lambda: self.events.listeners)
+        self.web_metrics.watch(lambda: self.group_commit.waiting, lambda: self.events.listeners)
         self._is_draining = False
         self._probe = asyncio.Lock()
         self._probed_at = float("-inf")
@@ -117,7 +117,7 @@ class WebService:
     ) -> None:
         self.drain()
         self.end_streams()
-        await self.batching.close()
+        await self.group_commit.close()
         for loop in self._loops:
             loop.stop()
         for loop in self._loops:

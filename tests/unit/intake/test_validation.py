@@ -1,4 +1,4 @@
-"""What no database could read is found before it is sent; what it can read is left to it."""
+"""Values that would fail a whole call are found before they are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from leasehold.domain.errors import InvalidArgument, UnknownTarget
 from leasehold.domain.intent import IntentId, NewIntent, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.intake.validation import Asked, accepted_id, problem_of
+from leasehold.intake.validation import CheckedBatch, accepted_id, find_problem
 from leasehold.store.rows import Enqueued
 
 NESTED: list[object] = []
@@ -32,7 +32,7 @@ def answer(ordinal=1, verdict=EnqueueVerdict.ACCEPTED, problem=None):
     "intent",
     [
         new(),
-        new(payload=None),  # its sense is the database's to judge
+        new(payload=None),  # the database decides
         new(payload={"text": "\\u0000 is only text here"}),
         new(payload={"text": "😀"}),
         new(priority=9, delay_seconds=-1.5),
@@ -40,8 +40,8 @@ def answer(ordinal=1, verdict=EnqueueVerdict.ACCEPTED, problem=None):
         new(payload=None, body=b"\x00", content_type="application/x"),
     ],
 )
-def test_what_can_be_read_has_no_problem(intent):
-    assert problem_of(intent) is None
+def test_sendable_intent_has_no_problem(intent):
+    assert find_problem(intent) is None
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_what_can_be_read_has_no_problem(intent):
     [
         (new(target=None), "target must be text"),
         (new(stream=7), "stream must be text"),
-        (new(idempotency_key="a\0"), "idempotency_key has a character"),
-        (new(idempotency_key="\ud800"), "idempotency_key has a character"),
+        (new(idempotency_key="a\0"), "idempotency_key contains a character"),
+        (new(idempotency_key="\ud800"), "idempotency_key contains a character"),
         (new(priority="high"), "priority"),
         (new(priority=True), "priority"),
         (new(priority=99999), "priority"),
@@ -61,27 +61,27 @@ def test_what_can_be_read_has_no_problem(intent):
         (new(due_at=datetime(2030, 1, 1)), "due_at must be a datetime"),  # noqa: DTZ001
         (new(body="text"), "body must be bytes"),
         (new(metadata=MappingProxyType({})), "metadata must be dict"),
-        (new(payload={"x": "\0"}), "payload has a character"),
-        (new(payload={"\ud800": 1}), "payload has a character"),
-        (new(payload={"x": "\\\0"}), "payload has a character"),
-        (new(payload={"x": {1, 2}}), "payload is no JSON"),
-        (new(payload=float("nan")), "payload is no JSON"),
+        (new(payload={"x": "\0"}), "payload contains a character"),
+        (new(payload={"\ud800": 1}), "payload contains a character"),
+        (new(payload={"x": "\\\0"}), "payload contains a character"),
+        (new(payload={"x": {1, 2}}), "payload is not valid JSON"),
+        (new(payload=float("nan")), "payload is not valid JSON"),
         (new(payload=NESTED), "payload is nested too deeply"),
         (new(payload="x" * 7_000_000), "payload is over 1 MiB"),
-        (new(metadata={"x": "\0"}), "metadata has a character"),
+        (new(metadata={"x": "\0"}), "metadata contains a character"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_read_is_told(intent, told):
-    problem = problem_of(intent)
+def test_unsendable_intent_has_a_problem(intent, told):
+    problem = find_problem(intent)
     assert problem is not None
     assert problem.startswith(told)
 
 
-def test_answers_go_back_to_the_places_of_their_intents():
-    asked = Asked([new(), new(priority="high"), new()])
-    assert len(asked.readable) == 2
-    answers = asked.answered([answer(1), answer(2)])
+def test_results_are_merged_in_the_order_of_the_intents():
+    batch = CheckedBatch([new(), new(priority="high"), new()])
+    assert len(batch.sendable) == 2
+    answers = batch.results([answer(1), answer(2)])
     assert [(one.ordinal, one.verdict.value) for one in answers] == [
         (1, "accepted"),
         (2, "invalid"),
@@ -90,16 +90,16 @@ def test_answers_go_back_to_the_places_of_their_intents():
     assert answers[2].intent_id == UUID(int=2)
 
 
-def test_each_refusal_is_its_own_error():
+def test_each_verdict_raises_its_own_error():
     assert accepted_id(new(), answer(7)) == UUID(int=7)
     assert accepted_id(new(), answer(7, EnqueueVerdict.DUPLICATE)) == UUID(int=7)
     with pytest.raises(UnknownTarget, match="targets apply"):
         accepted_id(new(), answer(1, EnqueueVerdict.UNKNOWN_TARGET, "no contract"))
-    with pytest.raises(InvalidArgument, match="refused: too large"):
+    with pytest.raises(InvalidArgument, match="invalid: too large"):
         accepted_id(new(), answer(1, EnqueueVerdict.INVALID, "too large"))
 
 
-def test_intent_is_given_whole_or_in_parts_but_not_both():
+def test_intent_is_given_whole_or_in_parts_but_not_as_both():
     assert as_intent("sms", {"to": "+41"}) == new()
     assert as_intent(new(), None) == new()
     with pytest.raises(InvalidArgument):

@@ -1,4 +1,4 @@
-"""Enqueuing inside a transaction of the caller's: there after a commit, nowhere after a rollback.
+"""Transactional enqueue: the intent exists after the commit, and not after a rollback.
 
 Every driver runs the same tests, as a login that may enqueue and nothing else.
 """
@@ -99,7 +99,7 @@ def new(payload=PAYLOAD, **more):
     return NewIntent(target="sms", payload=payload, **more)
 
 
-def test_intent_is_there_after_the_callers_commit(way, database):
+def test_intent_exists_after_the_callers_commit(way, database):
     [intent_id] = way.enqueue(new(idempotency_key=KEY))
     assert type(intent_id) is UUID
     [row] = database.execute("SELECT * FROM leasehold.intents")
@@ -108,14 +108,14 @@ def test_intent_is_there_after_the_callers_commit(way, database):
     assert pending["intent_id"] == intent_id
 
 
-def test_nothing_is_there_after_the_callers_rollback(way, database, count):
+def test_intent_does_not_exist_after_the_callers_rollback(way, database, count):
     [intent_id] = way.enqueue(new(idempotency_key=KEY), rollback=True)
     assert type(intent_id) is UUID
     assert count() == 0
     assert database.execute("SELECT intent_id FROM leasehold.outbox_pending") == []
 
 
-def test_loser_of_a_key_gets_an_error_and_its_transaction_goes_on(way, outbox, count):
+def test_conflict_does_not_end_the_transaction(way, outbox, count):
     [first] = outbox.enqueue(1, idempotency_key=KEY)
     conflict, unknown, refused, accepted = way.enqueue(
         new(idempotency_key=KEY),
@@ -133,13 +133,13 @@ def test_loser_of_a_key_gets_an_error_and_its_transaction_goes_on(way, outbox, c
     assert count() == 2
 
 
-def test_same_key_and_payload_is_the_first_intent_also_inside_one_transaction(way, count):
+def test_same_key_and_payload_is_one_intent_within_a_transaction(way, count):
     first, again = way.enqueue(new(idempotency_key=KEY), new(idempotency_key=KEY))
     assert again == first
     assert count() == 1
 
 
-def test_value_that_no_database_can_read_does_not_end_the_transaction(way, count):
+def test_unsendable_value_does_not_end_the_transaction(way, count):
     answers = way.enqueue(
         new({"text": "\0"}),
         new({"text": "\ud800"}),
@@ -154,7 +154,7 @@ def test_value_that_no_database_can_read_does_not_end_the_transaction(way, count
     assert count() == 1
 
 
-def test_each_of_many_gets_its_verdict_in_order(way, count):
+def test_each_intent_of_a_list_gets_its_verdict_in_order(way, count):
     answers = way.enqueue_many(
         [new(idempotency_key=KEY), new({"x": "\0"}), new({}, idempotency_key=KEY), new(priority=8)]
     )
@@ -168,13 +168,13 @@ def test_each_of_many_gets_its_verdict_in_order(way, count):
     assert count() == 1
 
 
-def test_many_of_none_asks_nothing_and_too_many_are_refused_before_asking(way, count):
+def test_empty_list_runs_nothing_and_too_long_a_list_is_rejected(way, count):
     assert way.enqueue_many([]) == []
     assert isinstance(way.enqueue_many([new()] * 10_001), InvalidArgument)
     assert count() == 0
 
 
-def test_everything_that_can_be_said_of_an_intent_arrives(way, database):
+def test_every_field_of_an_intent_is_stored(way, database):
     due_at, deadline_at = datetime(2031, 1, 1, tzinfo=UTC), datetime(2032, 1, 1, tzinfo=UTC)
     way.enqueue(
         NewIntent(
@@ -198,13 +198,13 @@ def test_everything_that_can_be_said_of_an_intent_arrives(way, database):
     assert (row["metadata"], row["trace_context"][:3]) == ({"order": 4711}, "00-")
 
 
-def test_connection_of_the_other_kind_is_told_which_function_to_call(database):
+def test_wrong_kind_of_connection_names_the_right_function(database):
     connection = database.connect("ingest")
-    with pytest.raises(InvalidArgument, match=r"not async: call enqueue_in"):
+    with pytest.raises(InvalidArgument, match=r"not async: use enqueue_in"):
         asyncio.run(aenqueue_in(connection, "sms", {}))
-    with pytest.raises(InvalidArgument, match=r"is async: call await aenqueue_in"):
+    with pytest.raises(InvalidArgument, match=r"is async: use await aenqueue_in"):
         enqueue_in(object.__new__(psycopg.AsyncConnection), "sms", {})
-    with pytest.raises(InvalidArgument, match=r"builtins\.object is no connection"):
+    with pytest.raises(InvalidArgument, match=r"builtins\.object is not a connection"):
         enqueue_in(object(), "sms", {})
 
 
@@ -213,7 +213,7 @@ def test_whole_intent_and_options_together_are_refused(database):
         enqueue_in(database.connect("ingest"), new(), idempotency_key=KEY)
 
 
-def test_login_without_the_role_gets_its_drivers_own_error(database, outbox):
+def test_missing_role_raises_the_error_of_the_driver(database, outbox):
     outbox.publish("sms")
     with (
         pytest.raises(psycopg.errors.InsufficientPrivilege),
