@@ -270,17 +270,6 @@ class ItemMachine(RuleBasedStateMachine):
             },
         )
 
-    def compare_dispatched(self, rows: list[DictRow] | str, verdicts: dict[UUID, str]) -> None:
-        """The same, of an answer that leaves out what was applied."""
-        if isinstance(rows, list):
-            others = {row["intent_id"] for row in rows}
-            applied = [one for one, verdict in verdicts.items() if verdict == "applied"]
-            expect(others.intersection(applied), set())
-            rows = rows + [
-                {"intent_id": one, "verdict": "applied", "state": "DISPATCHED"} for one in applied
-            ]
-        self.compare_results(rows, verdicts, "DISPATCHED", 0)
-
     @rule(which=picks)
     def renew(self, which: list[int]) -> None:
         claims = self.picked_claims(which)

@@ -6,7 +6,6 @@ a stale holder writes must be refused.
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,6 @@ class Machine(ItemMachine):
         super().__init__(outbox, number)
         self.grants = [Grant(self.cluster_lease, "holder-1", 1)]  # never granted
         self.redriven: dict[UUID, UUID] = {}
-        self.ways = itertools.cycle(("arrays", "JSON"))  # in which dispatched results are sent
         self.before = Snapshot([], [])
 
     @invariant()
@@ -227,16 +225,10 @@ class Machine(ItemMachine):
             for intent_id in ids
         }
         fence = (grant.name, grant.holder, grant.epoch)
-        is_in_arrays = state == "DISPATCHED" and next(self.ways) == "arrays"
-        if is_in_arrays:
-            rows = self.call("executor", "record_dispatched", *fence, ids, [0.5] * len(ids))
-        else:
-            results = [report(intent_id, state, retry_after) for intent_id in ids]
-            rows = self.call("executor", "record_attempts", *fence, json.dumps(results))
+        results = [report(intent_id, state, retry_after) for intent_id in ids]
+        rows = self.call("executor", "record_attempts", *fence, json.dumps(results))
         if not self.is_kept(grant):
             expect(rows, "P7002")
-        elif is_in_arrays:
-            self.compare_dispatched(rows, verdicts)
         else:
             self.compare_results(rows, verdicts, state, retry_after)
 

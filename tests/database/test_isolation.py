@@ -11,7 +11,6 @@ ZERO = "00000000-0000-0000-0000-000000000000"
 CALLS = {
     "acquire": "SELECT * FROM leasehold.acquire_lease(%(lease)s, 'other', 60)",
     "record": "SELECT * FROM leasehold.record_attempts(%(lease)s, 'holder-1', 1, '[]')",
-    "dispatched": "SELECT * FROM leasehold.record_dispatched(%(lease)s, 'holder-1', 1, '{}', '{}')",
     "begin": "SELECT * FROM leasehold.begin_leased_attempts(%(lease)s, 'holder-1', 1, '{}')",
     "claim streams": "SELECT * FROM leasehold.claim_streams('holder-1', '{}', 30, 180, 10)",
     "refresh": "SELECT * FROM leasehold.refresh_schedule("

@@ -218,17 +218,6 @@ def test_record_finds_its_rows_by_id(backlog: Backlog, state: str) -> None:
     )
 
 
-def test_record_of_what_was_dispatched_finds_its_rows_by_id(backlog: Backlog) -> None:
-    ids = sorted(backlog.scheduled)
-    check(
-        backlog,
-        "SELECT * FROM leasehold.record_dispatched(%s, 'holder', 1, %s, %s)",
-        [CLUSTER_LEASE, ids, [0.1] * len(ids)],
-        returned=0,
-        by={PENDING, LEDGER},
-    )
-
-
 def test_begin_under_a_lease_finds_its_rows_by_id(backlog: Backlog) -> None:
     check(
         backlog,

@@ -69,7 +69,7 @@ def led(half_done: Database) -> list[UUID]:
 
 
 # Where a statement does not return a row for each of the batch.
-ROWS = {"%(needs_content)s": BATCH + 1, "mark_calls": 1, "record_dispatched": 0}
+ROWS = {"%(needs_content)s": BATCH + 1, "mark_calls": 1}
 
 
 def check(
@@ -109,7 +109,6 @@ def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -
         f"mark_calls('{LEASE}', 'holder', 1, %(ids)s, %(numbers)s, 1, %(needs_content)s)",
         f"begin_leased_attempts('{LEASE}', 'holder', 1, %(ids)s)",
         f"record_attempts('{LEASE}', 'holder', 1, %(results)s)",
-        f"record_dispatched('{LEASE}', 'holder', 1, %(ids)s, %(seconds)s)",
     ],
 )
 def test_leader_reads_nothing_that_is_finished(
@@ -117,5 +116,5 @@ def test_leader_reads_nothing_that_is_finished(
 ) -> None:
     results = [{"intent_id": str(one), "state": "DISPATCHED"} for one in led]
     params: Any = {"ids": led, "numbers": [1] * len(led), "results": json.dumps(results)}
-    params |= {"seconds": [0.1] * len(led), "needs_content": [True] * len(led)}
+    params |= {"needs_content": [True] * len(led)}
     check(half_done, f"SELECT * FROM leasehold.{call}", params)

@@ -77,7 +77,7 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
         )
         assert {one.state for one in recorded} == {"RETRYABLE"}
         accepted = [Result(one, Accepted(code="200"), None, 0.25) for one in ids[2:]]
-        assert await store.record_dispatched(lease, accepted) == []
+        assert await store.record_attempts(lease, accepted, tell_dispatched=False) == []
         left = await store.refresh_due_window("a", [lease], ["bank"], 10)
         assert {one.intent_id for one in left} == set(ids[:2])
 

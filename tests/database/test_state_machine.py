@@ -36,7 +36,7 @@ SETTINGS = settings(
 # What each mutant does wrong: a function whose text is changed, or a trigger that spoils a write.
 CHANGED = {
     "a completion needs no token": (
-        "append_attempts",
+        "judge_outcomes",
         r"p\.lease_token IS DISTINCT FROM \w+\.lease_token",
         "false",
     ),
@@ -66,10 +66,15 @@ CHANGED = {
         r"OR call\.intent_id IS NOT NULL",
         "",
     ),
-    "a call that was not begun is recorded as dispatched": (
-        "record_dispatched",
-        r"NOT leasehold\.is_unbegun_call\(.*?\) AS is_plain",
-        "true AS is_plain",
+    "a call that was not begun is recorded in a plain batch": (
+        "append_attempts",
+        r"AND NOT leasehold\.is_unbegun_call\(.*?\)\s+AS is_plain",
+        "AS is_plain",
+    ),
+    "an old token completes work in a plain batch": (
+        "append_attempts",
+        r"array_agg\(p\.lease_token\) = v_tokens",
+        "true",
     ),
     "a stream is begun out of order": (
         "begin_leased_attempts",

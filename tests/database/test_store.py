@@ -289,7 +289,6 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.record_leader_heartbeat(old, {}),
         store.begin_leased_attempts(old, [IntentId(uuid4())]),
         store.record_attempts(old, []),
-        store.record_dispatched(old, []),
         store.refresh_due_window("a", [old], ["bank"], 10),
         store.mark_calls(old, [], 1),
         store.unmark_calls(old, []),
@@ -342,7 +341,7 @@ async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(
     said = Accepted(reference="r-1", code="201", detail="well\nreceived") if is_told else Accepted()
     outcomes = {ids[0]: said, ids[1]: Accepted(), missing: Accepted(), ids[2]: said}
     results = [Result(one, outcome, None, 0.5) for one, outcome in outcomes.items()]
-    [other] = await store.record_dispatched(lease, results)
+    [other] = await store.record_attempts(lease, results, tell_dispatched=False)
     assert (other.intent_id, other.verdict) == (missing, RecordVerdict.NOT_FOUND)
     for one in ids:
         [row] = await stores.readonly.read_ledger([one])

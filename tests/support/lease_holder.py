@@ -43,16 +43,6 @@ class Holder:
         rows = self.call("record_attempts", *self.fence, results)
         return _verdicts(rows, intent_ids)
 
-    def record_dispatched(self, intent_ids: Sequence[UUID], *told: Any) -> list[str]:
-        """Record these as dispatched; return the verdicts in the order of the ids."""
-        given = list(intent_ids)
-        elapsed = told or ([0.25] * len(given),)
-        rows = self.call("record_dispatched", *self.fence, given, *elapsed)
-        others = {row["intent_id"]: row["verdict"] for row in rows}
-        assert others.keys() <= set(given)
-        assert "applied" not in others.values()
-        return [others.get(intent_id, "applied") for intent_id in given]
-
     def renew(self, grace_seconds: float = 0) -> None:
         self.call("renew_lease", *self.fence, 60, grace_seconds)
 

@@ -89,9 +89,3 @@ class ScheduleStore(Protocol):
     ) -> list[answers.Recorded]:
         """Record outcomes under a lease; the answer is that of complete_outbox_attempts."""
         ...
-
-    async def record_dispatched(
-        self, lease: Lease, results: Sequence[Result]
-    ) -> list[answers.Recorded]:
-        """Record results under a lease that are all Accepted; what was applied is left out."""
-        ...

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
 from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
-from leasehold.store.postgres.ids import Doubles, Ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +26,6 @@ _NOTHING_MORE = (None,) * (len(_FIELDS) - 2)  # than a target and a payload, the
 _DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
 _DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
 _DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
-_said = attrgetter("reference", "code", "detail")
-_intent_no = attrgetter("intent_id.int")
 _TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
 
 
@@ -81,22 +78,6 @@ def _has_document(new: NewIntent) -> bool:
 def results_argument(results: Sequence[Result]) -> str:
     """Write the argument of complete_outbox_attempts and record_attempts."""
     return f"[{','.join(map(_result_text, results))}]"
-
-
-def dispatched_arguments(
-    results: Sequence[Result],
-) -> tuple[Ids, Doubles, list[str | None] | None, list[str | None] | None, list[str | None] | None]:
-    """Write the arguments of record_dispatched, in the order of the ids; what the gateway said is
-    left out where it said nothing of any.
-    """
-    ordered = sorted(results, key=_intent_no)
-    ids = Ids([result.intent_id for result in ordered])
-    seconds = Doubles([result.elapsed_seconds or 0.0 for result in ordered])
-    said = [_said(result.outcome) for result in ordered]
-    if not any(map(any, said)):  # as most say no more than that
-        return ids, seconds, None, None, None
-    references, codes, details = map(list, zip(*said, strict=True))
-    return ids, seconds, references, codes, details
 
 
 def told_of(outcome: Outcome) -> dict[str, str | None]:

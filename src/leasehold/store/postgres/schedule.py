@@ -8,7 +8,7 @@ from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.store.postgres.arguments import dispatched_arguments, results_argument
+from leasehold.store.postgres.arguments import results_argument
 from leasehold.store.postgres.ids import Ids, Integers
 from leasehold.store.postgres.items import (
     CLAIMED,
@@ -221,18 +221,6 @@ class PostgresSchedule:
             *fence(lease),
             results_argument(results),
             tell_dispatched,
-            lease_name=lease.name,
-        )
-
-    async def record_dispatched(self, lease: Lease, results: Sequence[Result]) -> list[Recorded]:
-        """Record under a lease what was accepted; the answer leaves out what was applied."""
-        return await self._calls.rows(
-            RECORDED,
-            f"{SELECT_RECORDED}"
-            " leasehold.record_dispatched(%s, %s, %s, %s::uuid[], %s::float8[], %s::text[],"
-            "                             %s::text[], %s::text[])",
-            *fence(lease),
-            *dispatched_arguments(results),
             lease_name=lease.name,
         )
 

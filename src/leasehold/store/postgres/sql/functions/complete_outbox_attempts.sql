@@ -13,13 +13,13 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_outcomes leasehold.outcome[];
-  v_ids uuid[];
 BEGIN
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
   v_outcomes := leasehold.read_results(p_results, p_worker_id, NULL, NULL);
-  v_ids := ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o);
 
-  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
+    ORDER BY p.intent_id FOR UPDATE;
   RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, clock_timestamp(), 'claim');
 END
 $$;

@@ -13,14 +13,14 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_outcomes leasehold.outcome[];
-  v_ids uuid[];
   v_now timestamptz;
 BEGIN
   v_outcomes := leasehold.read_results(p_results, p_holder_id, p_lease_name, p_lease_epoch);
-  v_ids := ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o);
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
 
-  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
+    ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
   -- The rows may have been waited for: the lease must still stand after the wait.
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);

@@ -1,0 +1,79 @@
+-- Decide what each outcome means. Returns one array entry for each of p_outcomes, in their order: the pending
+-- row's place, begun_at and reference; the number of the ledger row; the refusal, if the outcome must not be
+-- applied; the reason, if a retry is exhausted; and the next due_at, NULL where the intent ends.
+-- Refusals: lease_lost, ceiling_reached, already_terminal, not_found.
+--   DISPATCHED, FAILED, CANCELLED  the intent ends
+--   RETRYABLE, ZOMBIE_REQUEUE      due again after retry_after_seconds; exhausted when the contract's attempts
+--                                  are spent (max_attempts, one_shot) or the deadline would pass
+--   IN_DOUBT                       by guarantee. keyed, fenced: try again; lookup, and keyed past its key window
+--                                  if the gateway can look up: ask after the quarantine; all others: held
+--   SUBMITTED                      ask after retry_after_seconds
+-- At the ceiling of 20 attempts, what is in doubt or unconfirmed is held for a person.
+-- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
+-- Locks nothing: callers hold the pending rows. Raises: P7003 when a reported call had to be begun and was not.
+-- Its caller has set the search_path.
+CREATE OR REPLACE FUNCTION leasehold.judge_outcomes(
+  p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text,
+  OUT places tid[], OUT begun_at timestamptz[], OUT known_references text[], OUT attempt_numbers integer[],
+  OUT refusals text[], OUT exhausted_by text[], OUT due_at timestamptz[]
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_ids uuid[] := ARRAY(SELECT o.intent_id FROM unnest(p_outcomes) AS o ORDER BY o.intent_id);
+BEGIN
+  WITH written AS MATERIALIZED (
+    -- The bounds repeat the list, but exclude the partitions of other months.
+    SELECT a.intent_id, max(a.attempt_no) AS attempts
+      FROM leasehold.outbox_attempts a
+     WHERE a.intent_id = ANY (v_ids) AND a.intent_id BETWEEN v_ids[1] AND v_ids[cardinality(v_ids)]
+     GROUP BY a.intent_id
+  ), waiting AS MATERIALIZED (
+    -- One walk of the index costs half as much as one search per intent.
+    SELECT ctid AS place, intent_id, scope, target, contract_version, lease_name, deadline_at, attempt_count,
+           last_state, first_tried_at, begun_at, reference, claimed_by, lease_token, lease_expires_at
+      FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)
+  ), judged AS (
+    SELECT o.ordinality, p.place, p.begun_at, p.reference, ledger.attempt_no, exhausted.by AS exhausted_by,
+           CASE WHEN p.intent_id IS NULL THEN leasehold.absence(o.intent_id)
+                WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
+                     OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
+                WHEN p_fence = 'lease' AND p.lease_name IS DISTINCT FROM o.lease_name THEN 'not_found'
+                WHEN p_fence <> 'none' AND p.attempt_count >= 20 AND o.state = 'RETRYABLE' THEN 'ceiling_reached'
+                WHEN p_fence <> 'none'
+                     AND leasehold.is_unbegun_call(p.begun_at, p.last_state, p.scope, c.guarantee, o.state)
+                  THEN leasehold.refuse_unbegun(o.intent_id) END AS refusal,
+           CASE WHEN exhausted.by IS NULL AND o.state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED')
+                THEN next_due.at END AS due_at
+      FROM unnest(p_outcomes) WITH ORDINALITY AS o
+      LEFT JOIN waiting p ON p.intent_id = o.intent_id
+      LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
+      LEFT JOIN written ON written.intent_id = o.intent_id
+     CROSS JOIN LATERAL (SELECT coalesce(written.attempts, 0) + 1 AS attempt_no) AS ledger
+     CROSS JOIN LATERAL (
+       SELECT p_now + make_interval(secs => coalesce(o.retry_after_seconds, 0)) AS at,
+              ledger.attempt_no >= c.attempts_max AS is_last,
+              p_now + make_interval(secs => c.quarantine_seconds) AS quarantine_ends_at,
+              p_now > p.first_tried_at + make_interval(secs => c.key_window_seconds) AS is_key_outlived) AS retry
+     CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN NULL
+       WHEN retry.is_last THEN CASE c.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
+       WHEN retry.at >= p.deadline_at THEN 'deadline_exceeded' END AS by) AS exhausted
+     CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN retry.at
+       WHEN ledger.attempt_no >= 20 THEN 'infinity'
+       WHEN o.state = 'SUBMITTED' THEN retry.at
+       WHEN c.guarantee = 'blind' THEN 'infinity'
+       WHEN c.guarantee = 'lookup' OR c.guarantee = 'keyed' AND retry.is_key_outlived
+         THEN CASE WHEN c.can_look_up THEN retry.quarantine_ends_at ELSE 'infinity' END
+       WHEN retry.is_last THEN 'infinity'
+       ELSE retry.at END AS at) AS next_due
+     ORDER BY o.ordinality
+  )
+  SELECT array_agg(j.place), array_agg(j.begun_at), array_agg(j.reference), array_agg(j.attempt_no),
+         array_agg(j.refusal), array_agg(j.exhausted_by), array_agg(j.due_at)
+    INTO places, begun_at, known_references, attempt_numbers, refusals, exhausted_by, due_at
+    FROM judged j;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.judge_outcomes(leasehold.outcome[], timestamptz, text) FROM PUBLIC;
