@@ -1,5 +1,5 @@
-# Two commands do everything on a fresh machine: `make run` and `make test`.
-# They need Python 3.11 or newer and make; they work as root and as a normal user.
+# On a fresh machine `make run` and `make test` do everything. They need make and Python 3.11 or
+# newer, and work as root and as a normal user.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -7,8 +7,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
 
-# What is installed is compiled when it is first imported, which is a fraction of it, and then kept:
-# tests start hundreds of processes, and each would compile the sources anew.
+# Byte code is written on the first import, not on installation: most modules are never imported. It
+# must be kept, because the tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
@@ -18,7 +18,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(STAMP) ## Create the virtual environment with everything pinned
+setup: $(STAMP) ## Create the virtual environment with pinned packages
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -29,17 +29,17 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
-run: setup ## Start the product on its embedded database
+run: setup ## Run the demo on an embedded PostgreSQL
 	@$(BIN)/leasehold demo
 
-test: setup ## Run the tests on a real PostgreSQL
+test: setup ## Run the tests on real PostgreSQL servers
 	@$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test-thorough: setup ## Run every variant of every test, and the long runs; takes about half an hour
+test-thorough: setup ## Run all test variants and the long runs (about half an hour)
 	@LEASEHOLD_SOAK_SECONDS=60 LEASEHOLD_ELECTIONS=100 LEASEHOLD_HYPOTHESIS_EXAMPLES=500 \
 	  $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m '' --timeout 900
 
-check: setup ## Format, lint, types, layers, migrations
+check: setup ## Check formatting, lint, types, import layers, migrations and generated code
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
@@ -47,18 +47,18 @@ check: setup ## Format, lint, types, layers, migrations
 	@$(BIN)/squawk --config .squawk.toml src/leasehold/store/postgres/sql/migrations/*.sql
 	@$(BIN)/pytest -q tests/unit/test_sources.py tests/client/test_requests.py
 
-format: setup ## Apply the formatter and the safe fixes
+format: setup ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test-programs: ## Install the programs of the distribution that some tests need (Debian, as root)
+test-programs: ## Install the Debian packages that some tests need (as root)
 	@sh tests/support/install_programs.sh
 
-bench: setup $(PEERS)/.installed ## Measure Leasehold beside other queues on PostgreSQL
+bench: setup $(PEERS)/.installed ## Compare Leasehold with other queues on PostgreSQL
 	@$(BIN)/python -m benchmarks.peers
 
-# Peers that cannot be installed are named as skipped, so this does not fail for them. The lock names
-# every package, so pip resolves nothing: older pips refuse `psycopg[binary]>=3` of a peer beside our pin.
+# If the peers cannot be installed, the report lists them as skipped. The lock names every package, so
+# pip need not resolve: older ones reject a peer's `psycopg[binary]>=3` although psycopg is pinned.
 $(PEERS)/.installed: requirements/bench.txt
 	@echo "Installing the pinned peers into $(PEERS) (once, about a minute) ..."
 	@$(PYTHON) -m venv $(PEERS)
@@ -66,7 +66,7 @@ $(PEERS)/.installed: requirements/bench.txt
 	  $(PEERS)/bin/python -m pip check --disable-pip-version-check; \
 	  then touch $@; else echo "The peers could not be installed; the report names those that are missing."; fi
 
-bench-sql: setup ## Measure the database functions beside bare SQL
+bench-sql: setup ## Compare the database functions with plain SQL
 	@$(BIN)/python -m benchmarks.sql
 
 generate: reference openapi ## Write the generated files: the sync client and the reference
@@ -78,12 +78,12 @@ reference: setup ## Write docs/reference/functions.md from the live schema
 openapi: setup ## Write docs/reference/openapi.json from the routes
 	@$(BIN)/python -m tests.support.openapi
 
-lock: setup ## Pin requirements/dev.txt and requirements/bench.txt anew
+lock: setup ## Update the pins in requirements/*.txt
 	@$(BIN)/python -m pip install --quiet pip-tools
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --extra embedded --extra server --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --output-file requirements/bench.txt requirements/bench.in
 
-clean: ## Remove the virtual environments and caches
+clean: ## Remove virtual environments and caches
 	@rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
