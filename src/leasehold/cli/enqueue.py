@@ -34,7 +34,9 @@ def enqueue(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key; only with --payload.")] = None,
-    stream: Annotated[str | None, typer.Option(help="Stream that keeps its order.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Stream; its intents are submitted in order.")
+    ] = None,
     delay: Annotated[
         str | None, typer.Option(help="Earliest submission: 90, 15m, 2h, 1d, or a time.")
     ] = None,

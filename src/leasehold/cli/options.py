@@ -69,7 +69,7 @@ SettingsFile: TypeAlias = Annotated[
 
 def split_targets(targets: str | None) -> tuple[str, ...] | None:
     """Split the value of --targets."""
-    return tuple(targets.split(",")) if targets else None
+    return tuple(one.strip() for one in targets.split(",")) if targets else None
 
 
 def operator_name(option: str | None) -> str:

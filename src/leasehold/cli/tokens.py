@@ -31,7 +31,9 @@ app = typer.Typer(
 
 Name = Annotated[
     str,
-    typer.Argument(help="Name of the token; the ledger shows it as operator.", show_default=False),
+    typer.Argument(
+        help="Name of the token; its actions are recorded under it.", show_default=False
+    ),
 ]
 
 

@@ -65,7 +65,7 @@ def _told(error: ErrorDetails, settings: Settings, choices: Choices) -> Iterator
     shown = _as_written(place)
     if error["type"] in _WITHOUT_KIND:
         expected = error.get("ctx", {}).get("expected_tags", "'http', 'python'")
-        yield Problem((*shown, "kind"), f"is needed: one of {expected}")
+        yield Problem((*shown, "kind"), f"is required: one of {expected}")
     elif error["type"] == "extra_forbidden":
         yield Problem(shown, _unknown(place, settings))
     elif error["type"] == "missing":
@@ -76,9 +76,9 @@ def _told(error: ErrorDetails, settings: Settings, choices: Choices) -> Iterator
 
 def _needed(choices: Sequence[str]) -> str:
     if not choices:
-        return "is needed"
+        return "is required"
     *others, last = [repr(choice) for choice in choices]
-    return f"is needed: {', '.join(others)} or {last}"
+    return f"is required: {', '.join(others)} or {last}"
 
 
 def _unknown(place: tuple[str, ...], settings: Settings) -> str:

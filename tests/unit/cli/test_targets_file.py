@@ -86,7 +86,7 @@ def test_all_problems_are_reported_at_once_by_key(written):
     assert problems == [
         "colour: is not a known table; allowed: targets",
         "targets.sms.scope: must be 'item', 'stream' or 'cluster'",
-        "targets.sms.guarantee: is needed: 'keyed', 'fenced', 'lookup' or 'blind'",
+        "targets.sms.guarantee: is required: 'keyed', 'fenced', 'lookup' or 'blind'",
         "targets.sms.gateway.url: must not hold a user or password: use secret_headers",
         f"targets.sms.gateway.accepted_statuses.1: {STATUS}",
         "targets.sms.retry.attempts_max: must be less than or equal to 20",
@@ -94,7 +94,7 @@ def test_all_problems_are_reported_at_once_by_key(written):
         "targets.sms.concurrency: must be an integer",
         "targets.sms.guarante: is not a setting; did you mean guarantee?",
         "targets.payments.version: is assigned by `leasehold targets apply`: remove it",
-        "targets.payments.gateway.kind: is needed: one of 'http', 'python'",
+        "targets.payments.gateway.kind: is required: one of 'http', 'python'",
         "targets.Letters.gateway: is required: a table with kind http or python",
         "targets.Letters: must be 1 to 64 of a-z 0-9 . _ - and begin with a letter or digit",
     ]
