@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table and writes rows of one shape, beside something comparable."""
+"""Benchmarks. Each prints a table and writes JSON rows, with ratios to something comparable."""

@@ -1,8 +1,8 @@
-"""One leader among many: how soon it is replaced, what it does alone, what its followers cost.
+"""Leader benchmark: failover time, throughput compared with a worker, rebuild, cost of followers.
 
-Failover lasts from the signal to the first call of the successor. The lease is 5 seconds here, and
-followers ask at least every second. Beside it stands what client-go's leader election promises at
-its published timing (lease 15, renew 10, retry 2): up to lease + retry after a crash.
+Failover is the time from the signal to the successor's first call. The lease is 5 seconds here, and
+followers try at least every second. The reference is what client-go's leader election promises with
+its published timings (lease 15, renew 10, retry 2): at most lease + retry after a crash.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 CLIENT_GO_LEASE_SECONDS, CLIENT_GO_RETRY_SECONDS = 15.0, 2.0
 TARGET = "led"
-NOTES = "LEASEHOLD_BENCHMARK_NOTES"
-_PATIENCE_SECONDS = 60.0
-_ITEMS_PER_SLOT = 1_000  # that are drained at most: a few slots are not fast
+CALLS_FILE = "LEASEHOLD_BENCHMARK_CALLS_FILE"
+_WAIT_SECONDS = 60.0
+_ITEMS_PER_SLOT = 1_000  # at most: a few slots are slow
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Amounts:
     runs: int = 20
     drained: int = 50_000
     rounds: int = 5
-    slots: tuple[int, ...] = (10, 100, 3_000)  # the default, and more
+    slots: tuple[int, ...] = (10, 100, 3_000)  # the default first
     backlog: int = 1_000_000
     followers: int = 20
     idle_seconds: float = 15.0
@@ -70,16 +70,16 @@ SMOKE = Amounts(
 )
 
 
-async def note(submission: Submission) -> Accepted:
-    """Be the gateway: write down when the call began, and by whom."""
+async def record_call(submission: Submission) -> Accepted:
+    """The gateway: records when a call began and in which process."""
     line = f"{time.monotonic()} {os.getpid()} {submission.intent_id}\n"
-    with open(os.environ[NOTES], "a") as file:  # noqa: ASYNC230, PTH123 (a line, at once)
+    with open(os.environ[CALLS_FILE], "a") as file:  # noqa: ASYNC230, PTH123 (one short line)
         file.write(line)
     return Accepted()
 
 
 class ClusterBenchmark:
-    """Every measurement of scope cluster."""
+    """All measurements of scope cluster."""
 
     def __init__(self, server: BenchmarkServer, amounts: Amounts, add: Add) -> None:
         self.server = server
@@ -125,7 +125,7 @@ class ClusterBenchmark:
             filled_database(self.server, "leasehold_cluster", 0, 0) as database,
             tempfile.TemporaryDirectory() as folder,
         ):
-            gateway = PythonTerms(function="benchmarks.cluster:note")
+            gateway = PythonTerms(function="benchmarks.cluster:record_call")
             contract = Contract(
                 target=TARGET,
                 scope="cluster",
@@ -135,53 +135,54 @@ class ClusterBenchmark:
                 connect_timeout_seconds=0.5,
             )
             asyncio.run(publish(database.url, contract))
-            notes = Path(folder) / "notes"
-            notes.touch()
+            calls_file = Path(folder) / "calls_file"
+            calls_file.touch()
             environment = self.times | {
                 "LEASEHOLD_DATABASE_URL": database.url,
                 "LEASEHOLD_ELECTOR": elector,
-                NOTES: str(notes),
+                CALLS_FILE: str(calls_file),
             }
             with (
                 running(2, environment, folder) as members,
                 psycopg.connect(database.url, autocommit=True) as connection,
             ):
                 return [
-                    self.one(members, connection, notes, number) for _ in range(self.amounts.runs)
+                    self.one(members, connection, calls_file, number)
+                    for _ in range(self.amounts.runs)
                 ]
 
     def one(
         self,
         members: Members,
         connection: psycopg.Connection[Any],
-        notes: Path,
+        calls_file: Path,
         number: signal.Signals,
     ) -> float:
-        leader, _ = self.call(connection, notes)
+        leader, _ = self.call(connection, calls_file)
         sent_at = time.monotonic()
         members.end(leader, number)
-        successor, begun_at = self.call(connection, notes)
+        successor, begun_at = self.call(connection, calls_file)
         if successor == leader:
-            raise EngineFailed("the leader outlived its end")
+            raise EngineFailed("the leader survived its signal")
         members.replace()
         return begun_at - sent_at
 
-    def call(self, connection: psycopg.Connection[Any], notes: Path) -> tuple[int, float]:
-        """Hand one intent in, and wait for its call: by which process, and when."""
+    def call(self, connection: psycopg.Connection[Any], calls_file: Path) -> tuple[int, float]:
+        """Enqueue one intent and wait for its call; return its process and time."""
         [intent_id] = connection.execute(
             "SELECT leasehold.enqueue_intent(%s, '1')", [TARGET]
         ).fetchone() or [None]
-        ends_at = time.monotonic() + _PATIENCE_SECONDS
+        ends_at = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < ends_at:
-            for line in notes.read_text().splitlines():
+            for line in calls_file.read_text().splitlines():
                 begun_at, process, called = line.split()
                 if called == str(intent_id):
                     return int(process), float(begun_at)
             time.sleep(0.005)
-        raise EngineFailed("nobody called")
+        raise EngineFailed("no process made the call")
 
     def throughput(self) -> None:
-        """What a leader saves are the claims, and those cost more, the fewer share one."""
+        """A leader saves the claims. Fewer slots mean smaller claims, so it saves more."""
         for slots in self.amounts.slots:
             items = min(self.amounts.drained, slots * _ITEMS_PER_SLOT)
             drain = f"drain of {items:,} with {slots:,} slots"
@@ -202,13 +203,15 @@ class ClusterBenchmark:
         for _ in range(self.amounts.rounds):
             for name, found in rates.items():
                 with filled_database(self.server, name, items, 120) as database:
-                    told = ask(name, "drain", database.url, str(database.items), "120", seconds=180)
-                found.append(told["items"] / told["seconds"])
+                    drained = ask(
+                        name, "drain", database.url, str(database.items), "120", seconds=180
+                    )
+                found.append(drained["items"] / drained["seconds"])
         del os.environ[CONCURRENCY_NAME]
         return rates
 
     def rebuild(self) -> None:
-        """How long a new leader needs until it acts, and what it then has in memory."""
+        """Time from election to the built schedule, and memory of the leader then."""
         found: dict[int, tuple[float, float]] = {}
         for backlog in (1_000, self.amounts.backlog):
             with (
@@ -241,7 +244,7 @@ class ClusterBenchmark:
         )
 
     def idle_followers(self) -> None:
-        """Transactions a second by followers at the default timings, beside one leader."""
+        """Transactions per second of idle followers at default timings, next to one leader."""
         count = self.amounts.followers
         with (
             filled_database(self.server, "leasehold_cluster", 0, 0) as database,
@@ -260,7 +263,7 @@ class ClusterBenchmark:
 
 
 class Members:
-    """Processes of `leasehold worker`, each with a log of its own."""
+    """`leasehold worker` processes, each with its own log."""
 
     def __init__(self, count: int, environment: dict[str, str], folder: str) -> None:
         self._environment = os.environ | environment
@@ -271,7 +274,7 @@ class Members:
             self.replace()
 
     def replace(self) -> None:
-        """Start one more, and wait until it takes part."""
+        """Start another process and wait until it has started."""
         self._count += 1
         log = self._folder / f"worker-{self._count}.log"
         with log.open("wb") as stream:
@@ -290,7 +293,7 @@ class Members:
         process.send_signal(number)
 
     def event(self, log: Path, name: str) -> dict[str, Any]:
-        ends_at = time.monotonic() + _PATIENCE_SECONDS
+        ends_at = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < ends_at:
             for line in log.read_text().splitlines():
                 if line.startswith("{") and f'"{name}"' in line:

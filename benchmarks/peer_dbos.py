@@ -69,7 +69,7 @@ def _launch(url: str, called: Called) -> None:
 
 
 class Producer:
-    """Its calls are blocking ones: nothing else happens in the process that makes them."""
+    """Its calls block the event loop; nothing else runs in this process."""
 
     def __init__(self, client: DBOSClient, url: str) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""What the benchmark needs of an engine, ours or another's: four calls, the same for all.
+"""The interface of an engine in the benchmark: four methods, the same for all.
 
-Modules of engines import nothing of Leasehold and nothing of each other (but for our own): they run
-in the virtual environment of the peers.
+Engine modules, except our own, import nothing from Leasehold or from each other: they run in the
+peers' virtual environment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    # Told the number of an item when its call begins; from any thread.
+    # Called with the number of an item when its call begins; from any thread.
     Called = Callable[[int], None]
 
 BULK = 1_000
@@ -20,7 +20,7 @@ QUEUE = "bench"
 
 
 def payload(number: int) -> dict[str, Any]:
-    """What every engine carries."""
+    """The payload of every item, in every engine."""
     return {
         "to": "+41 79 000 00 00",
         "text": "Your parcel arrives today.",
@@ -30,33 +30,33 @@ def payload(number: int) -> dict[str, Any]:
 
 
 class Producer(Protocol):
-    """Hands items in; each call returns when they are committed."""
+    """Enqueues items; each call returns when they are committed."""
 
     async def one(self, number: int) -> None: ...
 
     async def many(self, numbers: range) -> None:
-        """Hand in all of them in one call or, where there is none, in one transaction."""
+        """Enqueue all of them in one bulk call; without one, in one transaction."""
         ...
 
 
 class Engine(Protocol):
-    """One engine at its best documented settings."""
+    """One engine with its best documented settings."""
 
-    # Whose versions to report.
+    # Packages whose versions are reported.
     distributions: tuple[str, ...]
-    # What it was told, for the reader of the report.
+    # Its settings, for the report.
     settings: str
-    # Counts what is not finished yet; None where that costs more than the work itself.
+    # SQL that counts unfinished items; None if that costs more than the work itself.
     unfinished: str | None
     # Whether its own documentation runs it on uvloop.
     on_uvloop: bool
 
     async def install(self, url: str) -> None:
-        """Make its schema in an empty database."""
+        """Create its schema in an empty database."""
         ...
 
     def producer(self, url: str) -> AbstractAsyncContextManager[Producer]: ...
 
     async def work(self, url: str, called: Called) -> None:
-        """Run one worker until the process ends; its calls only say that they have begun."""
+        """Run one worker until the process ends; its calls only report that they began."""
         ...

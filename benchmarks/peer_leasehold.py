@@ -1,4 +1,4 @@
-"""Ours: one Instance with a Python gateway that accepts everything at once."""
+"""Leasehold: one Instance with a Python gateway that accepts everything at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.peer_engine import Called
     from leasehold.gateway.protocol import Submission
 
-# Slots, of the worker and of the target. Many make large batches, which share what a claim costs.
+# Slots of the worker and of the target. More slots mean larger batches, so a claim costs less.
 CONCURRENCY_NAME = "LEASEHOLD_BENCHMARK_CONCURRENCY"
 CONCURRENCY = int(os.environ.get(CONCURRENCY_NAME, "3000"))
 
@@ -35,7 +35,7 @@ _called: Called = lambda _: None  # noqa: E731 (replaced by `work`)
 
 
 async def accept(submission: Submission) -> Accepted:
-    """Be the gateway."""
+    """The gateway."""
     document: Any = submission.payload.value() if submission.payload else {}
     _called(document["number"])
     return _ACCEPTED
@@ -68,7 +68,7 @@ class Engine:
     async def work(self, url: str, called: Called) -> None:
         global _called
         _called = called
-        # A worker of production says little; the others of this benchmark are as quiet.
+        # A production worker logs little, and the other engines here log as little.
         logging.disable(logging.INFO)
         # As `leasehold worker` does.
         collect_rarely()

@@ -1,4 +1,4 @@
-"""Ours, with one elected leader in place of competing workers: it writes no claims."""
+"""Leasehold with one elected leader instead of competing workers; it writes no claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold.store.postgres.migrate import migrate
 
 
 class Engine(peer_leasehold.Engine):
-    """The same, but for the contract's scope."""
+    """The same, except for the contract's scope."""
 
     settings = f"scope=cluster, {peer_leasehold.Engine.settings}"
 

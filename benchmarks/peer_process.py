@@ -1,4 +1,4 @@
-"""Engines as the benchmark sees them: processes that answer in JSON lines, each on its database."""
+"""Runs engines as processes that answer in JSON lines, each on its own database."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 OURS = "leasehold"
 PEERS = ("pgqueuer", "procrastinate", "absurd", "awa", "dbos")
 
-_PATIENCE_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 
 
 class EngineFailed(Exception):
-    """An engine cannot be run; the last line that it said is the reason."""
+    """An engine cannot be run; the message has its last line of output."""
 
 
 class Talk:
-    """One running process of an engine, answering line by line."""
+    """A running process of an engine, which answers line by line."""
 
     def __init__(self, name: str, job: str, *arguments: str) -> None:
         python = sys.executable if name.startswith(OURS) else str(PEERS_PYTHON)
@@ -70,8 +70,8 @@ class Talk:
     def tell(self, line: str) -> None:
         self._process.stdin.write(f"{line}\n".encode())  # pyright: ignore[reportOptionalMemberAccess]
 
-    def hear(self, seconds: float = _PATIENCE_SECONDS) -> dict[str, Any]:
-        """Give the next JSON line; whatever else a library prints is passed over."""
+    def hear(self, seconds: float = _WAIT_SECONDS) -> dict[str, Any]:
+        """Return the next JSON line; skip anything else that a library prints."""
         while True:
             line = self._line(seconds)
             if line.startswith(b"{"):
@@ -96,14 +96,14 @@ class Talk:
         return lines[-1][:200] if lines else f"exit code {self._process.wait()}"
 
 
-def ask(name: str, job: str, *arguments: str, seconds: float = _PATIENCE_SECONDS) -> dict[str, Any]:
-    """Run a job to its end and give its one answer."""
+def ask(name: str, job: str, *arguments: str, seconds: float = _WAIT_SECONDS) -> dict[str, Any]:
+    """Run a job to completion and return its one answer."""
     with Talk(name, job, *arguments) as talk:
         return talk.hear(seconds)
 
 
 class Database:
-    """A database of the server, for one engine and one measurement."""
+    """The database of one engine for one measurement."""
 
     def __init__(self, url: str, about: dict[str, Any], filled: dict[str, Any]) -> None:
         self.url = url
@@ -113,7 +113,7 @@ class Database:
         self.engine = f"{versions} ({about['settings']})"
 
     def settle(self) -> None:
-        """What autovacuum would have done by and by, for everybody alike."""
+        """Do what autovacuum would do in time, for every engine alike."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
@@ -123,14 +123,14 @@ class Database:
 def filled_database(
     server: BenchmarkServer, name: str, items: int, seconds_max: float
 ) -> Iterator[Database]:
-    """A database with the engine's schema and items that wait, gone afterwards."""
+    """A database with the engine's schema and this many waiting items; dropped afterwards."""
     own = f"bench_{name}"
     server.execute(f"DROP DATABASE IF EXISTS {own} WITH (FORCE)")
     server.execute(f"CREATE DATABASE {own}")
     url = server.url.rsplit("/", 1)[0] + f"/{own}"
     try:
         with Talk(name, "fill", url, str(items), str(seconds_max)) as talk:
-            database = Database(url, talk.hear(), talk.hear(seconds_max + _PATIENCE_SECONDS))
+            database = Database(url, talk.hear(), talk.hear(seconds_max + _WAIT_SECONDS))
         if items:
             database.settle()
         yield database

@@ -1,4 +1,4 @@
-"""One engine in a process of its own, in its own virtual environment; answers in JSON lines.
+"""Runs one engine in its own process and virtual environment; answers in JSON lines.
 
     python -m benchmarks.peer_runner <engine> fill <url> <items> <seconds at most>
     python -m benchmarks.peer_runner <engine> drain <url> <items> <seconds at most>
@@ -6,7 +6,7 @@
     python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input,
                                                                or "burst <items>" one by one
 
-Times are of the monotonic clock, which all processes of a machine share.
+Times are from the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from benchmarks.peer_engine import BULK
 if TYPE_CHECKING:
     from benchmarks.peer_engine import Engine
 
-# How often a drain looks whether it is over.
-LOOK_SECONDS = 0.005
+# How often a drain checks whether it is finished.
+POLL_SECONDS = 0.005
 MEMORY_AT = (0.1, 0.5, 1.0)
 
 
@@ -41,7 +41,7 @@ def say(**line: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
 
 
 async def fill(engine: Engine, url: str, items: str, seconds_max: str) -> None:
-    """Make the schema and hand items in, many per call."""
+    """Create the schema and enqueue the items, many per call."""
     await engine.install(url)
     versions = {name: metadata.version(name) for name in engine.distributions}
     say(versions=versions, settings=engine.settings)
@@ -56,7 +56,7 @@ async def fill(engine: Engine, url: str, items: str, seconds_max: str) -> None:
 
 
 class Calls:
-    """Counts calls; cheap, and right from any thread."""
+    """Counts calls; cheap and thread-safe."""
 
     def __init__(self) -> None:
         self.first_at: float | None = None
@@ -70,9 +70,9 @@ class Calls:
 
 
 async def drain(engine: Engine, url: str, items: str, seconds_max: str) -> None:
-    """From the first call to the last item that the database knows as finished.
+    """Measure from the first call until the database shows every item as finished.
 
-    Where time runs out first, what was called counts.
+    If time runs out first, count the calls.
     """
     wanted, calls = int(items), Calls()
     ends_at = time.monotonic() + float(seconds_max)
@@ -84,7 +84,7 @@ async def drain(engine: Engine, url: str, items: str, seconds_max: str) -> None:
             raise RuntimeError(f"{left} items are waiting, not {wanted}")
         worker = asyncio.create_task(engine.work(url, calls.called))
         while left and time.monotonic() < ends_at:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             note_memory(memory, calls.count / wanted)
             if worker.done():
                 worker.result()
@@ -155,7 +155,7 @@ def resident_bytes() -> int:
 
 
 def end() -> None:
-    """Leave at once: all is said, and nothing is gained by waiting for workers to stop."""
+    """Exit at once: the result is printed, and waiting for workers to stop gains nothing."""
     sys.stdout.flush()
     os._exit(0)
 

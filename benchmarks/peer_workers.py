@@ -1,4 +1,4 @@
-"""Two workers beside one, where the gateway is the limit: our sandbox, answering after 20 ms."""
+"""Two workers compared with one, limited by the gateway: our sandbox with 20 ms latency."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STOP_SECONDS = 40.0
 
 
 def one_and_two_workers(url: str, items: int) -> tuple[float, float]:
-    """Items a second by one worker at its default concurrency, and by two of them."""
+    """Items per second of one worker with default concurrency, and of two."""
     with _sandbox() as address:
         contract = Contract(
             target=TARGET,
@@ -47,7 +47,7 @@ def one_and_two_workers(url: str, items: int) -> tuple[float, float]:
 
 
 def _rate(url: str, items: int, workers: int) -> float:
-    """From the first commit to the last item that the ledger has."""
+    """Measure from the first commit to the last ledger row."""
     with _running_workers(url, workers), psycopg.connect(url, autocommit=True) as connection:
         began_at = time.monotonic()
         asyncio.run(_enqueue(url, items))
@@ -84,7 +84,7 @@ def _sandbox() -> Iterator[str]:
 
 @contextmanager
 def _running_workers(url: str, count: int) -> Iterator[None]:
-    """As people run them; a worker that has started says so, and then little more."""
+    """Run `leasehold worker` processes; wait until each logs that it has started."""
     command = [LEASEHOLD, "worker", "--targets", TARGET]
     processes = [
         subprocess.Popen(

@@ -1,17 +1,17 @@
-"""Leasehold beside other queues on PostgreSQL, on one server in one run: `make bench`.
+"""`make bench`: Leasehold compared with other PostgreSQL queues, on one server in one run.
 
-Every engine has a database, a process and at best a virtual environment of its own, and runs at its
-best documented settings, found by trying. An engine that cannot be installed or run is named with
-the reason. How to read it:
+Every engine has its own database and process, peers have their own virtual environment, and each
+runs with its best documented settings, found by trying. An engine that cannot be installed or run
+is reported with the reason. How to read the results:
 
-- The engines do not promise the same. Ours has a unique key per intent, a ledger row per try and a
-  fence on every write; Absurd and DBOS are for workflows of steps, of which an item here has none.
-- Those that only poll do so every 10 ms here: good for their latency, not for an idle server.
-- A drain lasts from the first call to the last item that the engine's own tables call finished.
-- All processes and the server share the same cores, so an engine that leaves the work to the
-  database and one that does it in Python are limited by different things.
+- The engines promise different things. Ours has a unique key per intent, a ledger row per attempt
+  and a fence on every write. Absurd and DBOS run workflows of steps; an item here has none.
+- Engines that only poll do so every 10 ms here: good for their latency, bad for an idle server.
+- A drain lasts from the first call to the last item that the engine's own tables show as finished.
+- All processes and the server share the same cores, so an engine that works in the database and one
+  that works in Python have different limits.
 
-`--smoke` runs everything with few items, for our own engine and whatever peers are installed.
+`--smoke` runs everything with few items, for our engine and the installed peers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 console = Console(stderr=True)
 
 SQL_BATCH = 100
-# An engine that needed this long in all is not drained again.
+# An engine that took this long in total is not drained again.
 DRAIN_SECONDS_ENOUGH = 30.0
 
 
@@ -56,7 +56,7 @@ class Amounts:
     rounds: int = 3
     cluster: cluster.Amounts = cluster.FULL
     intake: intake.Amounts = intake.FULL
-    # A slow engine is filled and drained no longer than this, and measured by what it did.
+    # A slow engine is filled and drained no longer than this, and measured by what it finished.
     seconds_max: float = 30.0
 
 
@@ -82,7 +82,7 @@ class Pickup:
 
 
 class PeersBenchmark:
-    """Every measurement of the report; an engine that fails once is left out from then on."""
+    """All measurements of the report; an engine that fails once is left out from then on."""
 
     def __init__(self, server: BenchmarkServer, amounts: Amounts, peers: list[str]) -> None:
         self.server = server
@@ -100,7 +100,7 @@ class PeersBenchmark:
         self.intake()
 
     def drain(self) -> None:
-        """In turns, so that noise falls on all; what one call hands in is measured on the way."""
+        """Drain in turns, so that noise hits all engines; also measures bulk enqueue and CPU."""
         rates: defaultdict[str, list[float]] = defaultdict(list)
         bulk: defaultdict[str, list[float]] = defaultdict(list)
         cpu: defaultdict[str, list[float]] = defaultdict(list)
@@ -147,7 +147,7 @@ class PeersBenchmark:
         }
 
     def sql_rate(self, statement: str) -> float:
-        """The same from pgbench: how fast the database alone could be."""
+        """The same with pgbench: how fast the database alone is."""
         make = (
             scripts.bare_claim_and_complete
             if statement == "raw SQL"
@@ -162,8 +162,8 @@ class PeersBenchmark:
         return rate
 
     def one_by_one(self) -> None:
-        """An idle worker that gets one item at a time, and a producer that has no bulk; in turns
-        as well, for a disk that is still busy with a drain is slow for whoever comes first.
+        """Pickup by an idle worker, and single enqueues. Also in turns: after a drain the disk is
+        still busy, which would slow down whichever engine comes first.
         """
         picked: defaultdict[str, list[Pickup]] = defaultdict(list)
         rates: defaultdict[str, list[float]] = defaultdict(list)
@@ -189,20 +189,20 @@ class PeersBenchmark:
         ):
             with Talk(name, "serve", database.url) as worker:
                 picked = list(self.pickups(producer, worker))
-            # Nobody works any more: what follows measures the producer alone.
+            # No worker runs any more: this measures the producer alone.
             producer.tell(f"burst {self.amounts.single}")
             told = producer.hear(300)
         progress(f"{name}: picked up {len(picked)}, enqueued {self.amounts.single} one by one")
         return picked, self.amounts.single / (told["committed_at"] - told["called_at"])
 
     def pickups(self, producer: Talk, worker: Talk) -> Iterator[Pickup]:
-        """At random moments, each when the one before is over; the first ones only warm up."""
+        """One item at a time, after random pauses; the first three only warm up."""
         for number in range(-3, self.amounts.picked_up):
             producer.tell(str(number))
             told = producer.hear()
             begun_at = worker.hear()["begun_at"]
             if number >= 0:
-                # A worker may begin before the producer has heard of its commit.
+                # A worker may begin before the producer's commit is acknowledged.
                 yield Pickup(
                     after_commit_ms=max(begun_at - told["committed_at"], 0.0) * 1e3,
                     after_enqueue_ms=(begun_at - told["called_at"]) * 1e3,
@@ -240,7 +240,7 @@ class PeersBenchmark:
         return list(self.engines)
 
     def attempt(self, name: str, measure: Callable[[], Found]) -> Found | None:
-        """Measure, or leave the engine out with its reason; ours must not fail."""
+        """Measure; if a peer fails, leave it out and report why. Ours must not fail."""
         try:
             return measure()
         except EngineFailed as failure:
@@ -261,7 +261,7 @@ class PeersBenchmark:
         unit: str,
         best: Callable[[Iterator[float]], float],
     ) -> None:
-        """Ours against the best of the peers, and what each of them had."""
+        """Add the value of each peer, and ours with its ratio to the best peer."""
         middle = {name: statistics.median(found) for name, found in values.items()}
         peers = {name: value for name, value in middle.items() if name != OURS}
         for name, value in peers.items():
@@ -310,14 +310,14 @@ def percentile(values: list[float], percent: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="few items, one round")
-    parser.add_argument("--peers", default=",".join(PEERS), help="which, separated by commas")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated names")
     arguments = parser.parse_args()
     peers = [name for name in arguments.peers.split(",") if name]
     load_before = os.getloadavg()[0]
     with benchmark_server() as server:
         scripts.publish_contracts(server)
         if arguments.smoke:
-            # It only shows that everything runs, and somebody waits for it.
+            # A smoke run only shows that everything works, so make it fast.
             server.execute("ALTER SYSTEM SET fsync = off")
             server.execute("SELECT pg_reload_conf()")
         benchmark = PeersBenchmark(server, SMOKE if arguments.smoke else Amounts(), peers)

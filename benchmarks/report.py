@@ -1,4 +1,4 @@
-"""The one shape of every benchmark's result: a table for people, JSON for machines."""
+"""The common result format of all benchmarks: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT = Path(__file__).parent / "out"
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement; `ratio` is `value` divided by what `against` names, in the same run."""
+    """One measurement; `ratio` is `value` divided by the value of the row `against`."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Row:
 
 
 def machine() -> dict[str, str]:
-    """What a reader must know of the machine to read the numbers."""
+    """What a reader must know about the machine."""
     return {
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
@@ -35,7 +35,7 @@ def machine() -> dict[str, str]:
 
 
 def publish(name: str, header: dict[str, str], rows: list[Row]) -> Path:
-    """Print the table and write `out/<name>.json`; gives the file's path."""
+    """Print the table and write `out/<name>.json`; return its path."""
     console = Console()
     console.width = max(console.width, 132)  # a report is read in files as often as on screens
     console.print(f"[bold]{name}[/bold]  " + "  ".join(f"{k}={v}" for k, v in header.items()))

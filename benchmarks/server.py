@@ -1,4 +1,4 @@
-"""A private PostgreSQL with the schema of this release, and pgbench to load it."""
+"""A private PostgreSQL with the current schema, and pgbench runs against it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NO_FAILURES = "number of failed transactions: 0"
 
-# Durable as in production (fsync and synchronous_commit stay on), with room for all in memory.
+# Durable as in production (fsync and synchronous_commit stay on); everything fits in memory.
 SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 class BenchmarkServer:
-    """One server, one connection for preparations, and pgbench runs against it."""
+    """One server, one connection for setup, and pgbench runs against it."""
 
     def __init__(self, postgres: EmbeddedPostgres, pgbench: Path) -> None:
         self.url = postgres.url
@@ -69,9 +69,9 @@ class BenchmarkServer:
 
 @contextmanager
 def benchmark_server() -> Iterator[BenchmarkServer]:
-    """A fresh server in a temporary folder, gone afterwards."""
+    """A fresh server in a temporary folder, removed afterwards."""
     binaries = find_binaries()
-    # As root the server runs as another user, who must be able to enter the folder.
+    # As root, the server runs as another user, who must be able to enter the folder.
     folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
     folder.chmod(0o711)
     postgres = EmbeddedPostgres(folder / "postgres", binaries=binaries, settings=SETTINGS)
