@@ -1,1 +1,1 @@
-"""What a process tells about itself: logs, metrics and traces. It watches; it decides nothing."""
+"""Logs, metrics and traces of a process. Nothing here decides anything."""

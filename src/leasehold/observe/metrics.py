@@ -1,9 +1,9 @@
-"""Metrics: what a worker counts and times, in Prometheus' exposition format.
+"""Metrics of a process, in Prometheus' exposition format.
 
-Every metric is described in docs/reference/metrics.md, and a test compares the two. What a worker
-does carries its `worker_id`; what the database says of the whole queue does not, since every worker
-that asks gets the same answer. Values of labels that come from outside (targets, dead workers) are
-bounded in number: past `names_max` they are counted together as "other".
+docs/reference/metrics.md describes every metric, and a test compares the two. Metrics of a worker
+carry its `worker_id`. Metrics of the whole queue do not, because every worker reads the same values
+from the database. Label values that come from outside (targets, leases, dead workers) are bounded:
+beyond `names_max` they become "other".
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 OTHER = "other"
 NAMES_MAX = 1000
 
-# From a local call that takes a millisecond to one that a whole lease is not enough for.
+# From a local call of one millisecond to a call that takes longer than a lease.
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
-# Waiting and retrying may go on for a day.
+# An intent may wait or be retried for a day.
 _WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400)
 _STALE_BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
@@ -44,7 +44,7 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Metrics:
-    """The metrics of one process, in a registry of their own."""
+    """The metrics of one process, in their own registry."""
 
     def __init__(self, worker_id: str = "", *, names_max: int = NAMES_MAX) -> None:
         self.registry = CollectorRegistry()
@@ -53,138 +53,146 @@ class Metrics:
         self._targets = _BoundedNames(names_max)
         self._dead_workers = _BoundedNames(names_max)
         self._leases = _BoundedNames(names_max)
-        made = _Maker(self.registry, worker_id)
-        self._claims = made.of_target(Counter, "claims", "Items claimed.")
-        self._attempts = made.of_target(
-            Counter, "attempts", "Results that reached the ledger, by its state.", "state"
+        factory = _Factory(self.registry, worker_id)
+        self._claims = factory.of_target(Counter, "claims", "Items claimed.")
+        self._attempts = factory.of_target(
+            Counter, "attempts", "Results written to the ledger, by their state there.", "state"
         )
-        self._queue_delay = made.timed(
-            "queue_delay_seconds", "From due to claimed, or handed out by a leader.", _WAIT_BUCKETS
-        )
-        self._call = made.timed("call_seconds", "Of one call to the gateway.", _CALL_BUCKETS)
-        self._time_to_terminal = made.timed(
-            "time_to_terminal_seconds",
-            "From accepted into the database to finished.",
+        self._queue_delay = factory.timed(
+            "queue_delay_seconds",
+            "Time from due to claimed, or to dispatched by a leader.",
             _WAIT_BUCKETS,
         )
-        self._in_flight = made.of_target(Gauge, "in_flight", "Calls being made.")
-        self._breaker = made.of_target(
-            Gauge, "breaker_state", "1 for the state that the target's breaker is in.", "state"
+        self._call = factory.timed("call_seconds", "Duration of one gateway call.", _CALL_BUCKETS)
+        self._time_to_terminal = factory.timed(
+            "time_to_terminal_seconds",
+            "Time from accepted into the database to finished.",
+            _WAIT_BUCKETS,
         )
-        self._worker_counters(made)
-        self._cluster(made)
-        self._reaper(made)
+        self._in_flight = factory.of_target(Gauge, "in_flight", "Calls in flight.")
+        self._breaker = factory.of_target(
+            Gauge, "breaker_state", "1 for the current state of the target's breaker.", "state"
+        )
+        self._add_worker_metrics(factory)
+        self._add_leader_metrics(factory)
+        self._add_reaper_metrics(factory)
         self._queue = {
-            column: Gauge(f"leasehold_{name}", told, registry=self.registry)
-            for column, (name, told) in _QUEUE.items()
+            column: Gauge(f"leasehold_{name}", help_text, registry=self.registry)
+            for column, (name, help_text) in _QUEUE.items()
         }
 
-    def _worker_counters(self, made: _Maker) -> None:
-        self._lease_lost = made.of_worker(
-            Counter, "lease_lost", "Claims and leases that were lost while we held them."
+    def _add_worker_metrics(self, factory: _Factory) -> None:
+        self._lease_lost = factory.of_worker(
+            Counter, "lease_lost", "Claims and leases lost while held."
         )
-        self._terminal_guard_hit = made.of_worker(
-            Counter, "terminal_guard_hit", "Second terminal rows that the index stopped: a defect."
+        self._terminal_guard_hit = factory.of_worker(
+            Counter,
+            "terminal_guard_hit",
+            "Second terminal rows stopped by the unique index: a defect.",
         )
-        self._late_results = made.of_worker(
+        self._late_results = factory.of_worker(
             Counter, "late_results", "Results discarded because trust in the claim had ended."
         )
-        self._heartbeat_lag = made.of_worker(
-            Gauge, "heartbeat_lag_seconds", "By how much the last heartbeat came late."
+        self._heartbeat_lag = factory.of_worker(
+            Gauge, "heartbeat_lag_seconds", "How late the last heartbeat was."
         )
 
-    def _cluster(self, made: _Maker) -> None:
-        self._is_leader = made.of_lease(Gauge, "is_leader", "1 while this instance leads.")
-        self._elections = made.of_lease(Counter, "elections", "Elections that this instance won.")
-        self._schedule_size = made.of_lease(
-            Gauge, "schedule_size", "Intents in a leader's memory, waiting to be due."
+    def _add_leader_metrics(self, factory: _Factory) -> None:
+        self._is_leader = factory.of_lease(
+            Gauge, "is_leader", "1 while this instance leads the group."
         )
-        self._schedule_missed = made.of_lease(
-            Counter, "schedule_missed", "Intents that only a full look found: a defect."
+        self._elections = factory.of_lease(Counter, "elections", "Elections won by this instance.")
+        self._schedule_size = factory.of_lease(
+            Gauge, "schedule_size", "Intents in the leader's memory."
+        )
+        self._schedule_missed = factory.of_lease(
+            Counter,
+            "schedule_missed",
+            "Intents found by a reconcile that the cursor missed: a defect.",
         )
 
-    def _reaper(self, made: _Maker) -> None:
-        self._reaper_runs = made.of_worker(Counter, "reaper_runs", "Runs of the reaper.")
-        self._reaper_recovered_count = made.of_worker(
-            Gauge, "reaper_recovered_count", "Items recovered by the reaper's last run."
+    def _add_reaper_metrics(self, factory: _Factory) -> None:
+        self._reaper_runs = factory.of_worker(Counter, "reaper_runs", "Runs of the reaper.")
+        self._reaper_recovered_count = factory.of_worker(
+            Gauge, "reaper_recovered_count", "Items recovered by the last run."
         )
-        self._reaper_recovered = made.of_worker(
-            Counter, "reaper_recovered", "Items recovered by the reaper."
+        self._reaper_recovered = factory.of_worker(
+            Counter, "reaper_recovered", "Items recovered by all runs."
         )
-        self._reaper_stale = made.of_worker(
+        self._reaper_stale = factory.of_worker(
             Histogram,
             "reaper_stale_duration_seconds",
-            "How long recovered items had been past their lease.",
+            "How long recovered items were past their lease.",
             buckets=_STALE_BUCKETS,
         )
         self._worker_deaths = Counter(
             "leasehold_worker_deaths",
-            "Workers found dead; worker_id is the dead one's.",
+            "Workers found dead; worker_id is the dead worker's.",
             ["worker_id"],
             registry=self.registry,
         )
 
     def claims(self, target: str, n: int) -> None:
-        """Count items that were claimed."""
+        """Count claimed items."""
         self._claims.at(self._targets.bounded(target)).inc(n)
 
     def attempts(self, target: str, outcome_state: AttemptState | str, n: int) -> None:
-        """Count results that the ledger has now, by the state that they have there."""
+        """Count results on the ledger, by their state there."""
         self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc(n)
 
     def queue_delay(self, target: str, *seconds: float) -> None:
-        """Time from due to claimed; of each of a batch."""
+        """Observe the time from due to claimed, for each item of a batch."""
         self._queue_delay.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def call(self, target: str, *seconds: float) -> None:
-        """Time calls to the gateway; each of those that ended together."""
+        """Observe the duration of gateway calls."""
         self._call.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def time_to_terminal(self, target: str, *seconds: float) -> None:
-        """Time from accepted into the database to finished; of each of a batch."""
+        """Observe the time from accepted to finished, for each item of a batch."""
         self._time_to_terminal.observe(seconds, self._worker_id, self._targets.bounded(target))
 
     def lease_lost(self, n: int = 1) -> None:
-        """Count claims and leases that were lost while we held them."""
+        """Count claims and leases lost while held."""
         self._lease_lost.inc(n)
 
     def terminal_guard_hit(self) -> None:
-        """Count a second terminal row that only the index stopped."""
+        """Count a second terminal row that the unique index stopped."""
         self._terminal_guard_hit.inc()
 
     def late_result(self) -> None:
-        """Count a result that came too late to be written."""
+        """Count a result that was too late to be written."""
         self._late_results.inc()
 
     def in_flight(self, target: str, n: int) -> None:
-        """Say how many calls are being made."""
+        """Set the number of calls in flight."""
         self._in_flight.at(self._targets.bounded(target)).set(n)
 
     def breaker(self, target: str, state: BreakerState) -> None:
-        """Say which state a target's breaker is in."""
+        """Set the state of a target's breaker."""
         name = self._targets.bounded(target)
         for one in BREAKER_STATES:
             self._breaker.at(name, one).set(one == state)
 
     def leader(self, lease_name: str, *, is_leader: bool) -> None:
-        """Say whether this instance leads."""
+        """Set whether this instance leads the group."""
         self._is_leader.at(self._leases.bounded(lease_name)).set(is_leader)
 
     def election(self, lease_name: str) -> None:
-        """Count an election that this instance won."""
+        """Count an election won by this instance."""
         self._elections.at(self._leases.bounded(lease_name)).inc()
 
     def schedule(self, lease_name: str, size: int, missed: int = 0) -> None:
-        """Say how much a leader has in memory, and count what its cursor had missed."""
+        """Set the number of intents in a leader's memory; count those that its cursor missed."""
         self._schedule_size.at(self._leases.bounded(lease_name)).set(size)
         self._schedule_missed.at(self._leases.bounded(lease_name)).inc(missed)
 
     def heartbeat_lag(self, seconds: float) -> None:
-        """Say by how much the last heartbeat came late."""
+        """Set how late the last heartbeat was."""
         self._heartbeat_lag.set(seconds)
 
     def reaper_run(self, recovered: int, stale_seconds: Iterable[float]) -> None:
-        """Count a run of the reaper, and how long each item that it recovered had been stuck."""
+        """Count a run of the reaper and the items that it recovered."""
         self._reaper_runs.inc()
         self._reaper_recovered_count.set(recovered)
         self._reaper_recovered.inc(recovered)
@@ -192,45 +200,45 @@ class Metrics:
             self._reaper_stale.observe(seconds)
 
     def supervisor(self, row: Mapping[str, Any]) -> None:
-        """Show a row of the view leasehold.supervisor, by the names of its columns."""
+        """Set the queue metrics from a row of the view leasehold.supervisor."""
         for column, gauge in self._queue.items():
             gauge.set(row[column] or 0)
 
     def worker_death(self, worker_id: str) -> None:
-        """Count a worker that was found dead: repair had to end its claims, or it said so."""
+        """Count a worker that was found dead."""
         self._worker_deaths.labels(self._dead_workers.bounded(worker_id)).inc()
 
     def exposition(self) -> bytes:
-        """Give all metrics as text, for a server that is not ours."""
+        """Return all metrics as text, for another server to serve."""
         return generate_latest(self.registry)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
-        """Answer Prometheus on a port (0: any that is free), in a thread, until close()."""
+        """Serve the metrics on a port (0: any free one), in a thread, until close()."""
         return MetricsServer(self.registry, port, host)
 
 
-# Columns of the view, and what they are called here.
+# Columns of the view, with the name and the help text of their metric.
 _QUEUE = {
-    "pending": ("queue_depth", "Unfinished intents in the whole queue."),
+    "pending": ("queue_depth", "Unfinished intents."),
     "due": ("queue_due", "Unfinished intents that are due."),
     "oldest_pending_seconds": ("queue_oldest_age_seconds", "Age of the oldest unfinished intent."),
-    "in_doubt": ("in_doubt", "Intents of which nobody knows whether they had their effect."),
+    "in_doubt": ("in_doubt", "In-doubt intents that will resolve automatically."),
     "oldest_in_doubt_seconds": (
         "in_doubt_oldest_age_seconds",
-        "For how long nobody has known of the oldest doubt, while the contract says what follows.",
+        "Age of the oldest in-doubt intent that will resolve automatically.",
     ),
-    "held": ("held", "Intents that wait for a person."),
-    "confirming": ("confirming", "Intents that the gateway has accepted but not confirmed."),
-    "expired_leases": ("expired_leases", "Claims past their lease that nobody has repaired yet."),
+    "held": ("held", "Intents waiting for a person."),
+    "confirming": ("confirming", "Intents accepted by the gateway, not yet confirmed."),
+    "expired_leases": ("expired_leases", "Expired claims that are not yet repaired."),
     "oldest_xmin_age": (
         "oldest_xmin_age_transactions",
-        "Transactions since the oldest that keeps dead rows from being removed.",
+        "Transactions since the oldest one that keeps dead rows from being removed.",
     ),
 }
 
 
 class _BoundedNames:
-    """The first so many names stay themselves; later ones share one, or memory would grow."""
+    """Keeps the first names and replaces later ones by "other", so that memory is bounded."""
 
     def __init__(self, names_max: int) -> None:
         self._names_max = names_max
@@ -246,7 +254,7 @@ class _BoundedNames:
 
 
 class _Labelled(Generic[Metric]):
-    """A metric of this worker by further labels; looking a child up in prometheus_client locks."""
+    """A metric of this worker by further labels. Caches its children: prometheus_client locks."""
 
     def __init__(self, metric: Metric, worker_id: str) -> None:
         self._metric = metric
@@ -260,8 +268,8 @@ class _Labelled(Generic[Metric]):
         return child
 
 
-class _Maker:
-    """Makes metrics that carry the worker's id."""
+class _Factory:
+    """Creates metrics that carry the worker's id."""
 
     def __init__(self, registry: CollectorRegistry, worker_id: str) -> None:
         self._registry = registry
@@ -271,51 +279,51 @@ class _Maker:
         self,
         kind: type[Metric],
         name: str,
-        told: str,
+        help_text: str,
         *labels: str,
     ) -> _Labelled[Metric]:
-        return _Labelled(self._made(kind, name, told, "target", *labels), self._worker_id)
+        return _Labelled(self._create(kind, name, help_text, "target", *labels), self._worker_id)
 
-    def timed(self, name: str, told: str, bounds: Sequence[float]) -> LightHistogram:
+    def timed(self, name: str, help_text: str, bounds: Sequence[float]) -> LightHistogram:
         labels = ["worker_id", "target"]
-        return LightHistogram(f"leasehold_{name}", told, labels, bounds, self._registry)
+        return LightHistogram(f"leasehold_{name}", help_text, labels, bounds, self._registry)
 
-    def of_lease(self, kind: type[Metric], name: str, told: str) -> _Labelled[Metric]:
-        return _Labelled(self._made(kind, name, told, "lease_name"), self._worker_id)
+    def of_lease(self, kind: type[Metric], name: str, help_text: str) -> _Labelled[Metric]:
+        return _Labelled(self._create(kind, name, help_text, "lease_name"), self._worker_id)
 
     def of_worker(
         self,
         kind: type[Metric],
         name: str,
-        told: str,
-        **more: Any,  # noqa: ANN401 (buckets, for a histogram)
+        help_text: str,
+        **more: Any,  # noqa: ANN401 (the buckets of a histogram)
     ) -> Metric:
-        return self._made(kind, name, told, **more).labels(self._worker_id)
+        return self._create(kind, name, help_text, **more).labels(self._worker_id)
 
-    def _made(
+    def _create(
         self,
         kind: type[Metric],
         name: str,
-        told: str,
+        help_text: str,
         *labels: str,
         **more: Any,  # noqa: ANN401 (as above)
     ) -> Metric:
         names = ["worker_id", *labels]
-        return kind(f"leasehold_{name}", told, names, registry=self._registry, **more)
+        return kind(f"leasehold_{name}", help_text, names, registry=self._registry, **more)
 
 
 class MetricsServer:
-    """Answers Prometheus in a thread. Loopback by default: metrics tell what a business does."""
+    """Serves metrics in a thread. On loopback by default: metrics reveal business activity."""
 
     def __init__(self, registry: CollectorRegistry, port: int, host: str) -> None:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
-            raise InvalidArgument(f"metrics cannot be served on {host}:{port}: {error}") from error
+            raise InvalidArgument(f"cannot serve metrics on {host}:{port}: {error}") from error
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Stop answering; returns when the port is free again."""
+        """Stop serving; returns when the port is free again."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,8 +1,8 @@
-"""Traces: the W3C trace context of an intent, from whoever enqueued it to the gateway's request.
+"""Traces: the W3C trace context of an intent, from its enqueuer to the gateway's request.
 
-An intent carries the `traceparent` of its enqueuer. Each try is a span of that trace; its id is in
-the logs and goes out with the call. Where OpenTelemetry is installed (the extra `otel`) and set up
-by the program, spans are recorded there; else only the ids are made, and nothing is sent anywhere.
+An intent carries the `traceparent` of its enqueuer. Each attempt is a span of that trace; its ids
+are in the logs and go out with the call. If OpenTelemetry is installed (the extra `otel`) and the
+program has configured it, spans are recorded there. Otherwise only the ids are generated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TRACEPARENT = re.compile(
     r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
 )
 _SAMPLED = 0x01
-# An id of zeros would mean that there is none, so the last bit of each is set.
+# An id of zeros means "no id", so the last bit of each is set.
 _NOT_ZERO = 1 << 64 | 1
-_ASK_AGAIN_SECONDS = 1.0
+_RECHECK_SECONDS = 1.0
 
 
 class TraceContext(NamedTuple):
-    """One span of one trace, as it travels between processes."""
+    """One span of one trace, as sent between processes."""
 
     trace_id: str
     span_id: str
@@ -41,33 +41,34 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """Write it as the header `traceparent`."""
+        """Format as the header `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
 
     def child(self) -> TraceContext:
-        """Begin a span of the same trace."""
+        """Start a span of the same trace."""
         return TraceContext(self.trace_id, f"{random.getrandbits(64) | 1:016x}", self.is_sampled)
 
 
 class UnrecordedSpan:
-    """A span that is recorded nowhere: its ids are made for those who look at them, which is nobody
-    when a Python function is called and all goes well.
+    """A span that is recorded nowhere.
+
+    Its ids are generated on first use, because many successful calls never need them.
     """
 
-    __slots__ = ("_made", "_parent")
+    __slots__ = ("_generated", "_parent")
 
     def __init__(self, parent: TraceContext | None) -> None:
         self._parent = parent
-        self._made: TraceContext | None = None
+        self._generated: TraceContext | None = None
 
     @property
     def trace_id(self) -> str:
-        """The id of its trace."""
+        """The id of the trace."""
         return self._context().trace_id
 
     @property
     def traceparent(self) -> str:
-        """Write it as the header `traceparent`."""
+        """Format as the header `traceparent`."""
         return self._context().traceparent
 
     def __enter__(self) -> Self:
@@ -77,24 +78,24 @@ class UnrecordedSpan:
         pass
 
     def _context(self) -> TraceContext:
-        if self._made is None:
-            self._made = self._parent.child() if self._parent else new_trace()
-        return self._made
+        if self._generated is None:
+            self._generated = self._parent.child() if self._parent else new_trace()
+        return self._generated
 
 
 def new_trace() -> TraceContext:
-    """Begin a trace. Its ids are no secrets: they need only be unlike the others."""
+    """Start a trace. Its ids are not secret; they only have to be unique."""
     ids = f"{random.getrandbits(192) | _NOT_ZERO:048x}"
     return TraceContext(ids[:32], ids[32:])
 
 
 def parse_traceparent(text: str | None) -> TraceContext | None:
-    """Read the header; None where it is missing or not one, for then a new trace begins."""
+    """Parse the header; None if it is missing or malformed."""
     found = _TRACEPARENT.fullmatch(text.strip()) if text else None
     if found is None:
         return None
     version, trace_id, span_id = found["version"], found["trace_id"], found["span_id"]
-    # Version 00 has exactly four fields; a later one may have more, and ff is never one.
+    # Version 00 has exactly four fields, later versions may have more, and ff is invalid.
     if version == "ff" or (version == "00" and found["more"]):
         return None
     if not int(trace_id, 16) or not int(span_id, 16):
@@ -103,7 +104,7 @@ def parse_traceparent(text: str | None) -> TraceContext | None:
 
 
 def trace_of(text: str | None) -> TraceContext:
-    """Continue the trace of a header, or begin one."""
+    """Continue the trace of a header, or start a new one."""
     return parse_traceparent(text) or new_trace()
 
 
@@ -112,17 +113,15 @@ def span(
     parent: TraceContext | None,
     attributes: Mapping[str, str | int | float | bool] | None = None,
 ) -> AbstractContextManager[Span]:
-    """Do something as a span of the parent's trace, or as the first of a new one; gives what to
-    send along.
-    """
-    if _is_set_up():
+    """Open a span in the parent's trace, or in a new trace. Yields the context to send along."""
+    if _is_configured():
         return _recorded_span(_OPENTELEMETRY, name, parent or new_trace(), attributes)
     return UnrecordedSpan(parent)
 
 
 @contextmanager
 def _recorded_span(
-    trace: Any,  # noqa: ANN401 (a module that may not be there)
+    trace: Any,  # noqa: ANN401 (an optional module)
     name: str,
     parent: TraceContext,
     attributes: Mapping[str, str | int | float | bool] | None,
@@ -137,7 +136,7 @@ def _recorded_span(
     tracer = trace.get_tracer("leasehold")
     with tracer.start_as_current_span(name, context=context, attributes=attributes) as current:
         made = current.get_span_context()
-        # Without a configured SDK the span is the parent itself, and no id is new.
+        # Without a configured SDK the span is the parent itself, without a new id.
         is_new = made.is_valid and made.span_id != remote.span_id
         yield (
             TraceContext(f"{made.trace_id:032x}", f"{made.span_id:016x}", made.trace_flags.sampled)
@@ -146,32 +145,34 @@ def _recorded_span(
         )
 
 
-def _find_opentelemetry() -> Any:  # noqa: ANN401 (a module that may not be there)
+def _find_opentelemetry() -> Any:  # noqa: ANN401 (an optional module)
     try:
         return import_module("opentelemetry.trace")
     except ImportError:
         return None
 
 
-def _is_set_up() -> bool:
-    """Whether the program has given OpenTelemetry somewhere to record to. It may do so late, so a
-    no is asked again, but not for every span: the answer is read from the environment.
+def _is_configured() -> bool:
+    """Whether the program has configured OpenTelemetry.
+
+    It may do so late, so a "no" is checked again, but not for every span: the check reads the
+    environment.
     """
-    if _OPENTELEMETRY is None or time.monotonic() < _NOT_SET_UP.until:
+    if _OPENTELEMETRY is None or time.monotonic() < _UNCONFIGURED.until:
         return False
     provider = _OPENTELEMETRY.get_tracer_provider()
     if isinstance(provider, _OPENTELEMETRY.ProxyTracerProvider):
-        _NOT_SET_UP.until = time.monotonic() + _ASK_AGAIN_SECONDS
+        _UNCONFIGURED.until = time.monotonic() + _RECHECK_SECONDS
         return False
     return True
 
 
 @dataclass(slots=True)
-class _NotSetUp:
+class _Unconfigured:
     until: float = 0.0
 
 
-_NOT_SET_UP = _NotSetUp()
+_UNCONFIGURED = _Unconfigured()
 
 
 _OPENTELEMETRY = _find_opentelemetry()

@@ -81,7 +81,7 @@ def test_spans_go_to_opentelemetry_where_it_is_set_up(monkeypatch):
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     # That it was not set up a moment ago is believed for a second.
-    monkeypatch.setattr(traces._NOT_SET_UP, "until", 0.0)
+    monkeypatch.setattr(traces._UNCONFIGURED, "until", 0.0)
     with span("submit", TraceContext(TRACE, SPAN), {"target": "sms"}) as made:
         pass
     [exported] = exporter.get_finished_spans()
