@@ -36,7 +36,7 @@ def demo_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
             shutil.rmtree(folder / old, ignore_errors=True)
         logs = folder / created.name
         logs.mkdir(mode=0o700)
-        yield created.url, logs
+        yield f"{server_url.rpartition('/')[0]}/{created.name}", logs
 
 
 @dataclass(frozen=True, slots=True)

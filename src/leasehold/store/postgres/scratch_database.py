@@ -21,7 +21,6 @@ class ScratchDatabase(NamedTuple):
     """The new database, and the names of those that were dropped."""
 
     name: str
-    url: str
     dropped: list[str]
 
 
@@ -47,4 +46,4 @@ def scratch_database(server_url: str, prefix: str) -> Generator[ScratchDatabase]
                 dropped.append(old)
             session.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [old])
         session.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
-        yield ScratchDatabase(name, f"{server_url.rpartition('/')[0]}/{name}", dropped)
+        yield ScratchDatabase(name, dropped)

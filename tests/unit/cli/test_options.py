@@ -1,0 +1,51 @@
+"""Values of the shared options: target lists, operators and times."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from leasehold.cli.options import (
+    operator_name,
+    parse_duration_or_time,
+    parse_time_or_age,
+    split_targets,
+)
+from leasehold.domain.errors import InvalidArgument
+
+
+def test_targets_are_separated_by_commas_and_spaces_do_not_matter():
+    assert split_targets("sms, mail") == ("sms", "mail")
+    assert split_targets(None) is None
+
+
+def test_operator_is_the_option_else_the_variable_else_the_login(monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "login")
+    assert operator_name(None) == "login"
+    monkeypatch.setenv("LEASEHOLD_OPERATOR", "ada")
+    assert operator_name(None) == "ada"
+    assert operator_name("eve") == "eve"
+
+
+def test_login_without_a_name_is_told_to_give_one(monkeypatch):
+    def no_name():
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", no_name)
+    with pytest.raises(InvalidArgument, match="--operator NAME"):
+        operator_name(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400)]
+)
+def test_duration_has_a_unit_or_is_in_seconds(text, seconds):
+    assert parse_duration_or_time("--delay", text) == (seconds, None)
+
+
+def test_age_counts_back_from_now():
+    assert parse_time_or_age("--since", "2030-01-31T12:00:00Z").year == 2030
+    before = datetime.now(UTC)
+    parsed = parse_time_or_age("--since", "15m")
+    assert before <= parsed + timedelta(minutes=15) <= datetime.now(UTC)
