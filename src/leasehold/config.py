@@ -1,7 +1,7 @@
-"""One settings object, read once from the environment (LEASEHOLD_...) and the command line.
+"""The settings of a process, read once from the environment (LEASEHOLD_...) and the command line.
 
-It refuses what cannot work and says which relation is broken. The database's address is a secret:
-it holds a password, so neither this object nor its errors show it.
+Settings that cannot work together are refused, and the error names the broken relation. The
+database URL contains a password, so neither this object nor its errors show it.
 """
 
 from __future__ import annotations
@@ -23,106 +23,152 @@ PREFIX = "LEASEHOLD_"
 
 
 class Settings(BaseSettings):
-    """What a process of Leasehold is told at start."""
+    """The settings of one process. The text below each field is its description."""
 
+    # Without use_attribute_docstrings: it would cost every command 30 ms at start.
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True
     )
 
     database_url: SecretStr | None = None
-    # The least that every connection to the database must have; None: what the address says.
-    # Only verify-full knows whom it talks to: require encrypts, and is for development.
+    """The PostgreSQL address, as a URL or as key=value pairs. Required by everything that runs."""
     database_tls: Literal["verify-full", "require", "prefer"] | None = None
-    # A file of the authorities to trust, or "system".
+    """The weakest TLS mode that a database connection may have; None: as the URL says. Only
+    verify-full authenticates the server; require only encrypts and is for development."""
     database_tls_ca: str | None = Field(default=None, min_length=1)
-    # The role to act as, for a login that is a member of several; None: all that it inherits.
+    """A file of certificate authorities for database connections, or "system"."""
     database_role: str | None = None
-    # For commands that ask the HTTP API instead of the database: where it is, what opens it, and
-    # a file of the authorities to trust, where they are not the system's.
+    """The role to use, for a login that is a member of several; None: all inherited roles."""
+
     api_url: str | None = None
+    """The HTTP API, for commands that use it instead of the database."""
     api_token: SecretStr | None = None
+    """The token for the HTTP API."""
     api_tls_ca: FilePath | None = None
-    # True where a pooler in transaction mode (pgbouncer) stands before the database.
+    """A file of certificate authorities for the HTTP API; None: those of the system."""
+
     through_pooler: bool = False
-    # One round trip more per call, for a network that drops idle connections without a word.
+    """Set to true behind a transaction pooler such as PgBouncer: it supports neither session
+    settings nor prepared statements nor LISTEN."""
     check_on_checkout: bool = False
+    """Test each pooled connection before use. Costs a round trip per call; for networks that
+    silently drop idle connections."""
     application_name: str = Field(default="leasehold", min_length=1, max_length=63)
+    """The application_name of pooled connections, as shown in pg_stat_activity."""
     pool_size_min: int = Field(default=1, ge=0, le=1000)
+    """Connections that the pool keeps open while idle."""
     pool_size_max: int = Field(default=10, ge=1, le=1000)
+    """The most connections that the pool opens. Their sum over all processes must fit into the
+    server's max_connections."""
     pool_waiting_max: int = Field(default=1000, ge=1, le=1_000_000)
+    """The most calls that may wait for a connection; further ones fail at once."""
     pool_wait_seconds: float = Field(default=5.0, gt=0, le=3600)
+    """How long a call waits for a connection."""
     connect_seconds: int = Field(default=5, ge=2, le=60)
+    """How long opening a connection may take."""
     statement_seconds: float = Field(default=5.0, ge=0.1, le=3600)
+    """The server's statement_timeout. With the waits above it bounds every database call, which
+    must be shorter than a lease."""
     lock_seconds: float = Field(default=3.0, ge=0.1, le=3600)
+    """The server's lock_timeout; less than statement_seconds, so that the error names the cause."""
     idle_in_transaction_seconds: float = Field(default=5.0, ge=0.1, le=3600)
-    # None: each contract's own. A number can only make leases shorter than their contracts say.
+    """The server's idle_in_transaction_session_timeout: a stalled process must not hold locks."""
+
     lease_seconds: float | None = Field(default=None, ge=1, le=3600)
+    """The longest lease of an item; None: as each contract says. It can only shorten the lease of a
+    contract, because the contract's quarantine is based on it."""
     heartbeat_seconds: float = Field(default=5.0, ge=0.05, le=1200)
+    """How often claims are renewed; less than a third of the lease, so that two heartbeats may
+    fail."""
     reaper_seconds: float = Field(default=10.0, ge=0.1, le=3600)
+    """How often the reaper looks for expired claims; less than the lease, so that the work of a
+    dead worker waits at most two leases."""
     shutdown_seconds: float = Field(default=20.0, ge=0, le=3600)
+    """How long running calls may finish after SIGTERM; at most the lease."""
     poll_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """How often a worker looks for due work without a notification."""
     contracts_seconds: float = Field(default=5.0, ge=0.1, le=3600)
-    # The lease of a leader, of which every group of targets with scope cluster has one.
+    """How often contracts are read again: the delay until a published change takes effect."""
+
     cluster_lease_seconds: float = Field(default=60.0, ge=1, le=86400)
+    """The lease of a leader. With the row elector, this is how long a dead leader's work waits."""
     cluster_renew_seconds: float = Field(default=20.0, ge=0.05, le=86400)
+    """How often a leader renews its lease row; less than cluster_lease_seconds."""
     cluster_acquire_seconds: float = Field(default=30.0, ge=0.05, le=86400)
+    """How often a follower asks for the lease, besides when it sees the lease end."""
     schedule_refresh_seconds: float = Field(default=1.0, ge=0.05, le=3600)
-    # How a group elects: by its lease row, or by an advisory lock; its leader pings this often.
+    """How often a leader reads new and changed intents without a notification."""
     elector: Literal["row", "advisory"] = "row"
+    """How a group elects its leader: by its lease row, or by a session advisory lock, which
+    replaces a dead leader within seconds but does not work through a pooler."""
     cluster_ping_seconds: float = Field(default=0.3, ge=0.05, le=3600)
-    # How this instance is called in leases, claims, logs and the ledger; None: by its host, its
-    # process and by chance. No two that live at the same time may have the same name.
+    """How often a leader pings the session that holds its advisory lock. After four missed pings
+    it begins no new call."""
     holder_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[!-~]+$")
-    # Lead every group from the start, or do not start; by the lease row.
+    """The name of this instance in leases, claims, logs and the ledger; None: host, process id and
+    random digits. No two live instances may have the same name."""
     standalone: bool = False
-    # Items in flight in this process; each target's contract bounds its own share.
+    """Lead every group from the start, or refuse to start. Uses the lease row."""
+
     concurrency: int = Field(default=10, ge=1, le=5000)
-    # None: all that have a contract. In the environment: a JSON list of names.
+    """Items in flight in this process. Each contract limits its own target further."""
     targets: tuple[str, ...] | None = None
+    """The targets to serve; None: all that have a contract. In the environment: a JSON list."""
     listen: bool = True
+    """Whether to LISTEN for notifications, on one extra connection. Polling is correct without."""
     reaper: bool = True
+    """Whether this instance may become the reaper. Refused if no other instance reaps."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """The port for Prometheus metrics; None: not served; 0: any free port."""
     metrics_host: str = "127.0.0.1"
-    # Of `leasehold serve`. Without authentication only on loopback.
+    """The address for metrics. Loopback by default: metrics reveal business activity."""
+
     http_host: str = "127.0.0.1"
+    """The address of `leasehold serve`."""
     http_port: int = Field(default=8080, ge=0, le=65535)
+    """The port of `leasehold serve`; 0: any free port."""
     http_tls_cert: FilePath | None = None
+    """The certificate chain for HTTPS."""
     http_tls_key: FilePath | None = None
+    """The private key for HTTPS."""
     http_auth: bool = True
-    # How long a balancer is given to see that this instance is going, before it takes no more.
+    """Whether requests need a token. Can only be turned off on loopback."""
     http_drain_seconds: float = Field(default=5.0, ge=0, le=600)
+    """How long the API still accepts requests after SIGTERM while /readyz fails, so that a load
+    balancer notices before connections are refused."""
     http_requests_max: int = Field(default=1000, ge=1, le=100_000)
-    # Intents that may wait to be handed in together.
+    """The most requests in progress; further ones get 503."""
     http_waiting_max: int = Field(default=10_000, ge=1, le=1_000_000)
-    # How long a revoked token may still be good.
+    """The most intents that may wait for a group commit; further ones get 503."""
     http_token_seconds: float = Field(default=2.0, ge=0.1, le=30)
-    # False: this instance takes intents and answers, but submits none.
+    """How long tokens are cached, and so how long a revoked token may still be accepted."""
     execute: bool = True
+    """Whether this instance submits intents; false: it only serves the HTTP API."""
+
     log_format: Literal["json", "console"] = "console"
+    """The format of log lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged."""
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> Self:
         pool = self.pool()
         lease_seconds = LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
-        # A call that answers after the lease is gone has renewed nothing, and its holder stood
-        # still for as long.
-        _require_below("the longest call", pool.call_seconds, lease_seconds)
+        _require_below("the longest database call", pool.call_seconds, lease_seconds)
         _require_below(
             "idle_in_transaction_seconds", self.idle_in_transaction_seconds, lease_seconds
         )
-        self._refuse_election()
+        self._refuse_impossible_election()
         return self
 
-    def _refuse_election(self) -> None:
+    def _refuse_impossible_election(self) -> None:
         timings = self.timings()
         if self.elector == "row":
             return
         if self.through_pooler:
             raise ValueError(
-                "elector is advisory, but through_pooler is true: an advisory lock needs a session "
-                "of its own, which a pooler does not give; elect by the row, or go to the database "
-                "itself"
+                "elector=advisory does not work with through_pooler: an advisory lock needs its "
+                "own database session; use elector=row, or connect to the database directly"
             )
         try:
             timings.require_pings()
@@ -130,7 +176,7 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from None
 
     def timings(self) -> Timings:
-        """Give the part that says how long things may take."""
+        """Return the timing settings."""
         try:
             return Timings(
                 lease_seconds=self.lease_seconds,
@@ -149,7 +195,7 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from None
 
     def pool(self) -> PoolSettings:
-        """Give the part that the store is built with."""
+        """Return the settings of the connection pool."""
         try:
             return PoolSettings(
                 application_name=self.application_name,
@@ -169,7 +215,7 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from None
 
     def required_database_url(self) -> str:
-        """Give the address, with the TLS settings in it; or say how to give one."""
+        """Return the database URL with the TLS settings applied, or raise if there is none."""
         if self.database_url is None or not self.database_url.get_secret_value():
             raise InvalidArgument("no database: give --database-url or set LEASEHOLD_DATABASE_URL")
         return with_tls(
@@ -178,32 +224,32 @@ class Settings(BaseSettings):
 
 
 def read_settings(settings_file: Path | None = None, **given: Any) -> Settings:  # noqa: ANN401 (pydantic checks each)
-    """Read the environment; what is `given` and not None goes before it.
+    """Read the settings. Precedence: `given` values that are not None, environment, file.
 
-    A `settings_file` has lines such as LEASEHOLD_REAPER_SECONDS=5 and comes last: it is for what
-    may change while the process runs, and the environment cannot.
+    A `settings_file` has lines such as LEASEHOLD_REAPER_SECONDS=5. It is for settings that may
+    change while the process runs, which the environment cannot.
     """
     if settings_file is not None and not settings_file.is_file():
-        raise InvalidArgument(f"there is no settings file {settings_file}")
+        raise InvalidArgument(f"the settings file {settings_file} does not exist")
     try:
         return Settings(
-            _env_file=settings_file,  # pyright: ignore[reportCallIssue]  (pydantic-settings takes it)
+            _env_file=settings_file,  # pyright: ignore[reportCallIssue]  (a parameter of pydantic-settings)
             **{name: value for name, value in given.items() if value is not None},
         )
     except ValidationError as error:
         problems = [_problem(one["loc"], one["msg"]) for one in error.errors(include_input=False)]
-        # Not chained: pydantic's own message would show what was given.
+        # Not chained: pydantic's own message would show the given values.
         raise InvalidArgument("; ".join(problems)) from None
 
 
 def _problem(place: tuple[int | str, ...], message: str) -> str:
-    said = message.removeprefix("Value error, ")
-    return f"{PREFIX}{str(place[0]).upper()}: {said}" if place else said
+    reason = message.removeprefix("Value error, ")
+    return f"{PREFIX}{str(place[0]).upper()}: {reason}" if place else reason
 
 
 def _require_below(name: str, seconds: float, lease_seconds: float) -> None:
     if seconds >= lease_seconds:
         raise ValueError(
             f"{name} ({seconds:g} seconds) must be less than lease_seconds ({lease_seconds:g}): "
-            "a holder must know that it lost the database before its lease runs out"
+            "a holder must notice a lost database before its lease ends"
         )
