@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from benchmarks import scripts
 from benchmarks.report import Row, machine, publish
 from benchmarks.server import SETTINGS, benchmark_server
-from leasehold.domain.token import new_token, token_hash
+from leasehold.domain.api_token import new_token, token_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

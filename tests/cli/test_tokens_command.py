@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from leasehold.domain.token import token_hash
+from leasehold.domain.api_token import token_hash
 from tests.support.cli_process import assert_one_line_of_error, leasehold
 
 

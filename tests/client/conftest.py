@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from leasehold import AsyncClient, Client
-from leasehold.domain.token import Scope
+from leasehold.domain.api_token import TokenScope
 from tests.support.api import Api, make_token, serve
 from tests.support.servers import available_binaries
 
@@ -86,4 +86,4 @@ async def clients(request: pytest.FixtureRequest, api: Api) -> AsyncIterator[Cli
 @pytest.fixture
 async def client(clients: Clients) -> Any:
     """A client with every scope."""
-    return await clients.make(*Scope)
+    return await clients.make(*TokenScope)

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from leasehold.domain.api_token import TokenScope, token_hash
 from leasehold.domain.errors import AccessDenied, InvalidArgument, MigrationError
 from leasehold.domain.intent import AttemptState, NewIntent
-from leasehold.domain.token import Scope, token_hash
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.store.postgres.store import PostgresStore
@@ -93,7 +93,7 @@ async def test_store_has_no_right_of_another_though_the_login_has_all(
             stores.api.create_token(
                 name="mine",
                 token_hash=token_hash("x"),
-                scopes=set(Scope),
+                scopes=set(TokenScope),
                 targets=None,
                 operator="ada",
             ),

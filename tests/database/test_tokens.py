@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from leasehold.domain.api_token import TokenScope, new_token, token_hash
 from leasehold.domain.errors import AccessDenied, InvalidArgument
-from leasehold.domain.token import Scope, new_token, token_hash
 from leasehold.domain.verdict import RevokeVerdict
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
@@ -26,7 +26,7 @@ async def api(database):
         yield store
 
 
-async def create(store, name="ci", *, scopes=(Scope.INGEST,), targets=None, token=None):
+async def create(store, name="ci", *, scopes=(TokenScope.INGEST,), targets=None, token=None):
     token = token or new_token()
     made = await store.create_token(
         name=name, token_hash=token_hash(token), scopes=scopes, targets=targets, operator="ada"
@@ -35,7 +35,7 @@ async def create(store, name="ci", *, scopes=(Scope.INGEST,), targets=None, toke
 
 
 async def test_token_is_found_by_its_hash_as_it_was_made(owner, api):
-    scopes, targets = {Scope.INGEST, Scope.READ}, {"sms", "mail"}
+    scopes, targets = {TokenScope.INGEST, TokenScope.READ}, {"sms", "mail"}
     token, made = await create(owner, scopes=scopes, targets=targets)
     assert (made.name, made.scopes, made.targets) == ("ci", scopes, targets)
     assert (made.created_by, made.revoked_at) == ("ada", None)
@@ -64,7 +64,7 @@ async def test_revoked_token_is_no_longer_read_and_stays_in_the_list(owner, api)
     _, old = await owner.list_tokens()
     assert (old.name, old.revoked_by) == ("old", "eve")
     assert old.revoked_at is not None
-    assert not old.may(Scope.INGEST)
+    assert not old.may(TokenScope.INGEST)
 
 
 async def test_second_revocation_changes_nothing_and_says_so(owner):
@@ -116,7 +116,7 @@ async def test_hash_that_is_none_is_refused(owner):
     for wrong in (b"", b"x" * 31, b"x" * 33):
         with pytest.raises(InvalidArgument, match="32 bytes of a SHA-256"):
             await owner.create_token(
-                name="ci", token_hash=wrong, scopes={Scope.READ}, targets=None, operator="ada"
+                name="ci", token_hash=wrong, scopes={TokenScope.READ}, targets=None, operator="ada"
             )
 
 
@@ -147,7 +147,7 @@ async def test_scope_of_a_later_release_is_left_out_not_an_error(api, database):
         " ('next', sha256('x'), '{read,administer}', NULL, clock_timestamp(), 'ada')"
     )
     [found] = (await api.read_active_tokens()).values()
-    assert found.scopes == {Scope.READ}
+    assert found.scopes == {TokenScope.READ}
 
 
 def test_two_who_give_the_same_name_at_once_make_one_token(database):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from leasehold.domain.token import Scope, new_token, token_hash
+from leasehold.domain.api_token import TokenScope, new_token, token_hash
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.roles import RoleStores
 from leasehold.web.app import create_app
@@ -69,7 +69,7 @@ class Api:
     async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         """Send a request with a token of every scope."""
         if self._all is None:
-            self._all = await self.client(*Scope, name="everything")
+            self._all = await self.client(*TokenScope, name="everything")
         return await self._all.request(method, path, **more)
 
     async def get(self, path: str, **more: Any) -> httpx.Response:

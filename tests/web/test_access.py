@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.domain.token import Scope, new_token, token_hash
+from leasehold.domain.api_token import TokenScope, new_token, token_hash
 from leasehold.web.auth import STALE_SECONDS, TokenBook
 from leasehold.web.problems import Problem
 from leasehold.web.service import WebSettings
@@ -19,22 +19,22 @@ RESOLUTION = NOTE | {"resolution": "failed"}
 FILTER = NOTE | {"target": "sms", "status": "rejected"}
 # Every route, what opens it, and what a right request to it is answered.
 ROUTES = [
-    ("POST", "/v1/intents", Scope.INGEST, SMS, 201),
-    ("POST", "/v1/intents:batch", Scope.INGEST, {"intents": [SMS]}, 200),
-    ("GET", "/v1/intents", Scope.READ, None, 200),
-    ("GET", f"/v1/intents/{ID}", Scope.READ, None, 404),
-    ("GET", f"/v1/intents/{ID}/attempts", Scope.READ, None, 404),
-    ("GET", f"/v1/intents/{ID}/content", Scope.AUDIT, None, 404),
-    ("POST", f"/v1/intents/{ID}/cancel", Scope.OPERATE, NOTE, 404),
-    ("POST", f"/v1/intents/{ID}/resolve", Scope.OPERATE, RESOLUTION, 404),
-    ("POST", f"/v1/intents/{ID}/retry", Scope.OPERATE, NOTE, 404),
-    ("POST", "/v1/redrive", Scope.OPERATE, FILTER, 200),
-    ("GET", "/v1/targets", Scope.READ, None, 200),
-    ("GET", "/v1/instances", Scope.READ, None, 200),
-    ("GET", "/v1/leases", Scope.READ, None, 200),
-    ("GET", "/v1/stats", Scope.READ, None, 200),
-    ("GET", "/v1/events", Scope.READ, None, 200),
-    ("GET", "/metrics", Scope.READ, None, 200),
+    ("POST", "/v1/intents", TokenScope.INGEST, SMS, 201),
+    ("POST", "/v1/intents:batch", TokenScope.INGEST, {"intents": [SMS]}, 200),
+    ("GET", "/v1/intents", TokenScope.READ, None, 200),
+    ("GET", f"/v1/intents/{ID}", TokenScope.READ, None, 404),
+    ("GET", f"/v1/intents/{ID}/attempts", TokenScope.READ, None, 404),
+    ("GET", f"/v1/intents/{ID}/content", TokenScope.AUDIT, None, 404),
+    ("POST", f"/v1/intents/{ID}/cancel", TokenScope.OPERATE, NOTE, 404),
+    ("POST", f"/v1/intents/{ID}/resolve", TokenScope.OPERATE, RESOLUTION, 404),
+    ("POST", f"/v1/intents/{ID}/retry", TokenScope.OPERATE, NOTE, 404),
+    ("POST", "/v1/redrive", TokenScope.OPERATE, FILTER, 200),
+    ("GET", "/v1/targets", TokenScope.READ, None, 200),
+    ("GET", "/v1/instances", TokenScope.READ, None, 200),
+    ("GET", "/v1/leases", TokenScope.READ, None, 200),
+    ("GET", "/v1/stats", TokenScope.READ, None, 200),
+    ("GET", "/v1/events", TokenScope.READ, None, 200),
+    ("GET", "/metrics", TokenScope.READ, None, 200),
 ]
 OPEN = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]
 
@@ -55,7 +55,7 @@ def test_no_route_is_left_out(openapi):
 
 
 async def test_each_scope_opens_its_own_routes_and_no_other(api):
-    for scope in Scope:
+    for scope in TokenScope:
         client = await api.client(scope)
         for method, path, needed, body, answer in ROUTES:
             expected = answer if scope is needed else 403
@@ -63,7 +63,7 @@ async def test_each_scope_opens_its_own_routes_and_no_other(api):
 
 
 async def test_nothing_but_health_and_description_is_open(api):
-    revoked = make_token(api.database, *Scope, name="revoked")
+    revoked = make_token(api.database, *TokenScope, name="revoked")
     await api.service.tokens.step()
     api.database.owner_execute("SELECT leasehold.revoke_token('revoked', 'test')")
     await api.service.tokens.step()

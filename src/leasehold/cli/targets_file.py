@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from leasehold.domain.contract import Contract, contract_problems
+from leasehold.domain.contract_problems import Problem
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

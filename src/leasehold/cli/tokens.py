@@ -13,8 +13,8 @@ import typer
 from leasehold.cli.options import DatabaseUrl, Operator, operator_name
 from leasehold.cli.tables import print_table
 from leasehold.config import read_settings
+from leasehold.domain.api_token import ApiToken, TokenScope, new_token, token_hash
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.token import ApiToken, Scope, new_token, token_hash
 from leasehold.domain.verdict import RevokeVerdict
 from leasehold.store.postgres.store import PostgresStore
 
@@ -43,7 +43,7 @@ def create(
     database_url: DatabaseUrl = None,
     *,
     scopes: Annotated[
-        list[Scope],
+        list[TokenScope],
         typer.Option("--scope", help="Allowed scope; repeat for more.", show_default=False),
     ],
     targets: Annotated[
@@ -103,7 +103,7 @@ async def _create(
     database_url: str | None,
     name: str,
     token: str,
-    scopes: Sequence[Scope],
+    scopes: Sequence[TokenScope],
     targets: Sequence[str] | None,
     operator: str,
 ) -> tuple[ApiToken, list[str]]:
@@ -148,7 +148,7 @@ async def _store(database_url: str | None) -> AsyncGenerator[PostgresStore]:
 def _row(token: ApiToken) -> dict[str, str | list[str] | None]:
     return {
         "name": token.name,
-        "scopes": [scope for scope in Scope if scope in token.scopes],
+        "scopes": [scope for scope in TokenScope if scope in token.scopes],
         "targets": None if token.targets is None else sorted(token.targets),
         "created_at": f"{token.created_at:%Y-%m-%d %H:%M:%S%z}",
         "created_by": token.created_by,
@@ -162,7 +162,7 @@ def _cell(value: str | list[str] | None) -> str:
 
 
 def _scopes(token: ApiToken) -> str:
-    return ", ".join(scope for scope in Scope if scope in token.scopes)
+    return ", ".join(scope for scope in TokenScope if scope in token.scopes)
 
 
 def _targets(token: ApiToken) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 
 from pydantic import Field, ValidationError, model_validator
 
+from leasehold.domain.contract_problems import Problem, problems_of, refuse_all
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.gateway_terms import (
     GatewayTerms,
@@ -18,7 +19,6 @@ from leasehold.domain.gateway_terms import (
     Terms,
     matching,
 )
-from leasehold.domain.problems import Problem, problems_of, refuse_all
 from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS
 
 if TYPE_CHECKING:

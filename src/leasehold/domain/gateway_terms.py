@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from leasehold.domain.problems import refuse_all
+from leasehold.domain.contract_problems import refuse_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

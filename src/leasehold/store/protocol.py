@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain import intent, lease, outcome, verdict
+    from leasehold.domain.api_token import ApiToken, TokenScope
     from leasehold.domain.contract import Contract
     from leasehold.domain.intent import AttemptState, IntentId, NewIntent
     from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Result
-    from leasehold.domain.token import ApiToken, Scope
     from leasehold.store import rows as answers
 
     Json = Mapping[str, Any]
@@ -321,7 +321,7 @@ class TokenStore(Protocol):
         *,
         name: str,
         token_hash: bytes,
-        scopes: Collection[Scope],
+        scopes: Collection[TokenScope],
         targets: Collection[str] | None,
         operator: str,
     ) -> ApiToken:

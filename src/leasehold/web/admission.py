@@ -18,8 +18,8 @@ from leasehold.web.queue_limits import FREE
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import NewIntent
-    from leasehold.domain.token import ApiToken
     from leasehold.web.queue_limits import Place, QueueLimits
 
     # A target, and a key.

@@ -15,7 +15,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from leasehold.domain.token import ApiToken, Scope, token_hash
+from leasehold.domain.api_token import ApiToken, TokenScope, token_hash
 from leasehold.service.service import Pause
 from leasehold.web.problems import DATABASE_RETRY_SECONDS, Problem
 
@@ -28,7 +28,7 @@ _BEARER = b"bearer "
 _NOBODY = bytes(32)
 ANYBODY = ApiToken(
     name="no-auth",
-    scopes=frozenset(Scope),
+    scopes=frozenset(TokenScope),
     targets=None,
     created_at=datetime.fromtimestamp(0, UTC),
     created_by="--no-auth",
@@ -98,7 +98,7 @@ class TokenBook:
         return True
 
 
-def require_scope(token: ApiToken, scope: Scope) -> None:
+def require_scope(token: ApiToken, scope: TokenScope) -> None:
     """Refuse a token that was not given a scope."""
     if not token.may(scope):
         raise Problem("forbidden", f"the token {token.name!r} has not the scope {scope}")

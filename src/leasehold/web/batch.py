@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastapi import Request
 
-    from leasehold.domain.token import ApiToken
+    from leasehold.domain.api_token import ApiToken
     from leasehold.web.queue_limits import Place
 
 # Of each intent. There may be a thousand of them, so fewer than in an answer about one.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from fastapi import Depends, Request
 from pydantic import BaseModel
 
-from leasehold.domain.token import ApiToken, Scope
+from leasehold.domain.api_token import ApiToken, TokenScope
 from leasehold.web.auth import require_all_targets, require_scope
 from leasehold.web.body import SMALL_BODY_BYTES_MAX
 from leasehold.web.headers import require_json
@@ -36,7 +36,7 @@ def passing_of(request: Request) -> Passing:
 class Allowed:
     """A dependency: the token of the request, which has this scope."""
 
-    def __init__(self, scope: Scope, *, all_targets: bool = False) -> None:
+    def __init__(self, scope: TokenScope, *, all_targets: bool = False) -> None:
         self.scope = scope
         self._all_targets = all_targets
 
@@ -51,11 +51,11 @@ class Allowed:
         return token
 
 
-Reader = Annotated[ApiToken, Depends(Allowed(Scope.READ))]
-ReaderOfAll = Annotated[ApiToken, Depends(Allowed(Scope.READ, all_targets=True))]
-Operator = Annotated[ApiToken, Depends(Allowed(Scope.OPERATE))]
-Auditor = Annotated[ApiToken, Depends(Allowed(Scope.AUDIT))]
-Ingester = Annotated[ApiToken, Depends(Allowed(Scope.INGEST))]
+Reader = Annotated[ApiToken, Depends(Allowed(TokenScope.READ))]
+ReaderOfAll = Annotated[ApiToken, Depends(Allowed(TokenScope.READ, all_targets=True))]
+Operator = Annotated[ApiToken, Depends(Allowed(TokenScope.OPERATE))]
+Auditor = Annotated[ApiToken, Depends(Allowed(TokenScope.AUDIT))]
+Ingester = Annotated[ApiToken, Depends(Allowed(TokenScope.INGEST))]
 
 
 async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> bytes:

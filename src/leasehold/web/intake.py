@@ -10,8 +10,8 @@ from http import HTTPStatus
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leasehold.domain.api_token import TokenScope
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.domain.token import Scope
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.web.auth import require_scope
 from leasehold.web.body import BODY_BYTES_MAX
@@ -24,8 +24,8 @@ from leasehold.web.strict_json import parse_object
 from leasehold.web.wait_query import read_wait
 
 if TYPE_CHECKING:
+    from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import IntentId, NewIntent
-    from leasehold.domain.token import ApiToken
     from leasehold.store.rows import Enqueued
     from leasehold.web.body import Receive
     from leasehold.web.headers import Headers
@@ -54,7 +54,7 @@ class Intake:
         self, receive: Receive, headers: Headers, query: bytes, token: ApiToken
     ) -> Answer:
         """Answer POST /v1/intents."""
-        require_scope(token, Scope.INGEST)
+        require_scope(token, TokenScope.INGEST)
         require_json(headers)
         body = await self._service.bodies.read(receive, headers, BODY_BYTES_MAX)
         members = parse_object(body, UNREAD)

@@ -68,7 +68,7 @@ def test_nothing_begins_after_a_few_pings_were_missed_but_not_within_the_shortes
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"through_pooler": True}, "needs a session of its own, which a pooler does not give"),
+        ({"through_pooler": True}, "an advisory lock needs its own database session"),
         (
             {"cluster_ping_seconds": 20},
             r"\(80\), must not be over cluster_lease_seconds \(60\): a leader must stop beginning",

@@ -58,5 +58,5 @@ def test_settings_file_comes_after_the_environment(monkeypatch, tmp_path):
     file.write_text("LEASEHOLD_REAPER_SECONDS=8\nLEASEHOLD_CONCURRENCY=3\n")
     settings = read_settings(file)
     assert (settings.reaper_seconds, settings.concurrency) == (7, 3)
-    with pytest.raises(InvalidArgument, match="no settings file"):
+    with pytest.raises(InvalidArgument, match="does not exist"):
         read_settings(tmp_path / "missing")

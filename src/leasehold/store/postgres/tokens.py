@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.domain.token import ApiToken, Scope
+from leasehold.domain.api_token import ApiToken, TokenScope
 from leasehold.domain.verdict import RevokeVerdict
 from leasehold.store.postgres.query import Calls, rows_of
 
@@ -23,7 +23,7 @@ class PostgresTokens:
         *,
         name: str,
         token_hash: bytes,
-        scopes: Collection[Scope],
+        scopes: Collection[TokenScope],
         targets: Collection[str] | None,
         operator: str,
     ) -> ApiToken:
@@ -63,10 +63,10 @@ class PostgresTokens:
         )
 
 
-def _scopes(names: Sequence[str]) -> frozenset[Scope]:
+def _scopes(names: Sequence[str]) -> frozenset[TokenScope]:
     """Leave out a scope that this release does not know: what it stands for cannot be done here."""
-    known = set(Scope)
-    return frozenset(Scope(name) for name in names if name in known)
+    known = set(TokenScope)
+    return frozenset(TokenScope(name) for name in names if name in known)
 
 
 def _hashed(token_hash: bytes, **columns: Any) -> tuple[bytes, ApiToken]:  # noqa: ANN401

@@ -18,7 +18,7 @@ from leasehold.web.schemas import responses as models
 from leasehold.web.schemas.openapi import responses
 
 if TYPE_CHECKING:
-    from leasehold.domain.token import ApiToken
+    from leasehold.domain.api_token import ApiToken
 
 # One call looks at a bounded piece of what was ever accepted; a dry run makes so many calls.
 _LOOKS_MAX = 20

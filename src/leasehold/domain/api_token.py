@@ -16,7 +16,7 @@ PREFIX = "lh_"
 _RANDOM_BYTES = 32
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """What a token may do; each is a database role of its own, and none implies another."""
 
     INGEST = "ingest"
@@ -30,14 +30,14 @@ class ApiToken:
     """What is known of a token; `name` is what the ledger says of who intervened with it."""
 
     name: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[TokenScope]
     targets: frozenset[str] | None  # None: all
     created_at: datetime
     created_by: str
     revoked_at: datetime | None = None
     revoked_by: str | None = None
 
-    def may(self, scope: Scope) -> bool:
+    def may(self, scope: TokenScope) -> bool:
         """Whether it was given this scope, and was not revoked."""
         return scope in self.scopes and self.revoked_at is None
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leasehold.domain.token import ApiToken, Scope, new_token, token_hash
+from leasehold.domain.api_token import ApiToken, TokenScope, new_token, token_hash
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def make_token(**given):
-    fields = {"name": "ci", "scopes": frozenset({Scope.INGEST}), "targets": None}
+    fields = {"name": "ci", "scopes": frozenset({TokenScope.INGEST}), "targets": None}
     return ApiToken(**fields | given, created_at=NOW, created_by="ada")
 
 
@@ -36,13 +36,16 @@ def test_whatever_is_sent_in_the_place_of_a_token_has_a_hash(sent):
 
 
 def test_scope_that_was_not_given_is_not_implied_by_another():
-    token = make_token(scopes=frozenset({Scope.OPERATE, Scope.AUDIT}))
-    assert [scope for scope in Scope if token.may(scope)] == [Scope.OPERATE, Scope.AUDIT]
+    token = make_token(scopes=frozenset({TokenScope.OPERATE, TokenScope.AUDIT}))
+    assert [scope for scope in TokenScope if token.may(scope)] == [
+        TokenScope.OPERATE,
+        TokenScope.AUDIT,
+    ]
 
 
 def test_revoked_token_may_nothing():
-    token = make_token(scopes=frozenset(Scope), revoked_at=NOW, revoked_by="ada")
-    assert not any(token.may(scope) for scope in Scope)
+    token = make_token(scopes=frozenset(TokenScope), revoked_at=NOW, revoked_by="ada")
+    assert not any(token.may(scope) for scope in TokenScope)
 
 
 def test_token_covers_its_own_targets_alone():
