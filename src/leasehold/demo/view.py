@@ -110,8 +110,10 @@ class View:
 
     def _screen(self, snapshot: Snapshot, width: int, height: int) -> RenderableType:
         """Fill the window; the ledger takes the remaining height."""
-        urls = [f"{name:8s} {at}" for name, at in self._addresses.items() if "://" in at]
-        head = 1 + sum(math.ceil(len(url) / width) for url in urls)
+        # Without a label the long URL of the database starts its own line, and can be copied.
+        urls = [self._addresses["database"]]
+        urls.append("   ".join(f"{name} {self._addresses[name]}" for name in ("API", "gateway")))
+        head = 1 + sum(math.ceil(len(line) / width) for line in urls)
         layout = Layout()
         layout.split_column(
             Layout(_head(snapshot, urls), size=head),
