@@ -81,7 +81,7 @@ def lease_row(database):
     return row
 
 
-def test_fifteen_of_sixteen_who_try_for_the_lock_lose(database):
+def test_fifteen_of_sixteen_racing_for_the_lock_lose(database):
     answers = race(
         database, 16, lambda caller, n: acquire(caller.as_role("executor"), f"holder-{n}")
     )
@@ -91,7 +91,7 @@ def test_fifteen_of_sixteen_who_try_for_the_lock_lose(database):
     assert len(lock_holders(database)) == 1
 
 
-def test_lock_of_another_session_is_not_waited_for(outbox, database):
+def test_acquire_does_not_wait_for_the_lock_of_another_session(outbox, database):
     _, session = elected(outbox)
     let_renewal_age(database)
     answer = acquire(database.connect("executor"), "holder-2")
@@ -100,7 +100,7 @@ def test_lock_of_another_session_is_not_waited_for(outbox, database):
     assert lock_holders(database) == [session.info.backend_pid]
 
 
-def test_free_lock_does_not_say_that_its_former_holder_knows(outbox, database):
+def test_free_lock_alone_does_not_permit_a_takeover(outbox, database):
     _, session = elected(outbox)
     end(database, session)
     answer = acquire(database.connect("executor"), "holder-2")
@@ -109,7 +109,7 @@ def test_free_lock_does_not_say_that_its_former_holder_knows(outbox, database):
     assert lock_holders(database) == [], "who does not lead does not keep the lock"
 
 
-def test_lease_is_taken_before_it_expires_when_its_holder_has_long_begun_nothing(outbox, database):
+def test_lease_is_taken_before_expiry_once_its_holder_begins_no_calls(outbox, database):
     first, session = elected(outbox)
     end(database, session)
     let_renewal_age(database)
@@ -121,7 +121,7 @@ def test_lease_is_taken_before_it_expires_when_its_holder_has_long_begun_nothing
     assert first.release() is False
 
 
-def test_holder_by_the_row_is_respected_until_its_lease_expires(outbox, database):
+def test_lock_respects_a_row_holder_until_its_lease_expires(outbox, database):
     take(outbox, "by row")
     let_renewal_age(database, 50)
     follower = database.connect("executor")
@@ -133,7 +133,7 @@ def test_holder_by_the_row_is_respected_until_its_lease_expires(outbox, database
     assert acquire(follower, "by lock")["acquired"]
 
 
-def test_holder_by_the_lock_is_respected_by_the_row_until_its_lease_expires(outbox, database):
+def test_row_respects_a_lock_holder_until_its_lease_expires(outbox, database):
     elected(outbox)
     let_renewal_age(database, 50)
     assert outbox.acquire("by row")["acquired"] is False
@@ -142,7 +142,7 @@ def test_holder_by_the_lock_is_respected_by_the_row_until_its_lease_expires(outb
     assert lease_row(database)["yield_seconds"] is None, "its successor has all of its lease"
 
 
-def test_call_that_the_former_holder_had_begun_is_put_in_doubt(outbox, database):
+def test_begun_call_of_the_former_holder_is_in_doubt_after_a_takeover(outbox, database):
     outbox.publish("bank", scope="cluster", guarantee="lookup")
     [intent_id] = outbox.enqueue(target="bank")
     first, session = elected(outbox)
@@ -170,7 +170,7 @@ def test_takeover_by_lock_waits_for_a_fenced_write_in_flight(outbox, database):
     assert outbox.status(intent_id) == "pending"
 
 
-def test_ping_moves_on_the_time_at_which_the_lease_may_be_taken(outbox, database):
+def test_ping_postpones_the_earliest_takeover(outbox, database):
     holder, session = elected(outbox)
     let_renewal_age(database)
     session.execute("SELECT leasehold.renew_lease(%s, %s, %s, 60)", holder.fence)
@@ -207,7 +207,7 @@ def url(database):
     return database.url_as("executor")
 
 
-async def test_leader_that_lets_go_is_followed_at_once(stores, url):
+async def test_leader_that_releases_is_replaced_at_once(stores, url):
     async with elector(stores, url, "first") as first, elector(stores, url, "second") as second:
         held = await first.acquire()
         await first.renew(held.lease)
@@ -223,7 +223,7 @@ async def test_leader_that_lets_go_is_followed_at_once(stores, url):
             await first.renew(held.lease)
 
 
-async def test_leader_whose_session_was_ended_learns_it_with_the_next_ping(stores, url, database):
+async def test_leader_whose_session_was_ended_notices_with_the_next_ping(stores, url, database):
     async with elector(stores, url, "first") as first:
         held = await first.acquire()
         [pid] = lock_holders(database)
@@ -235,7 +235,7 @@ async def test_leader_whose_session_was_ended_learns_it_with_the_next_ping(store
         assert (again.is_ours, again.lease.epoch) == (True, 2)
 
 
-async def test_lease_that_the_row_gave_to_another_is_lost_with_the_next_ping(stores, url, outbox):
+async def test_lease_taken_over_by_row_is_lost_with_the_next_ping(stores, url, outbox):
     async with elector(stores, url, "first") as first:
         held = await first.acquire()
         outbox.expire_lease()
@@ -246,7 +246,7 @@ async def test_lease_that_the_row_gave_to_another_is_lost_with_the_next_ping(sto
         assert lock_holders(outbox.database) == []
 
 
-async def test_server_ends_a_session_that_it_has_not_heard_of_for_the_lease(stores, url, database):
+async def test_server_ends_a_session_that_is_silent_for_the_lease(stores, url, database):
     short = Timings(cluster_lease_seconds=1, cluster_renew_seconds=0.5, cluster_ping_seconds=0.2)
     async with elector(stores, url, "first", short) as first:
         asked_at = time.monotonic()
@@ -259,7 +259,7 @@ async def test_server_ends_a_session_that_it_has_not_heard_of_for_the_lease(stor
             await first.renew(held.lease)
 
 
-async def test_limits_of_the_session_are_the_servers_own(url):
+async def test_session_limits_are_set_on_the_server(url):
     session = await opener(url)(60, None)
     try:
         cursor = await session._connection.execute(
@@ -287,7 +287,7 @@ async def test_limits_of_the_session_are_the_servers_own(url):
         await session.close()
 
 
-async def test_leader_cut_off_from_its_session_alone_ends_it_by_another(stores, url, database):
+async def test_leader_cut_off_from_its_session_ends_it_from_a_new_one(stores, url, database):
     """Else nobody could lead until the server had noticed by itself, a minute later."""
     async with TcpProxy(url) as proxy:
         reached = [proxy.through(url), url]
@@ -314,7 +314,7 @@ async def test_leader_cut_off_from_its_session_alone_ends_it_by_another(stores, 
         await lonely.close()
 
 
-async def test_longer_lease_is_not_trusted_before_the_server_knows_of_it(stores, url):
+async def test_longer_lease_is_not_trusted_before_the_server_applies_it(stores, url):
     timings = [TIMINGS]
     lock = AdvisoryLock(stores.executor, opener(url), CLUSTER_LEASE, "h", lambda: timings[-1])
     try:
@@ -329,7 +329,7 @@ async def test_longer_lease_is_not_trusted_before_the_server_knows_of_it(stores,
 
 @pytest.mark.program("pgbouncer")
 @pytest.mark.parametrize("more", ["", "ignore_startup_parameters = options\n"])
-async def test_pooler_is_found_out_and_refused(database, more):
+async def test_pooler_is_detected_and_refused(database, more):
     with run_pooler(database, more) as pooler:
         with pytest.raises(
             InvalidArgument, match=r"a pooler stands before .*LEASEHOLD_ELECTOR=row"
@@ -338,7 +338,7 @@ async def test_pooler_is_found_out_and_refused(database, more):
         assert lock_holders(database) == []
 
 
-async def test_names_that_share_a_key_are_refused_at_start(stores, url, outbox, monkeypatch):
+async def test_lease_names_that_share_a_key_are_refused_at_start(stores, url, outbox, monkeypatch):
     take(outbox, lease_name="other")
     await require_election_by_lock(opener(url), 60, [CLUSTER_LEASE])
     monkeypatch.setattr(advisory_lock, "lock_key", lambda _name: 7)
@@ -349,7 +349,7 @@ async def test_names_that_share_a_key_are_refused_at_start(stores, url, outbox, 
             await first.acquire()
 
 
-async def test_names_of_streams_are_not_compared(url, outbox, database):
+async def test_stream_leases_are_not_checked_for_shared_keys(url, outbox, database):
     take(outbox)
     database.owner_execute(
         "INSERT INTO leasehold.leases SELECT 'stream/pay/' || n, 'a', 1, now(), now(), now(), now()"
@@ -362,13 +362,13 @@ async def test_names_of_streams_are_not_compared(url, outbox, database):
         await session.close()
 
 
-async def test_database_that_is_away_says_so_without_its_password(url):
+async def test_error_of_an_unreachable_database_hides_its_password(url):
     away = psycopg.conninfo.make_conninfo(url, port=1)
     with pytest.raises(DatabaseUnavailable, match="cannot connect") as raised:
         await opener(away)(60, None)
     assert psycopg.conninfo.conninfo_to_dict(url)["password"] not in str(raised.value)
 
 
-async def test_session_asks_for_the_tls_that_the_pool_asks_for(url):
+async def test_session_uses_the_tls_settings_of_the_pool(url):
     with pytest.raises(DatabaseUnavailable, match="SSL"):
         await opener(with_tls(url, "require", None))(60, None)  # this server has none

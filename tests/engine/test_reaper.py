@@ -11,7 +11,7 @@ from tests.support.engine import until
 REFUSED = {
     "heartbeat": ({"heartbeat_seconds": "10"}, "heartbeat_seconds (10) must be less than"),
     "reaper": ({"reaper_seconds": "30"}, "reaper_seconds (30) must be less than lease_seconds"),
-    "shutdown": ({"shutdown_seconds": "31"}, "shutdown_seconds (31) must not be over"),
+    "shutdown": ({"shutdown_seconds": "31"}, "shutdown_seconds (31) must not exceed"),
     "contract": (
         {"heartbeat_seconds": "1"},
         "target sms: heartbeat_seconds (1) must be less than lease_seconds / 3 (0.666667)",

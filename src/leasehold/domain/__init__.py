@@ -1,1 +1,1 @@
-"""Pure values and decisions. Nothing here awaits, reads a clock or opens a connection."""
+"""Pure values and decisions: no awaits, no clock, no connections."""

@@ -1,4 +1,4 @@
-"""API tokens: who may do what over HTTP, to which targets. Only the hash of one is ever stored."""
+"""API tokens: who may do what over HTTP, to which targets. Only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-# So that a scanner of sources and logs knows one when it sees it.
+# Lets secret scanners recognize a token.
 PREFIX = "lh_"
 _RANDOM_BYTES = 32
 
 
 class TokenScope(StrEnum):
-    """What a token may do; each is a database role of its own, and none implies another."""
+    """What a token may do. Each scope uses its own database role, and none implies another."""
 
     INGEST = "ingest"
     READ = "read"
@@ -27,7 +27,7 @@ class TokenScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiToken:
-    """What is known of a token; `name` is what the ledger says of who intervened with it."""
+    """A token as stored. `name` identifies its user in the ledger and the access log."""
 
     name: str
     scopes: frozenset[TokenScope]
@@ -38,22 +38,22 @@ class ApiToken:
     revoked_by: str | None = None
 
     def may(self, scope: TokenScope) -> bool:
-        """Whether it was given this scope, and was not revoked."""
+        """Whether it has this scope and is not revoked."""
         return scope in self.scopes and self.revoked_at is None
 
     def covers(self, target: str) -> bool:
-        """Whether it may touch intents of this target."""
+        """Whether it may access intents of this target."""
         return self.targets is None or target in self.targets
 
 
 def new_token() -> str:
-    """Make a token; whoever has it is believed, so it is shown once and kept nowhere."""
+    """Create a token. It is shown once and never stored."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
 def token_hash(token: str) -> bytes:
-    """Hash a token, or whatever somebody sent in the place of one.
+    """Hash a token, or any text that was sent instead of one.
 
-    No salt and no rounds: nobody can try 256 random bits.
+    Without salt or rounds: 256 random bits cannot be guessed.
     """
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,7 +1,7 @@
-"""Contract: one immutable version of a target's terms. It refuses what cannot work.
+"""Contract: one immutable version of a target's terms. Refuses terms that cannot work.
 
-The database decides by a few of the terms (its generated columns read them by name) and keeps the
-rest for whoever executes. Both sides read one document, so they cannot disagree.
+The terms are stored as one document. The database reads a few of them (its generated columns, by
+name), executors read all of them, so the two sides cannot disagree.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ LeaseName: TypeAlias = Annotated[
 ]
 
 ATTEMPTS_CEILING = 20
-# A queue is counted about once a second, as far as its limit: more would cost more than it saves.
+# The API counts a limited queue about once a second, up to its limit, so the limit bounds the cost.
 PENDING_CEILING = 1_000_000
 DEFAULT_LEASE_NAME = "submission-manager-executor"
 _DAY_SECONDS = 86_400
 _TEN_YEARS_SECONDS = 315_360_000
-# What the database calls the terms of a retry that it decides by itself.
+# The retry terms that the database reads, by the name that it knows them by.
 _FLAT_RETRY_TERMS = {"policy": "retry_policy", "attempts_max": "attempts_max"}
 
 
 class RetryTerms(Terms):
-    """How often, and after how long, a call that had no effect is made again."""
+    """How often and after what delay a call that had no effect is retried."""
 
     policy: RetryPolicy = "max_attempts"
     attempts_max: Annotated[int, Field(ge=1, le=ATTEMPTS_CEILING)] = Field(
@@ -75,29 +75,26 @@ class RetryTerms(Terms):
 
     def _contradictions(self) -> Iterator[str]:
         if self.policy == "one_shot" and self.attempts_max != 1:
-            yield (
-                f"attempts_max ({self.attempts_max}) must be 1 where policy is one_shot: "
-                "one shot is one attempt"
-            )
+            yield (f"attempts_max ({self.attempts_max}) must be 1 with policy one_shot")
         if self.first_seconds > self.longest_seconds:
             yield (
-                f"first_seconds ({self.first_seconds:g}) must not be over longest_seconds "
-                f"({self.longest_seconds:g}): waits only grow"
+                f"first_seconds ({self.first_seconds:g}) must not exceed longest_seconds "
+                f"({self.longest_seconds:g})"
             )
 
 
 class Contract(Terms):
-    """The terms under which intents of a target are submitted.
+    """The terms under which the intents of a target are submitted.
 
-    Without a `gateway` it was published in plain SQL: it can be read, but no executor can serve it.
-    `version` is None until it is published.
+    A contract that was published in plain SQL may have no `gateway`; then no executor can serve it.
+    `version` is None until the contract is published.
     """
 
     target: Annotated[
         str,
         matching(
             r"[a-z0-9][a-z0-9._-]{0,63}",
-            "must be 1 to 64 of a-z 0-9 . _ - and begin with a letter or digit",
+            "must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit",
         ),
     ]
     version: Annotated[int, Field(ge=1)] | None = None
@@ -114,7 +111,7 @@ class Contract(Terms):
     connect_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     quarantine_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = Field(
         default_factory=lambda data: _quarantine_least(
-            # A leader's lease is a setting of its instance, of which this is the default.
+            # The leader's lease is a setting of the instance; this is its default.
             max(
                 data.get("lease_seconds", LEASE_SECONDS),
                 CLUSTER_LEASE_SECONDS if data.get("scope") == "cluster" else 0,
@@ -130,16 +127,16 @@ class Contract(Terms):
 
     @property
     def can_look_up(self) -> bool:
-        """Whether the gateway can be asked what became of a key."""
+        """Whether the gateway can look up the outcome of a key."""
         return self.guarantee == "lookup" if self.gateway is None else self.gateway.can_look_up
 
     @property
     def must_begin(self) -> bool:
-        """Whether "about to call" must be durable before the call."""
+        """Whether the call must be marked as begun in the database before it is made."""
         return self.scope == "stream" or self.guarantee in {"lookup", "blind"}
 
     def terms(self) -> dict[str, Any]:
-        """Give the terms as they are published: what the database decides by stands at the top."""
+        """Return the terms as published, with those that the database reads at the top level."""
         terms = self.model_dump(mode="json", exclude={"target", "version"}, exclude_none=True)
         retry: dict[str, Any] = terms["retry"]
         flat = {name: retry.pop(field) for field, name in _FLAT_RETRY_TERMS.items()}
@@ -147,10 +144,10 @@ class Contract(Terms):
 
     @classmethod
     def from_terms(cls, target: str, version: int, terms: Mapping[str, Any]) -> Contract:
-        """Read published terms; what they leave out has its default.
+        """Read published terms. Missing terms have their defaults.
 
-        Raises InvalidArgument for a term that this release does not know: to act without it could
-        break the promise that somebody published it for.
+        Raises InvalidArgument for a term that this release does not know: ignoring it could break a
+        promise.
         """
         given = dict(terms)
         can_look_up = given.pop("can_look_up", None)
@@ -166,7 +163,7 @@ class Contract(Terms):
             why = "; ".join(str(problem) for problem in contract_problems(error))
             raise InvalidArgument(_unreadable(target, version, why)) from None
         if can_look_up not in {None, contract.can_look_up}:
-            why = f"can_look_up is {can_look_up}, but the gateway says {contract.can_look_up}"
+            why = f"can_look_up is {can_look_up}, but the gateway's is {contract.can_look_up}"
             raise InvalidArgument(_unreadable(target, version, why))
         return contract
 
@@ -180,53 +177,53 @@ class Contract(Terms):
         if call >= lease:
             yield (
                 f"call_timeout_seconds ({call:g}) must be less than lease_seconds ({lease:g}): "
-                "a call must end while its lease stands, even if no renewal gets through"
+                "a call must end while its lease is valid, even if every renewal fails"
             )
         if self.connect_timeout_seconds >= call:
             yield (
                 f"connect_timeout_seconds ({self.connect_timeout_seconds:g}) must be less than "
-                f"call_timeout_seconds ({call:g}): connecting is a part of the call"
+                f"call_timeout_seconds ({call:g}): connecting is part of the call"
             )
         if self.quarantine_seconds < _quarantine_least(lease, call):
             yield (
                 f"quarantine_seconds ({self.quarantine_seconds:g}) must be at least 2 * "
                 f"lease_seconds ({2 * lease:g}) and call_timeout_seconds ({call:g}): until then "
-                'a paused executor may still send, and "not found" means nothing'
+                'a paused executor may still send, so "not found" proves nothing'
             )
         if self.key_window_seconds is not None and self.key_window_seconds <= 2 * lease:
             yield (
-                f"key_window_seconds ({self.key_window_seconds:g}) must be over 2 * lease_seconds "
-                f"({2 * lease:g}): the call of an instance that died is made again only when its "
-                "lease is over, under a new one, and the gateway must know the key until then"
+                f"key_window_seconds ({self.key_window_seconds:g}) must exceed 2 * lease_seconds "
+                f"({2 * lease:g}): the call of a dead instance is repeated under a new lease after "
+                "its own has expired, and the gateway must still know the key then"
             )
 
     def _contradictions(self) -> Iterator[str]:
         if self.retry.policy == "deadline" and self.deadline_seconds is None:
-            yield "deadline_seconds is needed where retry.policy is deadline"
+            yield "deadline_seconds is required with retry.policy deadline"
         if self.key_window_seconds is not None and self.guarantee != "keyed":
-            yield f"key_window_seconds is for guarantee keyed, but this one is {self.guarantee}"
+            yield f"key_window_seconds is only for guarantee keyed, not {self.guarantee}"
         if (self.scope == "cluster") != (self.lease_name is not None):
-            yield "lease_name is for scope cluster alone: items and streams have their own leases"
+            yield "lease_name is only for scope cluster: items and streams have their own leases"
         if self.guarantee == "lookup" and not self.can_look_up:
             yield (
-                "guarantee lookup needs a gateway that can be asked: give lookup_url (kind http) "
-                "or lookup (kind python)"
+                "guarantee lookup needs a gateway with a lookup: set lookup_url (kind http) or "
+                "lookup (kind python)"
             )
         if self.guarantee == "blind" and self.can_look_up:
             yield (
-                "guarantee blind is for a gateway that cannot be asked, but this one can: "
-                "say lookup, or leave its lookup out"
+                "guarantee blind is only for a gateway without a lookup: use guarantee lookup, or "
+                "remove the lookup"
             )
 
 
-# Where a setting can stand, and which are known there.
+# The known settings, by the table that they belong to.
 SETTINGS = {
     (): [name for name in Contract.model_fields if name not in {"target", "version"}],
     ("retry",): list(RetryTerms.model_fields),
     ("gateway", "http"): list(HttpTerms.model_fields),
     ("gateway", "python"): list(PythonTerms.model_fields),
 }
-# What to choose from where a setting has no default.
+# The choices of settings without a default.
 _CHOICES: dict[str, tuple[str, ...]] = {
     "scope": get_args(Scope),
     "guarantee": get_args(Guarantee),
@@ -234,7 +231,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def contract_problems(error: ValidationError) -> list[Problem]:
-    """Tell what is wrong with the terms of a contract that was refused."""
+    """Describe what is wrong with refused terms."""
     return problems_of(error, SETTINGS, _CHOICES)
 
 
@@ -243,6 +240,4 @@ def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> floa
 
 
 def _unreadable(target: str, version: int, why: str) -> str:
-    return (
-        f"the contract of {target}, version {version}, is not one that this release can read: {why}"
-    )
+    return f"this release cannot read the contract of {target}, version {version}: {why}"

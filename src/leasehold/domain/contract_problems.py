@@ -1,4 +1,4 @@
-"""What is wrong with given terms, for people: where it stands, and what is allowed there."""
+"""Validation problems of a contract, in words for the person who wrote it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    # The settings that are allowed in each table, by the table's place.
+    # The settings that are allowed in each table, by the path of the table.
     Settings = Mapping[tuple[str, ...], Sequence[str]]
-    # What may be given for a setting that is needed.
+    # The permitted values of a required setting.
     Choices = Mapping[str, Sequence[str]]
 
-# Follows from another problem, which is told already.
+# A consequence of another problem, which is reported anyway.
 _CONSEQUENCE = "default_factory_not_called"
 _WITHOUT_KIND = frozenset({"union_tag_invalid", "union_tag_not_found"})
-# What pydantic says, and what a writer of a file reads.
+# Phrases of pydantic, and what the author of a file should read instead.
 _PHRASES = (
     (r"^Value error, ", ""),
     (r"a valid dictionary.*|an object$", "a table"),
@@ -35,7 +35,7 @@ _PHRASES = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that must change: the place inside what was given, and what is allowed there."""
+    """One problem: the path of the setting, and what is allowed there."""
 
     place: tuple[str, ...]
     message: str
@@ -45,36 +45,36 @@ class Problem:
 
 
 def problems_of(error: ValidationError, settings: Settings, choices: Choices) -> list[Problem]:
-    """Tell all problems at once, and never the value itself: it may be a secret."""
+    """Return all problems of a validation error. They never show values, which may be secret."""
     return [
         problem
         for one in error.errors(include_input=False, include_url=False)
         if one["type"] != _CONSEQUENCE
-        for problem in _told(one, settings, choices)
+        for problem in _describe(one, settings, choices)
     ]
 
 
 def refuse_all(problems: Sequence[str]) -> None:
-    """Refuse terms that contradict each other, all of them at once; for validators of models."""
+    """Raise all contradictions between terms at once, from a model validator."""
     if problems:
         raise ValueError("\n".join(problems))
 
 
-def _told(error: ErrorDetails, settings: Settings, choices: Choices) -> Iterator[Problem]:
+def _describe(error: ErrorDetails, settings: Settings, choices: Choices) -> Iterator[Problem]:
     place = tuple(str(part) for part in error["loc"])
-    shown = _as_written(place)
+    shown = _as_in_file(place)
     if error["type"] in _WITHOUT_KIND:
         expected = error.get("ctx", {}).get("expected_tags", "'http', 'python'")
         yield Problem((*shown, "kind"), f"is required: one of {expected}")
     elif error["type"] == "extra_forbidden":
         yield Problem(shown, _unknown(place, settings))
     elif error["type"] == "missing":
-        yield Problem(shown, _needed(choices.get(place[-1], ())))
+        yield Problem(shown, _required(choices.get(place[-1], ())))
     else:
-        yield from (Problem(shown, _plainly(line)) for line in error["msg"].splitlines())
+        yield from (Problem(shown, _rephrase(line)) for line in error["msg"].splitlines())
 
 
-def _needed(choices: Sequence[str]) -> str:
+def _required(choices: Sequence[str]) -> str:
     if not choices:
         return "is required"
     *others, last = [repr(choice) for choice in choices]
@@ -83,18 +83,18 @@ def _needed(choices: Sequence[str]) -> str:
 
 def _unknown(place: tuple[str, ...], settings: Settings) -> str:
     allowed = settings.get(place[:-1], ())
-    meant = get_close_matches(place[-1], allowed, n=1)
-    if meant:
-        return f"is not a setting; did you mean {meant[0]}?"
+    similar = get_close_matches(place[-1], allowed, n=1)
+    if similar:
+        return f"is not a setting; did you mean {similar[0]}?"
     return f"is not a setting; allowed here: {', '.join(sorted(allowed))}"
 
 
-def _plainly(message: str) -> str:
-    for phrase, ours in _PHRASES:
-        message = re.sub(phrase, ours, message)
+def _rephrase(message: str) -> str:
+    for phrase, replacement in _PHRASES:
+        message = re.sub(phrase, replacement, message)
     return message
 
 
-def _as_written(place: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out what pydantic adds to the place of a value in a union: the kind of the gateway."""
+def _as_in_file(place: tuple[str, ...]) -> tuple[str, ...]:
+    """Remove the gateway kind, which pydantic adds to the path of a value in a union."""
     return (*place[:1], *place[2:]) if place[:1] == ("gateway",) else place

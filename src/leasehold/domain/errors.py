@@ -1,22 +1,22 @@
 """The error tree. Each error says what to do next and carries its data.
 
 LeaseholdError
-├── InvalidArgument            a value that no call may have (SQLSTATE 22023)
-│   ├── UnknownTarget          no contract is published for the target
-│   └── UnknownIntent          no intent of that id is known
-├── LeaseLost                  someone newer owns the work; drop the result (P7002)
-├── NotLeader                  only the leader of a group may do that, and we are not it
-├── InvalidCompletionState     a result that no attempt may have (P7003)
-├── RetryCeilingReached        no try is left to schedule (P7004)
+├── InvalidArgument            a refused value; nothing was written (SQLSTATE 22023)
+│   ├── UnknownTarget          the target has no contract
+│   └── UnknownIntent          there is no intent with this id
+├── LeaseLost                  another holder has the work now; drop the result (P7002)
+├── NotLeader                  only the leader of the group may do this
+├── InvalidCompletionState     a result that an executor may not write (P7003)
+├── RetryCeilingReached        the intent has no attempts left (P7004)
 ├── IdempotencyConflict        the key was used for another payload (P7005)
 ├── AppendOnlyViolation        the ledger refuses changes (P0001)
-├── TerminalGuardHit           a second terminal row was stopped by its index (23505)
+├── TerminalGuardHit           the unique index stopped a second terminal row (23505)
 ├── AccessDenied               this login lacks the role that the call needs (42501)
-├── DatabaseUnavailable        the database did not answer; nothing is known
-├── IntakeFull                 too much waits to be handed in; nothing was written
-├── ApiError                   the HTTP API answered with what no caller can mend
-│   └── ApiUnavailable         it did not answer, or could not; nothing is known
-├── MigrationError             the schema is not what this release needs
+├── DatabaseUnavailable        the database did not answer; the outcome is unknown
+├── IntakeFull                 too many intents are waiting; nothing was written
+├── ApiError                   the HTTP API failed in a way that the caller cannot fix
+│   └── ApiUnavailable         the HTTP API did not answer; the outcome is unknown
+├── MigrationError             the schema does not match this release
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class LeaseholdError(Exception):
-    """The root: `except LeaseholdError` catches all that Leasehold raises on purpose."""
+    """The base class of all errors that Leasehold raises on purpose."""
 
 
 class InvalidArgument(LeaseholdError):
-    """A value was refused before anything was written."""
+    """A value was refused. Nothing was written."""
 
 
 class UnknownTarget(InvalidArgument):
-    """Nothing can be enqueued for `target` before a contract for it is published."""
+    """`target` has no contract. Publish one before enqueuing intents for it."""
 
     def __init__(self, message: str, *, target: str) -> None:
         super().__init__(message)
@@ -45,15 +45,14 @@ class UnknownTarget(InvalidArgument):
 
 
 class UnknownIntent(InvalidArgument):
-    """No intent of that id is known, or retention has taken it."""
+    """There is no intent with this id, or retention has removed it."""
 
 
 class LeaseLost(LeaseholdError):
-    """The lease or claim is gone. Drop the result; whoever holds the work now decides.
+    """The lease or claim is gone. Drop the result: the current holder of the work decides.
 
-    `lease_name` is set for a cluster or stream lease. For a claim, `verdict` tells apart whether
-    somebody else has the work (lease_lost), it is finished (already_terminal) or unknown
-    (not_found).
+    `lease_name` is set for a cluster or stream lease. For a claim, `verdict` says whether another
+    worker has the item (lease_lost), it is finished (already_terminal) or unknown (not_found).
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class LeaseLost(LeaseholdError):
 
 
 class NotLeader(LeaseholdError):
-    """This instance does not lead the group `lease_name`; as far as it knows, `holder_id` does."""
+    """This instance does not lead the group `lease_name`; `holder_id` is the last known leader."""
 
     def __init__(self, message: str, *, lease_name: str, holder_id: str | None = None) -> None:
         super().__init__(message)
@@ -74,15 +73,15 @@ class NotLeader(LeaseholdError):
 
 
 class InvalidCompletionState(LeaseholdError):
-    """The reported state is not one that an executor may write."""
+    """An executor may not write the reported state."""
 
 
 class RetryCeilingReached(LeaseholdError):
-    """No further try may be scheduled for this intent."""
+    """This intent has no attempts left."""
 
 
 class IdempotencyConflict(LeaseholdError):
-    """The idempotency key already stands for another payload: that of `intent_id`."""
+    """The idempotency key was already used for another payload, that of `intent_id`."""
 
     def __init__(self, message: str, *, intent_id: IntentId | None = None) -> None:
         super().__init__(message)
@@ -90,7 +89,7 @@ class IdempotencyConflict(LeaseholdError):
 
 
 class AppendOnlyViolation(LeaseholdError):
-    """Somebody tried to change what may only be appended to."""
+    """Rows of this table can only be appended, not changed or deleted."""
 
 
 class TerminalGuardHit(LeaseholdError):
@@ -102,13 +101,13 @@ class TerminalGuardHit(LeaseholdError):
 
 
 class AccessDenied(LeaseholdError):
-    """This login is no member of the role that the call needs; a DBA grants it."""
+    """This login is not a member of the role that the call needs. A DBA can grant it."""
 
 
 class DatabaseUnavailable(LeaseholdError):
-    """The database did not answer in time. Nothing is known; act as if every lease is lost.
+    """The database did not answer in time. The outcome is unknown; treat every lease as lost.
 
-    `sqlstate` is set when the server itself said why, as on a shutdown or a timeout.
+    `sqlstate` is set if the server gave a reason, such as a shutdown or a timeout.
     """
 
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
@@ -117,11 +116,11 @@ class DatabaseUnavailable(LeaseholdError):
 
 
 class IntakeFull(LeaseholdError):
-    """Too many intents wait to be handed in already; this one was not taken. Try again later."""
+    """Too many intents are waiting to be written; this one was refused. Retry later."""
 
 
 class ApiError(LeaseholdError):
-    """The HTTP API answered with a defect, or somebody else did in its place; see `status`."""
+    """The HTTP API, or a proxy in front of it, answered with an error; see `status`."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -129,13 +128,14 @@ class ApiError(LeaseholdError):
 
 
 class ApiUnavailable(ApiError):
-    """The HTTP API did not answer, or could not. Nothing is known of what was asked; with an
-    idempotency key it is safe to ask again. `status` is None where there was no answer at all.
+    """The HTTP API did not answer. Outcome unknown. Retry with the same idempotency key.
+
+    `status` is None if there was no response at all.
     """
 
 
 class MigrationError(LeaseholdError):
-    """The schema in the database is not what this release needs."""
+    """The schema in the database does not match this release."""
 
 
 class EmbeddedDatabaseError(LeaseholdError):

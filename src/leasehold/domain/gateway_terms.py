@@ -1,7 +1,7 @@
-"""The part of a contract that says which gateway performs the calls, and how to read its answers.
+"""The gateway terms of a contract: which gateway makes the calls, and how to read its responses.
 
-A contract is published for every reader to see, so no secret is ever part of it: it names the
-environment variables that hold them.
+Every reader can see a contract, so it never contains a secret, only the names of environment
+variables that do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HOST = re.compile(r"(\*\.)?[a-z0-9.:_-]{1,253}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# What the gateway sets itself: a contract that set them too could break a promise.
+# Headers that the gateway sets itself. Another value could break a promise.
 _OWN_HEADERS = frozenset(
     {
         "connection",
@@ -51,9 +51,9 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "
 
 
 class Terms(BaseModel):
-    """What all parts of a contract share: they never change, and hold nothing unknown.
+    """The base class of all contract terms: immutable, without unknown fields.
 
-    Strict, so that "30" is no number and true is no 1; an error never shows what was given.
+    Strict: "30" is not a number, and true is not 1. Errors never show the given value.
     """
 
     model_config = ConfigDict(
@@ -67,7 +67,7 @@ class Terms(BaseModel):
 
 
 def matching(pattern: str, allowed: str) -> AfterValidator:
-    """Let only text pass that matches as a whole, and else say what is allowed."""
+    """Accept text that matches the whole pattern; the error message is `allowed`."""
     expression = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -78,15 +78,15 @@ def matching(pattern: str, allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _status_pattern(given: Any) -> Any:  # noqa: ANN401 (pydantic judges what is no number)
-    """Let a file say 429 as well as "429"."""
+def _status_pattern(given: Any) -> Any:  # noqa: ANN401 (pydantic validates the rest)
+    """Accept 429 as well as "429"."""
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 StatusPattern: TypeAlias = Annotated[
     str,
     BeforeValidator(_status_pattern),
-    matching(r"[1-5](xx|[0-9][0-9])", "must be a status such as 429, or a hundred such as 4xx"),
+    matching(r"[1-5](xx|[0-9][0-9])", "must be a status such as 429, or a class such as 4xx"),
 ]
 StatusPatterns: TypeAlias = Annotated[
     tuple[StatusPattern, ...], Field(strict=False, max_length=100)
@@ -95,7 +95,7 @@ EnvironmentName: TypeAlias = Annotated[
     str,
     matching(
         r"[A-Za-z_][A-Za-z0-9_]{0,127}",
-        "must be the name of an environment variable, such as SMS_TOKEN, never the secret itself",
+        "must be the name of an environment variable, such as SMS_TOKEN, not the secret itself",
     ),
 ]
 FunctionPath: TypeAlias = Annotated[
@@ -118,7 +118,7 @@ _CLASSES: tuple[ResponseClass, ...] = (
 
 
 class HttpTerms(Terms):
-    """A gateway that is called by HTTP POST, and asked by GET where it has a `lookup_url`."""
+    """A gateway that is called by HTTP POST, and by GET for lookups if it has a `lookup_url`."""
 
     kind: Literal["http"] = "http"
     url: Annotated[str, Field(max_length=2000)]
@@ -131,18 +131,18 @@ class HttpTerms(Terms):
     response_bytes_max: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
     accepted_statuses: StatusPatterns = ("2xx",)
     rejected_statuses: StatusPatterns = ("4xx",)
-    # None of these lets a request through to its effect, and all of them pass.
+    # These reject the request before it has an effect, and they are temporary.
     retryable_statuses: StatusPatterns = ("401", "407", "408", "425")
     saturated_statuses: StatusPatterns = ("429", "503")
-    # 202 promises an answer later. Where nobody can be asked for it, it is a yes like any other.
+    # 202 announces a later answer. Without a lookup nobody could ask for it, so it means accepted.
     submitted_statuses: StatusPatterns = Field(
         default_factory=lambda data: ("202",) if data.get("lookup_url") else ()
     )
-    # "The same key is being worked on" and "it exists already" both come as 409.
+    # 409 may mean "in progress" or "already exists".
     unknown_statuses: StatusPatterns = ("409",)
 
     def classify(self, status: int) -> ResponseClass:
-        """Say what a response's status means: an exact status goes before its hundred."""
+        """Return what a status means. An exact status takes precedence over its class."""
         for pattern in (str(status), f"{status // 100}xx"):
             for response_class in _CLASSES:
                 if pattern in self.patterns_of(response_class):
@@ -150,51 +150,53 @@ class HttpTerms(Terms):
         return "unknown"
 
     def patterns_of(self, response_class: ResponseClass) -> tuple[str, ...]:
-        """Give the statuses that mean this."""
+        """Return the status patterns of a response class."""
         patterns: tuple[str, ...] = getattr(self, f"{response_class}_statuses")
         return patterns
 
     @property
     def can_look_up(self) -> bool:
-        """Whether the gateway can be asked what became of a key."""
+        """Whether the gateway can look up the outcome of a key."""
         return self.lookup_url is not None
 
     @field_validator("url", "lookup_url")
     @classmethod
-    def _refuse_what_is_no_address(cls, url: str | None) -> str | None:
+    def _validate_address(cls, url: str | None) -> str | None:
         if url is not None:
             _require_address(url)
         return url
 
     @field_validator("headers", "secret_headers")
     @classmethod
-    def _refuse_headers_that_are_not_yours(cls, headers: dict[str, str]) -> dict[str, str]:
+    def _validate_header_names(cls, headers: dict[str, str]) -> dict[str, str]:
         for name in headers:
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError("a header's name must be letters, digits and hyphens")
+                raise ValueError("a header name must consist of letters, digits and hyphens")
             if name.lower() in _OWN_HEADERS:
-                raise ValueError(f"{name} is set by the gateway itself; leave it out")
+                raise ValueError(f"{name} is set by the gateway itself; remove it")
         return headers
 
     @field_validator("headers")
     @classmethod
-    def _refuse_secrets_in_the_open(cls, headers: dict[str, str]) -> dict[str, str]:
+    def _refuse_visible_secrets(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if name.lower() in _SECRET_HEADERS:
                 raise ValueError(
-                    f"{name} is a secret, and a contract is for all to read: name the environment "
-                    "variable that holds it, in secret_headers"
+                    f"{name} is a secret, but every reader sees the contract: put the name of an "
+                    "environment variable in secret_headers"
                 )
             if _CONTROL.search(value):
-                raise ValueError(f"the value of {name} must not hold control characters")
+                raise ValueError(f"the value of {name} must not contain control characters")
         return headers
 
     @field_validator("allow_hosts")
     @classmethod
-    def _compare_hosts_in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    def _normalize_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         lowered = tuple(host.lower() for host in hosts)
         if not all(_HOST.fullmatch(host) for host in lowered):
-            raise ValueError("each must be a host's name or address alone, or such as *.internal")
+            raise ValueError(
+                "each must be a host name or address without a port, or such as *.internal"
+            )
         return lowered
 
     @model_validator(mode="after")
@@ -204,20 +206,20 @@ class HttpTerms(Terms):
 
     def _broken_addresses(self) -> Iterator[str]:
         if KEY_PLACE in self.url:
-            yield f"url must not hold {KEY_PLACE}: the key goes in a header"
+            yield f"url must not contain {KEY_PLACE}: the key is sent in a header"
         if self.lookup_url is not None and KEY_PLACE not in self.lookup_url:
-            yield f"lookup_url must hold {KEY_PLACE}, the place of the submission key"
+            yield f"lookup_url must contain {KEY_PLACE}, which is replaced by the submission key"
 
     def _broken_headers(self) -> Iterator[str]:
         names = [name.lower() for name in (*self.headers, *self.secret_headers)]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield f"the header {name} is given twice (headers, secret_headers)"
+            yield f"the header {name} is given twice, in headers or secret_headers"
         is_clear = any((url or "").startswith("http:") for url in (self.url, self.lookup_url))
         is_inside = self.allow_private or self.allow_hosts
         if self.secret_headers and is_clear and not is_inside:
             yield (
-                "secret_headers need https: plain http would show them to everybody on the way "
-                "(allow_private or allow_hosts permit it, for a network of your own)"
+                "secret_headers need https: plain http would expose them "
+                "(allow_private or allow_hosts permit it, for your own network)"
             )
 
     def _broken_statuses(self) -> Iterator[str]:
@@ -228,14 +230,14 @@ class HttpTerms(Terms):
                 if other != response_class:
                     yield (
                         f"{pattern} is in {other}_statuses and in {response_class}_statuses: "
-                        "it can mean only one"
+                        "a status can have only one meaning"
                     )
         if self.submitted_statuses and self.lookup_url is None:
-            yield "submitted_statuses need a lookup_url: nobody could ask what became of them"
+            yield "submitted_statuses need a lookup_url, to ask for the outcome"
 
 
 class PythonTerms(Terms):
-    """A gateway that is an async function of yours, by import path."""
+    """A gateway that is an async function, given by its import path."""
 
     kind: Literal["python"] = "python"
     function: FunctionPath
@@ -243,7 +245,7 @@ class PythonTerms(Terms):
 
     @property
     def can_look_up(self) -> bool:
-        """Whether the gateway can be asked what became of a key."""
+        """Whether the gateway can look up the outcome of a key."""
         return self.lookup is not None
 
 
@@ -259,8 +261,8 @@ def _require_address(url: str) -> None:
     if not url.startswith(("http://", "https://")) or not parts.hostname or port == 0:
         raise ValueError("must be an address such as https://api.example.com/send")
     if "@" in parts.netloc:
-        raise ValueError("must not hold a user or password: use secret_headers")
+        raise ValueError("must not contain a user or password: use secret_headers")
     if parts.fragment or _CONTROL.search(url) or " " in url:
-        raise ValueError("must not hold spaces, control characters or a #fragment")
+        raise ValueError("must not contain spaces, control characters or a #fragment")
     if re.search(r"[{}]", url.replace(KEY_PLACE, "")) or KEY_PLACE in parts.netloc:
-        raise ValueError(f"the only place that can be filled in is {KEY_PLACE}, after the host")
+        raise ValueError(f"may contain {KEY_PLACE} only after the host, and no other braces")

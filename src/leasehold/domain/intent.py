@@ -1,4 +1,4 @@
-"""Intents: what a caller gives, and what an executor gets when it claims one."""
+"""Intents: as a caller enqueues them, and as an executor claims them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import LeaseToken
 
 IntentId = NewType("IntentId", UUID)
-PRIORITIES = 4  # 0 goes first
+PRIORITIES = 4  # 0 is the most urgent
 
 
 class AttemptState(StrEnum):
-    """What one row of the ledger says. At most one row of an intent is terminal, ever."""
+    """The state of a ledger row. An intent has at most one terminal row, ever."""
 
     DISPATCHED = "DISPATCHED"
     FAILED = "FAILED"
@@ -34,11 +34,11 @@ class AttemptState(StrEnum):
     IN_DOUBT = "IN_DOUBT"
     SUBMITTED = "SUBMITTED"
 
-    __hash__ = str.__hash__  # that of an enum is a function in Python, and states are keys a lot
+    __hash__ = str.__hash__  # much faster than the hash of an enum, and states are often keys
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether it is the last state of the intent."""
         return self in _TERMINAL
 
 
@@ -46,7 +46,7 @@ _TERMINAL = frozenset({AttemptState.DISPATCHED, AttemptState.FAILED, AttemptStat
 
 
 class Status(StrEnum):
-    """An intent as its user sees it; derived from the ledger, never stored."""
+    """The status of an intent for its user. Derived from the ledger, never stored."""
 
     PENDING = "pending"
     IN_DOUBT = "in_doubt"
@@ -59,33 +59,33 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it will never change again."""
+        """Whether the status can no longer change."""
         return self in {self.ACCEPTED, self.REJECTED, self.EXHAUSTED, self.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """JSON as it came from the database: parsed only for those who look inside.
+    """JSON as received from the database, parsed only on demand.
 
-    A gateway that passes the payload on sends `raw` and never pays for the parsing.
+    A gateway that passes the payload on sends `raw` without parsing it.
     """
 
     raw: bytes
 
     def value(self) -> Any:  # noqa: ANN401 (any JSON)
-        """Parse it; anew on each call, so that nobody shares what somebody else changes."""
-        # The database writes UTF-8 only; given bytes, the parser would have to guess.
+        """Parse it. Each call returns a new object, so that callers may modify theirs."""
+        # Decoded here because the database always writes UTF-8, and json.loads would have to guess.
         return json.loads(self.raw.decode())
 
 
-@dataclass(slots=True, kw_only=True)  # frozen, each of a large batch would cost four times as much
+@dataclass(slots=True, kw_only=True)  # not frozen: that would make large batches four times slower
 class NewIntent:
-    """What a caller gives to enqueue. The database judges it and answers per intent.
+    """An intent to enqueue. The database validates it and returns a verdict.
 
-    Exactly one of `payload` (any JSON but null) and `body` (opaque bytes, with `content_type`).
-    Without an `idempotency_key` every call is a new intent. A key stands for one intent of its
-    target; with `key_scope` "all", for one intent among all those whose key was given so.
-    A `payload` or `metadata` that is a JsonDocument has been checked, and goes as it is written.
+    Exactly one of `payload` (any JSON but null) and `body` (opaque bytes, with `content_type`) is
+    set. Without an `idempotency_key` every call creates a new intent. A key identifies one intent
+    of its target; with `key_scope` "all", one intent among all that have this key scope.
+    A `payload` or `metadata` that is a JsonDocument has been validated and is sent unchanged.
     """
 
     target: str
@@ -105,7 +105,7 @@ class NewIntent:
 
 
 class IntentOptions(TypedDict, total=False):
-    """What may be said of an intent beside its target and payload; see NewIntent."""
+    """The fields of NewIntent besides target and payload."""
 
     body: bytes | None
     content_type: str | None
@@ -126,7 +126,7 @@ def as_intent(
     payload: Any,  # noqa: ANN401 (any JSON)
     **options: Unpack[IntentOptions],
 ) -> NewIntent:
-    """Read either spelling: a whole intent, or a target with all the rest beside it."""
+    """Accept both forms of a call: a NewIntent, or a target with a payload and options."""
     if isinstance(intent, str):
         return NewIntent(target=intent, payload=payload, **options)
     if payload is not None or options:
@@ -135,15 +135,15 @@ def as_intent(
 
 
 class Claimed(NamedTuple):
-    """A due item under a fresh claim, or under a leader's lease, with all that a call needs.
+    """A due intent with everything that a call needs, under a claim or under a leader's lease.
 
-    `submission_key` is the idempotency key for the gateway, the same on every try. `last_state`
-    says what to do: None, RETRYABLE and ZOMBIE_REQUEUE ask for a call, SUBMITTED for a look whether
-    it is confirmed, IN_DOUBT for what the contract's guarantee allows.
+    `submission_key` is the idempotency key for the gateway, the same on every attempt. `last_state`
+    decides the next step: a call for None, RETRYABLE and ZOMBIE_REQUEUE, a confirmation for
+    SUBMITTED, and for IN_DOUBT what the contract's guarantee permits.
     """
 
     intent_id: IntentId
-    lease_token: LeaseToken | None  # that of its own claim
+    lease_token: LeaseToken | None  # None under a leader's lease
     last_state: AttemptState | None
     target: str
     contract_version: int
@@ -165,14 +165,14 @@ class Claimed(NamedTuple):
 
     @property
     def claim(self) -> Claim:
-        """The claim of an item; what stands under a lease has none."""
+        """The claim. Raises TypeError under a leader's lease."""
         if self.lease_token is None:
-            raise TypeError(f"intent {self.intent_id} stands under a lease, not a claim")
+            raise TypeError(f"intent {self.intent_id} is held under a lease, not a claim")
         return Claim(self.intent_id, self.lease_token)
 
 
 def queue_delays(claimed: Iterable[Claimed]) -> dict[str, list[float]]:
-    """Say by target how many seconds each had been due, on the database's clock."""
+    """Return by target how long each intent had been due, on the database's clock."""
     delays: defaultdict[str, list[float]] = defaultdict(list)
     for one in claimed:
         delays[one.target].append((one.claimed_at - one.due_at).total_seconds())

@@ -1,9 +1,8 @@
-"""Leases, claims, and for how long their holder may believe in them.
+"""Leases, claims, and how long their holders may trust them.
 
-Who holds a lease is the database's word, on the database's clock. A holder cannot read that clock
-between two calls, so it keeps a trust window on its own monotonic clock, counted from before the
-request was sent: the database counts from later, so trust ends first. It can only make a holder
-stop sooner.
+The database decides who holds a lease, on its own clock. A holder cannot read that clock between
+two calls, so it keeps a trust window on its monotonic clock, counted from before the request was
+sent. The database counts from later, so trust ends before the lease does.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 LeaseToken = NewType("LeaseToken", UUID)
 
-# Two machines count a second differently. Clocks that are being corrected differ by 0.1 % at most;
-# this is ten times that.
+# The clocks of two machines run at different speeds: by up to 0.1 % while they are being corrected.
+# This is ten times that.
 CLOCK_DRIFT = 0.01
 
 
@@ -28,7 +27,7 @@ CLOCK_DRIFT = 0.01
 class Lease:
     """A cluster or stream lease. (name, holder_id, epoch) is the fence of every write under it.
 
-    The epoch is the one received at acquire; to read it again would adopt a successor's.
+    The epoch is the one received at acquire. Reading it again could adopt a successor's epoch.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLease:
-    """The lease of one stream, and which stream that is."""
+    """The lease of one stream."""
 
     target: str
     stream: str
@@ -48,7 +47,7 @@ class StreamLease:
 
 
 class Claim(NamedTuple):
-    """The lease of one item, inside its pending row. (worker_id, lease_token) is its fence."""
+    """The lease of one item, in its pending row. (worker_id, lease_token) is its fence."""
 
     intent_id: IntentId
     lease_token: LeaseToken
@@ -56,32 +55,28 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrustWindow:
-    """Until which reading of our monotonic clock we may act under a lease."""
+    """How long we may act under a lease, on our monotonic clock."""
 
     ends_at: float
 
     @classmethod
     def counted_from(cls, asked_at: float, lease_seconds: float) -> TrustWindow:
-        """Trust a grant or a renewal from the reading taken before it was asked for."""
+        """Trust a lease that was requested at `asked_at`, for slightly less than its duration."""
         return cls(asked_at + lease_seconds * (1 - CLOCK_DRIFT))
 
     def seconds_left(self, now: float) -> float:
-        """How much of it is left; 0 when it is over."""
+        """How long trust lasts; 0 if it is over."""
         return max(0.0, self.ends_at - now)
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing may be done any more under the lease."""
+        """Whether we may no longer act under the lease."""
         return now >= self.ends_at
 
     def may_start(self, now: float) -> bool:
-        """Whether something new may be begun."""
+        """Whether a new call may begin."""
         return not self.is_over(now)
 
     def may_start_later(self, now: float) -> bool:
-        """Say no: a claim whose trust has ended is lost, whatever comes later."""
+        """Never: once trust in a claim has ended, the claim is lost."""
         del now
         return False
-
-    def covers(self, now: float, seconds: float) -> bool:
-        """Whether something that takes this long can still end inside."""
-        return now + seconds < self.ends_at

@@ -1,4 +1,4 @@
-"""What may become of one call. "We do not know" is one of the outcomes, not an error."""
+"""The outcomes of a gateway call. "Unknown" is an outcome, not an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """It had its effect, once and for all."""
+    """The call had its effect."""
 
     reference: str | None = None
     code: str | None = None
@@ -23,7 +23,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """It had no effect, and trying again would not change that."""
+    """The call had no effect, and a retry would not help."""
 
     reason: str | None = None
     reference: str | None = None
@@ -33,8 +33,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retryable:
-    """It had no effect, and may be tried again: after `retry_after_seconds` where the gateway named
-    a time, else by the contract's backoff. `is_saturated`: the gateway has no capacity for anybody.
+    """The call had no effect and may be retried.
+
+    It is retried after `retry_after_seconds`, or by the contract's backoff if the gateway gave no
+    time. `is_saturated` means that the gateway has no capacity for any call now.
     """
 
     retry_after_seconds: float | None = None
@@ -46,8 +48,9 @@ class Retryable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody can tell whether it had its effect. The contract's guarantee decides what follows;
-    `retry_after_seconds` counts only where the gateway may be called again.
+    """It is unknown whether the call had its effect. The contract's guarantee decides what follows.
+
+    `retry_after_seconds` only matters if the guarantee permits another call.
     """
 
     retry_after_seconds: float | None = None
@@ -59,7 +62,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """The gateway has it under `reference` and will know later: ask after a while."""
+    """The gateway accepted the call as `reference` and will confirm it later: ask again then."""
 
     reference: str
     ask_after_seconds: float
@@ -69,19 +72,20 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound:
-    """The gateway, when asked, does not know the key: it had no effect so far."""
+    """The answer to a lookup: the gateway does not know the key, so there is no effect so far."""
 
     detail: str | None = None
 
 
 Outcome: TypeAlias = Accepted | Rejected | Retryable | Unknown | Submitted
-# What a gateway may say when it is asked; Unknown: ask again later.
+# The answers to a lookup. Unknown means: ask again later.
 LookupAnswer: TypeAlias = Accepted | Rejected | Submitted | NotFound | Unknown
 
 
 def attempt_state(outcome: Outcome) -> AttemptState:
-    """Say what the ledger calls an outcome. FAILED may still come out of a Retryable: the database
-    counts the attempts.
+    """Return the ledger state of an outcome.
+
+    The database may turn RETRYABLE into FAILED, because it counts the attempts.
     """
     match outcome:
         case Accepted():
@@ -99,9 +103,7 @@ def attempt_state(outcome: Outcome) -> AttemptState:
 
 
 def next_look_seconds(outcome: Outcome) -> float | None:
-    """Say after how long the intent is to be looked at again; None where it is finished, or where
-    nobody has decided yet.
-    """
+    """Return the delay until the intent is due again; None if it is finished or undecided."""
     match outcome:
         case Accepted() | Rejected():
             return None
@@ -114,9 +116,7 @@ def next_look_seconds(outcome: Outcome) -> float | None:
 
 
 class Result(NamedTuple):
-    """An outcome on its way to the ledger. Items have the token of their claim; under a lease there
-    is none.
-    """
+    """An outcome to be written to the ledger. `lease_token` is set for claims only."""
 
     intent_id: IntentId
     outcome: Outcome

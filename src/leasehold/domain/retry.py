@@ -1,12 +1,11 @@
-"""What to do next with a claimed intent, and after how long. Decisions only: nothing here awaits,
-reads a clock or rolls dice.
+"""Decides the next step of a claimed intent, and the delay before it. No clock, no randomness.
 
     claimed ─► next_step ─┬─ Submit ──────► the call ──► after_calling ─┐
                           ├─ Ask, Confirm ► the lookup ► after_asking ──┼─► with_delay ─► the ledger
                           └─ Finish, Hold ──────────────────────────────┘
 
-The database has the last word: it counts attempts, compares deadlines and holds what nobody may
-guess. These decisions never resend what it would not let be resent.
+The database has the last word: it counts attempts, checks deadlines and holds intents that a person
+must decide. These decisions never resend what the database would not permit to be resent.
 """
 
 from __future__ import annotations
@@ -30,47 +29,47 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.domain.outcome import LookupAnswer, Outcome
 
-# The longest wait that the database takes; a gateway that asks for more is asked again then.
+# The longest delay that the database accepts. A gateway that asks for more is called after this.
 DELAY_SECONDS_MAX = 30 * 86_400.0
-# More doublings than any contract allows attempts, few enough to stay a number.
+# More than any contract permits attempts, and small enough not to overflow a float.
 _DOUBLINGS_MAX = 64
 
 NOT_FOUND = "not_found_by_lookup"
 
-_SENT_MAYBE = frozenset({AttemptState.IN_DOUBT, AttemptState.SUBMITTED})
+_MAYBE_SENT = frozenset({AttemptState.IN_DOUBT, AttemptState.SUBMITTED})
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Make the call, with the same key as ever; begin it first where the contract asks for that."""
+    """Make the call, always with the same key; first mark it as begun if the contract says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the gateway what became of the key. The quarantine is over: its answer counts."""
+    """Look up the outcome of the key. The quarantine is over, so the answer is reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Ask the gateway what became of what it accepted under this reference."""
+    """Look up the outcome of what the gateway accepted as this reference."""
 
     reference: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Record this without a call."""
+    """Record this outcome without a call."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Record the doubt once more, without a call: the database then holds the intent for a person,
-    or has it asked about when the quarantine is over.
+    """Record the intent as in doubt again, without a call.
 
-    The database holds most such intents itself, so they are never claimed. This is for what became
-    impossible while the intent waited: the gateway has forgotten the key in the meantime.
+    The database then holds it for a person, or makes it due after the quarantine. The database
+    holds most such intents by itself, so they are never claimed. This one is for an intent whose
+    key the gateway has forgotten while it waited.
     """
 
     outcome: Unknown
@@ -81,18 +80,16 @@ Step: TypeAlias = Submit | Ask | Confirm | Finish | Hold
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """The gateway could not say. Give the claim back for so long: nothing was learnt, so there is
-    nothing to write on the ledger.
-    """
+    """The lookup had no answer. Release the claim for this long; write nothing to the ledger."""
 
     seconds: float
     answer: Unknown
 
 
 def next_step(claimed: Claimed, contract: Contract) -> Step:
-    """Say what to do with a claimed intent. All times are the database's."""
+    """Decide the next step of a claimed intent. All times are on the database's clock."""
     match claimed.last_state:
-        case None:  # as most are; each look at a state by its name costs
+        case None:  # first, because it is the most common
             return _not_in_doubt(claimed, contract)
         case AttemptState.SUBMITTED if contract.can_look_up:
             return Confirm(claimed.reference)
@@ -103,11 +100,11 @@ def next_step(claimed: Claimed, contract: Contract) -> Step:
 
 
 def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Outcome:
-    """Say what a call's outcome means for the intent.
+    """Decide what the outcome of a call means for the intent.
 
-    A doubt outlives an answer about another call: "busy, had no effect" is said of this call, and
-    the one before may still have had its effect. Were it forgotten here, it would be sent again
-    when the gateway no longer knows the key, or end as exhausted as if nothing had happened.
+    An intent stays in doubt after "busy, had no effect": that is about this call, and an earlier
+    call may still have had its effect. If the doubt were dropped here, the intent could be resent
+    after the gateway has forgotten the key, or end as exhausted although it had its effect.
     """
     if isinstance(outcome, Retryable) and _may_have_been_sent(claimed, contract):
         return Unknown(
@@ -120,7 +117,7 @@ def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Out
 
 
 def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> Outcome | AskAgain:
-    """Say what the gateway's answer to Ask or Confirm means for the intent."""
+    """Decide what the answer to Ask or Confirm means for the intent."""
     match answer:
         case Accepted() | Rejected() | Submitted():
             return answer
@@ -133,8 +130,10 @@ def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> 
 
 
 def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: float) -> Outcome:
-    """Give an outcome that leads to another look its delay: what the gateway asked for, up to 30
-    days and never less; else the contract's backoff. `jitter` is a number from -1 to 1.
+    """Set the delay of an outcome after which the intent is due again.
+
+    It is what the gateway asked for, at most 30 days, or else the contract's backoff. `jitter` is
+    a number from -1 to 1.
     """
     match outcome:
         case Accepted() | Rejected():
@@ -152,8 +151,9 @@ def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: fl
 
 
 def backoff_seconds(contract: Contract, attempt_no: int, jitter: float) -> float:
-    """Wait longer after each attempt (the first is 1), up to the contract's longest; spread by
-    `jitter`, so that what failed together does not come back together.
+    """Return the contract's exponential backoff after an attempt (the first is 1).
+
+    `jitter` spreads it, so that intents that failed together are not retried together.
     """
     if not -1 <= jitter <= 1:
         raise ValueError(f"jitter ({jitter}) must be from -1 to 1")
@@ -167,7 +167,7 @@ def _not_in_doubt(claimed: Claimed, contract: Contract) -> Step:
     if claimed.deadline_at is not None and claimed.claimed_at >= claimed.deadline_at:
         return Finish(Rejected(reason="deadline_exceeded"))
     if _may_have_been_sent(claimed, contract) and not _knows_the_key(claimed, contract):
-        return _put_off(claimed, contract)
+        return _postpone(claimed, contract)
     return Submit()
 
 
@@ -188,29 +188,27 @@ def _in_doubt(claimed: Claimed, contract: Contract) -> Step:
 
 
 def _key_forgotten(claimed: Claimed, contract: Contract) -> Step:
-    """Past the key window it is as with lookup: the quarantine, then the question.
+    """Past the key window, do as with guarantee lookup: wait out the quarantine, then ask.
 
-    The database waits for the quarantine when the doubt arises past the window. One that arose
-    inside was due again after its backoff alone, so it is put off once more. Which of the two it is
-    shows in the time: one that arose past the window comes back later than window and quarantine.
+    If the intent came in doubt past the window, the database has already waited for the quarantine.
+    If it came in doubt inside the window, it is due after its backoff alone, so it is postponed
+    once more. Its age tells which: in the first case it exceeds window plus quarantine.
     """
     age_seconds = _age_seconds(claimed)
     window_seconds = contract.key_window_seconds or 0
     if contract.can_look_up and age_seconds >= window_seconds + contract.quarantine_seconds:
         return Ask()
-    return _put_off(claimed, contract)
+    return _postpone(claimed, contract)
 
 
-def _put_off(claimed: Claimed, contract: Contract) -> Hold:
-    """Hold until the window is over for the database too: it then sets the quarantine, or holds."""
+def _postpone(claimed: Claimed, contract: Contract) -> Hold:
+    """Wait until the window is over for the database too, which then quarantines or holds it."""
     seconds = max(0.0, (contract.key_window_seconds or 0) - _age_seconds(claimed))
     return Hold(Unknown(retry_after_seconds=seconds, reason="key_window_over"))
 
 
 def _knows_the_key(claimed: Claimed, contract: Contract) -> bool:
-    """Whether the gateway will still know the key when a call under this claim reaches it: at any
-    moment of its lease.
-    """
+    """Whether the gateway will know the key during the whole lease of this claim."""
     if contract.key_window_seconds is None:
         return True
     return _age_seconds(claimed) + contract.lease_seconds <= contract.key_window_seconds
@@ -221,21 +219,22 @@ def _age_seconds(claimed: Claimed) -> float:
 
 
 def _may_have_been_sent(claimed: Claimed, contract: Contract) -> bool:
-    """Whether an earlier call may have had its effect. Without the mark "about to call", a holder
-    that fell silent may have sent just as well as not.
+    """Whether an earlier call may have had its effect.
+
+    A dead holder that did not have to mark its calls as begun may have sent one.
     """
     if claimed.last_state is None:
         return False
     if claimed.last_state is AttemptState.ZOMBIE_REQUEUE:
         return contract.guarantee == "keyed" and not contract.must_begin
-    return claimed.last_state in _SENT_MAYBE
+    return claimed.last_state in _MAYBE_SENT
 
 
 def _not_found(answer: NotFound, claimed: Claimed, contract: Contract) -> Outcome:
-    """The gateway does not know the key: after the quarantine, that is certain, and it is sent.
+    """The gateway does not know the key. After the quarantine that is certain, so resend.
 
-    What it had accepted under a reference and now does not know is a new doubt, since nobody waited
-    before asking; only where sending again is harmless is it sent at once.
+    If the gateway had accepted it as a reference, there was no quarantine before this question. So
+    it is in doubt again, unless resending is harmless.
     """
     is_harmless = contract.guarantee == "fenced" or (
         contract.guarantee == "keyed" and _knows_the_key(claimed, contract)
@@ -254,7 +253,7 @@ def _ask_again_seconds(answer: Unknown, claimed: Claimed, contract: Contract) ->
 
 
 def _bounded(seconds: float | None) -> float | None:
-    """Bring what a gateway asked for into the bounds of the database; None where it is no time."""
+    """Limit a delay to the bounds of the database; None if it is not a number."""
     if seconds is None or math.isnan(seconds):
         return None
     return min(max(seconds, 0.0), DELAY_SECONDS_MAX)

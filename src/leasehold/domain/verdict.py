@@ -1,5 +1,7 @@
-"""What the database answers per row. A verdict is an answer, not an error: one bad row must not
-fail its neighbours. Stale, finished and missing are different things, and stay so here.
+"""Verdicts: the database's answer for each row of a batch.
+
+A verdict is not an error, because one bad row must not fail the others. Stale (LEASE_LOST),
+finished (ALREADY_TERMINAL) and missing (NOT_FOUND) are different verdicts.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from enum import StrEnum
 
 
 class EnqueueVerdict(StrEnum):
-    """Of one intent that was given to enqueue; only ACCEPTED wrote something."""
+    """The result of enqueuing one intent. Only ACCEPTED wrote something."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -18,7 +20,7 @@ class EnqueueVerdict(StrEnum):
 
 
 class BeginVerdict(StrEnum):
-    """Of one call that is about to be made: only after BEGUN may it be made."""
+    """The result of marking one call as begun. Only after BEGUN may it be made."""
 
     BEGUN = "begun"
     LEASE_LOST = "lease_lost"
@@ -31,7 +33,7 @@ class BeginVerdict(StrEnum):
 
 
 class RecordVerdict(StrEnum):
-    """Of one result; only APPLIED wrote something. None of the others is worth a retry."""
+    """The result of recording one outcome. Only APPLIED wrote something; never retry the others."""
 
     APPLIED = "applied"
     LEASE_LOST = "lease_lost"
@@ -41,14 +43,14 @@ class RecordVerdict(StrEnum):
 
 
 class RenewVerdict(StrEnum):
-    """Of one claim or lease in a heartbeat."""
+    """The result of renewing one claim or lease."""
 
     RENEWED = "renewed"
     LEASE_LOST = "lease_lost"
 
 
 class ReleaseVerdict(StrEnum):
-    """Of one claim or lease that is given back; BEGUN: only a result ends it."""
+    """The result of releasing one claim or lease. BEGUN: only a result can end it."""
 
     RELEASED = "released"
     BEGUN = "begun"
@@ -56,7 +58,7 @@ class ReleaseVerdict(StrEnum):
 
 
 class CancelVerdict(StrEnum):
-    """Of an operator's cancel; only CANCELLED wrote something."""
+    """The result of cancelling an intent. Only CANCELLED wrote something."""
 
     CANCELLED = "cancelled"
     IN_FLIGHT = "in_flight"
@@ -67,7 +69,7 @@ class CancelVerdict(StrEnum):
 
 
 class ResolveVerdict(StrEnum):
-    """Of an operator's word on a doubt; only RESOLVED wrote something."""
+    """The result of resolving an in-doubt intent. Only RESOLVED wrote something."""
 
     RESOLVED = "resolved"
     IN_FLIGHT = "in_flight"
@@ -77,7 +79,7 @@ class ResolveVerdict(StrEnum):
 
 
 class RedriveVerdict(StrEnum):
-    """Of one finished intent that is to be tried anew; only REDRIVEN wrote something."""
+    """The result of redriving a finished intent. Only REDRIVEN wrote something."""
 
     REDRIVEN = "redriven"
     ALREADY_REDRIVEN = "already_redriven"
@@ -88,7 +90,7 @@ class RedriveVerdict(StrEnum):
 
 
 class RevokeVerdict(StrEnum):
-    """Of the end of an API token; only REVOKED wrote something."""
+    """The result of revoking an API token. Only REVOKED wrote something."""
 
     REVOKED = "revoked"
     ALREADY_REVOKED = "already_revoked"

@@ -14,7 +14,7 @@ from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTer
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "targets.md"
 GATEWAY = 'gateway = { kind = "http", url = "https://sms.example.com/send" }'
-STATUS = "must be a status such as 429, or a hundred such as 4xx"
+STATUS = "must be a status such as 429, or a class such as 4xx"
 GOOD = f"""
 [targets.sms]
 scope = "item"
@@ -87,7 +87,7 @@ def test_all_problems_are_reported_at_once_by_key(written):
         "colour: is not a known table; allowed: targets",
         "targets.sms.scope: must be 'item', 'stream' or 'cluster'",
         "targets.sms.guarantee: is required: 'keyed', 'fenced', 'lookup' or 'blind'",
-        "targets.sms.gateway.url: must not hold a user or password: use secret_headers",
+        "targets.sms.gateway.url: must not contain a user or password: use secret_headers",
         f"targets.sms.gateway.accepted_statuses.1: {STATUS}",
         "targets.sms.retry.attempts_max: must be less than or equal to 20",
         "targets.sms.lease_seconds: must be a number",
@@ -96,7 +96,7 @@ def test_all_problems_are_reported_at_once_by_key(written):
         "targets.payments.version: is assigned by `leasehold targets apply`: remove it",
         "targets.payments.gateway.kind: is required: one of 'http', 'python'",
         "targets.Letters.gateway: is required: a table with kind http or python",
-        "targets.Letters: must be 1 to 64 of a-z 0-9 . _ - and begin with a letter or digit",
+        "targets.Letters: must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit",
     ]
     assert "hunter2" not in " ".join(problems)
 

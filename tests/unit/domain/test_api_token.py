@@ -24,18 +24,18 @@ def test_token_is_a_prefix_and_256_random_bits():
     assert all(re.fullmatch(r"lh_[A-Za-z0-9_-]{43}", token) for token in made)
 
 
-def test_hash_is_that_of_the_whole_token():
+def test_hash_covers_the_whole_token():
     token = new_token()
     assert token_hash(token) == hashlib.sha256(token.encode()).digest()
     assert token_hash(token[:-1]) != token_hash(token)
 
 
 @pytest.mark.parametrize("sent", ["", "lh_", "\x00", "\ud800", "ü" * 10_000])
-def test_whatever_is_sent_in_the_place_of_a_token_has_a_hash(sent):
+def test_any_text_can_be_hashed(sent):
     assert len(token_hash(sent)) == 32
 
 
-def test_scope_that_was_not_given_is_not_implied_by_another():
+def test_no_scope_implies_another():
     token = make_token(scopes=frozenset({TokenScope.OPERATE, TokenScope.AUDIT}))
     assert [scope for scope in TokenScope if token.may(scope)] == [
         TokenScope.OPERATE,
@@ -43,12 +43,12 @@ def test_scope_that_was_not_given_is_not_implied_by_another():
     ]
 
 
-def test_revoked_token_may_nothing():
+def test_revoked_token_permits_nothing():
     token = make_token(scopes=frozenset(TokenScope), revoked_at=NOW, revoked_by="ada")
     assert not any(token.may(scope) for scope in TokenScope)
 
 
-def test_token_covers_its_own_targets_alone():
+def test_token_covers_only_its_own_targets():
     assert make_token().covers("sms")
     token = make_token(targets=frozenset({"sms"}))
     assert token.covers("sms")

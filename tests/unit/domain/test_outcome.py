@@ -35,21 +35,21 @@ def test_outcome_maps_to_its_state(outcome, state, seconds):
     assert next_look_seconds(outcome) == seconds
 
 
-def test_no_outcome_is_left_out():
+def test_every_outcome_is_covered_above():
     assert {type(outcome) for outcome, _, _ in CASES} == set(get_args(Outcome))
 
 
-def test_what_is_not_an_outcome_is_refused_loudly():
+def test_value_that_is_not_an_outcome_raises():
     for decide in (attempt_state, next_look_seconds):
         with pytest.raises(AssertionError):
             decide("went fine, I think")
 
 
-def test_outcome_that_names_a_time_to_look_again_is_not_terminal():
+def test_outcome_with_a_delay_is_not_terminal():
     waiting = [state for _, state, seconds in CASES if seconds is not None]
     assert not any(state.is_terminal for state in waiting)
 
 
-def test_repair_and_operators_have_states_that_no_outcome_has():
+def test_only_repair_and_operators_write_zombie_requeue_and_cancelled():
     reported = {state for _, state, _ in CASES}
     assert set(AttemptState) - reported == {AttemptState.ZOMBIE_REQUEUE, AttemptState.CANCELLED}

@@ -1,4 +1,4 @@
-"""What follows a claim, a call and a question; each decision by guarantee and by time."""
+"""The next step after a claim, a call and a lookup, by guarantee and by time."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def claimed(last_state=None, age=0.0, deadline=None, **fields):
 
 @pytest.mark.parametrize("state", NOT_IN_DOUBT, ids=str)
 @pytest.mark.parametrize("guarantee", ["keyed", "fenced", "lookup", "blind"])
-def test_what_is_not_in_doubt_is_submitted(guarantee, state):
+def test_intent_that_is_not_in_doubt_is_submitted(guarantee, state):
     assert next_step(claimed(state, age=99_999), contract(guarantee)) == Submit()
 
 
 @pytest.mark.parametrize("state", NOT_IN_DOUBT, ids=str)
-def test_what_is_past_its_deadline_and_not_in_doubt_is_finished_without_a_call(state):
+def test_intent_past_its_deadline_and_not_in_doubt_ends_without_a_call(state):
     finish = Finish(Rejected(reason="deadline_exceeded"))
     assert next_step(claimed(state, age=10, deadline=10), contract()) == finish
     assert next_step(claimed(state, age=9, deadline=10), contract()) == Submit()
@@ -105,19 +105,17 @@ def test_what_is_past_its_deadline_and_not_in_doubt_is_finished_without_a_call(s
     ],
 )
 @pytest.mark.parametrize("deadline", [None, 5])
-def test_doubt_is_followed_by_what_the_guarantee_allows_whatever_the_deadline(
-    guarantee, step, deadline
-):
+def test_guarantee_decides_the_next_step_of_an_in_doubt_intent(guarantee, step, deadline):
     assert next_step(claimed(DOUBT, age=99_999, deadline=deadline), contract(guarantee)) == step
 
 
 @pytest.mark.parametrize("guarantee", ["keyed", "fenced", "lookup"])
-def test_what_was_submitted_is_confirmed_by_its_reference(guarantee):
+def test_submitted_intent_is_confirmed_by_its_reference(guarantee):
     terms = contract(guarantee, gateway=ASKABLE)
     assert next_step(claimed(SUBMITTED, deadline=0), terms) == Confirm("ref-1")
 
 
-def test_what_was_submitted_where_nobody_can_be_asked_is_a_doubt():
+def test_submitted_intent_without_a_lookup_is_in_doubt():
     assert next_step(claimed(SUBMITTED), contract("fenced")) == Submit()
     assert isinstance(next_step(claimed(SUBMITTED), contract("blind")), Hold)
 
@@ -131,41 +129,41 @@ def put_off(seconds):
 
 
 @pytest.mark.parametrize("gateway", [SILENT, ASKABLE], ids=["silent", "askable"])
-def test_key_is_sent_again_only_if_the_gateway_knows_it_for_the_whole_lease_of_the_call(gateway):
+def test_key_is_resent_only_if_the_gateway_knows_it_for_the_whole_lease(gateway):
     terms = keyed(gateway=gateway)
     assert next_step(claimed(DOUBT, age=WINDOW - LEASE), terms) == Submit()
     assert next_step(claimed(DOUBT, age=WINDOW - LEASE + 1), terms) == put_off(LEASE - 1)
     assert next_step(claimed(DOUBT, age=WINDOW + 1), terms) == put_off(0)
 
 
-def test_forgotten_key_is_asked_about_only_after_a_quarantine_that_began_past_the_window():
+def test_forgotten_key_is_looked_up_only_after_window_and_quarantine():
     terms = keyed(gateway=ASKABLE)
     over = WINDOW + QUARANTINE
     assert next_step(claimed(DOUBT, age=over - 1), terms) == put_off(0)
     assert next_step(claimed(DOUBT, age=over), terms) == Ask()
 
 
-def test_forgotten_key_that_cannot_be_asked_about_is_held_however_old_it_is():
+def test_forgotten_key_without_a_lookup_is_held_at_any_age():
     assert next_step(claimed(DOUBT, age=1_000_000), keyed()) == put_off(0)
 
 
 @pytest.mark.parametrize("gateway", [SILENT, ASKABLE], ids=["silent", "askable"])
-def test_silent_holder_that_may_have_sent_is_a_doubt_once_the_key_is_forgotten(gateway):
+def test_call_of_a_dead_holder_is_in_doubt_once_the_key_is_forgotten(gateway):
     terms = keyed(gateway=gateway)
     assert next_step(claimed(ZOMBIE, age=WINDOW - LEASE), terms) == Submit()
     assert next_step(claimed(ZOMBIE, age=WINDOW * 9), terms) == put_off(0)
 
 
-def test_silent_holder_that_had_to_begin_its_calls_has_sent_nothing():
+def test_dead_holder_that_had_to_mark_its_calls_has_sent_nothing():
     assert next_step(claimed(ZOMBIE, age=WINDOW * 9), keyed(scope="stream")) == Submit()
 
 
 @pytest.mark.parametrize("state", [None, RETRYABLE])
-def test_what_certainly_had_no_effect_may_be_sent_past_the_window(state):
+def test_intent_that_had_no_effect_may_be_sent_past_the_key_window(state):
     assert next_step(claimed(state, age=WINDOW * 9), keyed()) == Submit()
 
 
-def test_doubt_outlives_an_answer_about_another_call():
+def test_retryable_answer_does_not_resolve_an_earlier_doubt():
     busy = Retryable(retry_after_seconds=7, is_saturated=True, reason="busy", code="503")
     still = Unknown(retry_after_seconds=7, reason="busy", code="503")
     assert after_calling(busy, claimed(DOUBT), contract()) == still
@@ -181,18 +179,18 @@ def test_doubt_outlives_an_answer_about_another_call():
     [Accepted(), Rejected(), Unknown(), Submitted(reference="r", ask_after_seconds=1)],
     ids=lambda outcome: type(outcome).__name__,
 )
-def test_any_other_outcome_of_a_call_settles_or_keeps_the_doubt_itself(outcome):
+def test_other_outcomes_of_a_call_are_kept_as_they_are(outcome):
     assert after_calling(outcome, claimed(DOUBT), contract()) == outcome
 
 
 @pytest.mark.parametrize(
     "answer", [Accepted(reference="r"), Rejected(), Submitted(reference="r", ask_after_seconds=3)]
 )
-def test_answer_that_says_what_became_of_it_is_the_outcome(answer):
+def test_conclusive_answer_to_a_lookup_is_the_outcome(answer):
     assert after_asking(answer, claimed(DOUBT), contract("lookup")) == answer
 
 
-def test_not_found_after_the_quarantine_is_sent_again_at_once():
+def test_intent_not_found_after_the_quarantine_is_resent_at_once():
     again = Retryable(retry_after_seconds=0, reason=NOT_FOUND, detail="404")
     answer = NotFound(detail="404")
     assert after_asking(answer, claimed(DOUBT), contract("lookup")) == again
@@ -200,7 +198,7 @@ def test_not_found_after_the_quarantine_is_sent_again_at_once():
     assert after_asking(answer, past, keyed(gateway=ASKABLE)) == again
 
 
-def test_gateway_that_lost_what_it_had_accepted_gets_it_again_only_where_that_is_harmless():
+def test_gateway_that_lost_a_submission_gets_it_again_only_if_harmless():
     sent_again = Retryable(retry_after_seconds=0, reason=NOT_FOUND)
     doubted = Unknown(retry_after_seconds=0, reason=NOT_FOUND)
 
@@ -213,7 +211,7 @@ def test_gateway_that_lost_what_it_had_accepted_gets_it_again_only_where_that_is
     assert lost(contract("lookup")) == doubted, "nobody waited out a quarantine before asking"
 
 
-def test_gateway_that_cannot_say_is_asked_again_not_sooner_than_it_wants_and_we_do():
+def test_inconclusive_lookup_is_repeated_after_the_longer_of_both_delays():
     def again(state, attempt_no=1, **fields):
         answer = Unknown(**fields)
         asked = after_asking(answer, claimed(state, attempt_no=attempt_no), contract("lookup"))
@@ -229,14 +227,14 @@ def test_gateway_that_cannot_say_is_asked_again_not_sooner_than_it_wants_and_we_
     assert again(SUBMITTED, retry_after_seconds=9e99) == DELAY_SECONDS_MAX
 
 
-def test_what_is_no_outcome_and_no_answer_is_refused_loudly():
+def test_value_that_is_neither_outcome_nor_answer_raises():
     with pytest.raises(AssertionError):
         after_asking("went fine, I think", claimed(DOUBT), contract())
     with pytest.raises(AssertionError):
         with_delay("went fine, I think", contract(), 1, 0)
 
 
-def test_waits_double_from_the_first_to_the_longest():
+def test_backoff_doubles_from_the_first_to_the_longest_delay():
     waits = [backoff_seconds(contract(), attempt_no, 0) for attempt_no in range(1, 14)]
     assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]
 
@@ -258,7 +256,7 @@ JITTERS = st.floats(-1, 1)
 
 
 @given(RETRIES, ATTEMPTS, JITTERS)
-def test_wait_stays_within_its_spread_and_within_what_the_database_takes(retry, attempt_no, jitter):
+def test_backoff_stays_within_its_jitter_and_the_databases_limit(retry, attempt_no, jitter):
     terms = contract(retry=retry)
     plain = backoff_seconds(terms, attempt_no, 0)
     spread = backoff_seconds(terms, attempt_no, jitter)
@@ -270,7 +268,7 @@ def test_wait_stays_within_its_spread_and_within_what_the_database_takes(retry, 
 
 
 @given(RETRIES, ATTEMPTS, JITTERS)
-def test_wait_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, jitter):
+def test_backoff_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, jitter):
     terms = contract(retry=retry)
     assert backoff_seconds(terms, attempt_no, jitter) <= backoff_seconds(
         terms, attempt_no + 1, jitter
@@ -278,9 +276,7 @@ def test_wait_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, jitt
 
 
 @given(st.floats(allow_nan=True), st.sampled_from([Retryable, Unknown]), ATTEMPTS, JITTERS)
-def test_gateways_own_time_is_kept_up_to_thirty_days_and_never_cut_otherwise(
-    asked, kind, attempt_no, jitter
-):
+def test_delay_of_the_gateway_is_kept_up_to_thirty_days(asked, kind, attempt_no, jitter):
     delayed = with_delay(kind(retry_after_seconds=asked), contract(), attempt_no, jitter)
     assert 0 <= delayed.retry_after_seconds <= DELAY_SECONDS_MAX
     if not math.isnan(asked):
@@ -288,7 +284,7 @@ def test_gateways_own_time_is_kept_up_to_thirty_days_and_never_cut_otherwise(
         assert delayed.retry_after_seconds == min(max(asked, 0), DELAY_SECONDS_MAX)
 
 
-def test_missing_delay_is_filled_in_and_the_rest_is_kept():
+def test_missing_delay_is_filled_in_and_other_fields_are_kept():
     busy = Retryable(is_saturated=True, reason="busy", code="503", detail="d")
     filled = Retryable(
         retry_after_seconds=10, is_saturated=True, reason="busy", code="503", detail="d"
@@ -298,12 +294,12 @@ def test_missing_delay_is_filled_in_and_the_rest_is_kept():
     assert with_delay(Unknown(), contract(), 1, -1) == Unknown(retry_after_seconds=4)
 
 
-def test_outcome_that_is_final_has_no_delay():
+def test_final_outcome_has_no_delay():
     for outcome in (Accepted(reference="r"), Rejected(reason="no")):
         assert with_delay(outcome, contract(), 1, 0) == outcome
 
 
-def test_time_to_ask_about_what_was_submitted_is_brought_into_bounds():
+def test_delay_of_a_submitted_outcome_is_bounded():
     def asked_after(seconds):
         outcome = Submitted(reference="r", ask_after_seconds=seconds)
         delayed = with_delay(outcome, contract(), 1, 0)
@@ -315,6 +311,6 @@ def test_time_to_ask_about_what_was_submitted_is_brought_into_bounds():
 
 
 @pytest.mark.parametrize("jitter", [-1.01, 1.01, float("nan")])
-def test_jitter_that_is_none_is_refused(jitter):
+def test_jitter_out_of_range_is_refused(jitter):
     with pytest.raises(ValueError, match="from -1 to 1"):
         backoff_seconds(contract(), 1, jitter)

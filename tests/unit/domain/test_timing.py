@@ -18,41 +18,41 @@ from leasehold.domain.timing import Timings
         ),
         ({"heartbeat_seconds": 4, "lease_seconds": 12}, r"lease_seconds / 3 \(4\)"),
         ({"reaper_seconds": 30}, r"reaper_seconds \(30\) must be less than lease_seconds \(30\)"),
-        ({"shutdown_seconds": 30.5}, r"shutdown_seconds \(30.5\) must not be over lease_seconds"),
+        ({"shutdown_seconds": 30.5}, r"shutdown_seconds \(30.5\) must not exceed lease_seconds"),
     ],
 )
-def test_impossible_relation_is_refused_with_its_reason(given, reason):
+def test_timings_that_cannot_work_together_are_refused_with_the_reason(given, reason):
     with pytest.raises(InvalidArgument, match=reason):
         Timings(**given)
     with pytest.raises(InvalidArgument, match=reason):
         read_settings(**given, pool_wait_seconds=1, statement_seconds=4)
 
 
-def test_bounds_that_are_just_possible_are_taken():
+def test_extreme_but_possible_timings_are_accepted():
     Timings(heartbeat_seconds=9.99, reaper_seconds=29.9, shutdown_seconds=30)
 
 
-def test_call_that_outlasts_its_lease_is_refused():
+def test_call_timeout_longer_than_the_lease_is_refused():
     timings = Timings(heartbeat_seconds=1, reaper_seconds=2, shutdown_seconds=3)
     timings.require(10, 9.9)
     with pytest.raises(InvalidArgument, match=r"call_timeout_seconds \(10\) must be less than"):
         timings.require(10, 10)
 
 
-def test_doubt_that_is_asked_about_while_a_paused_leader_may_send_is_refused():
+def test_quarantine_shorter_than_two_leader_leases_is_refused():
     timings = Timings(cluster_lease_seconds=60)
     timings.require_cluster(25, quarantine_seconds=120)
     with pytest.raises(InvalidArgument, match=r"quarantine_seconds \(119\) must be at least 2 \*"):
         timings.require_cluster(25, quarantine_seconds=119)
 
 
-def test_process_can_only_make_a_contracts_lease_shorter():
+def test_process_can_only_shorten_the_lease_of_a_contract():
     assert Timings().lease_of(120) == 120
     assert Timings(lease_seconds=60).lease_of(120) == 60
     assert Timings(lease_seconds=60).lease_of(30) == 30
 
 
-def test_settings_file_comes_after_the_environment(monkeypatch, tmp_path):
+def test_environment_overrides_the_settings_file(monkeypatch, tmp_path):
     monkeypatch.setenv("LEASEHOLD_REAPER_SECONDS", "7")
     file = tmp_path / "settings"
     file.write_text("LEASEHOLD_REAPER_SECONDS=8\nLEASEHOLD_CONCURRENCY=3\n")

@@ -22,7 +22,7 @@ def exposed(registry):
 
 
 @given(SEEN)
-def test_same_values_give_the_same_exposition(seen):
+def test_exposition_equals_that_of_prometheus_client(seen):
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     light = LightHistogram("call_seconds", "Of a call.", LABELS, BOUNDS, ours)
     model = Histogram("call_seconds", "Of a call.", LABELS, buckets=BOUNDS, registry=theirs)
@@ -32,7 +32,7 @@ def test_same_values_give_the_same_exposition(seen):
     assert exposed(ours) == exposed(theirs)
 
 
-def test_name_is_taken_once():
+def test_registry_refuses_a_second_histogram_of_the_same_name():
     registry = CollectorRegistry()
     LightHistogram("call_seconds", "Of a call.", LABELS, BOUNDS, registry)
     with pytest.raises(ValueError, match="Duplicated timeseries"):

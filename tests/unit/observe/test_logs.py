@@ -47,14 +47,14 @@ def test_line_has_its_fields_level_logger_and_a_time_in_utc(stream):
     }
 
 
-def test_field_may_have_the_name_of_something_that_a_log_record_has(stream):
+def test_field_may_be_named_like_an_attribute_of_a_log_record(stream):
     configure_logs("json", "info", stream)
     get_logger("x").info("100 % %s done", name="a", args=1, message="b", process="c")
     [line] = lines(stream)
     assert (line["event"], line["name"], line["message"]) == ("100 % %s done", "a", "b")
 
 
-def test_lines_of_libraries_come_in_the_same_form(stream):
+def test_lines_of_libraries_have_the_same_format(stream):
     configure_logs("json", "info", stream)
     logging.getLogger("psycopg.pool").warning("error connecting %d", 7)
     [line] = lines(stream)
@@ -73,7 +73,7 @@ def test_lines_below_the_level_are_dropped(stream):
     assert [line["event"] for line in lines(stream)] == ["loud"]
 
 
-def test_console_shows_the_same_for_people(stream):
+def test_console_format_shows_event_and_fields(stream):
     configure_logs("console", "info", stream)
     get_logger("x").warning("lease lost", worker_id="w")
     text = stream.getvalue()
@@ -82,7 +82,7 @@ def test_console_shows_the_same_for_people(stream):
     assert "\x1b" not in text  # no colours where there is no terminal
 
 
-def test_configuring_again_replaces_the_first(stream):
+def test_second_configuration_replaces_the_first(stream):
     for _ in range(2):
         configure_logs("json", "info", stream)
     get_logger("x").info("once")
@@ -110,7 +110,7 @@ def test_fields_of_the_context_are_on_every_line(stream):
         f"postgresql://host/name?user=u&PASSWORD={SECRET}&x=1",
     ],
 )
-def test_password_never_reaches_the_log_whoever_logs_it(stream, form, text):
+def test_password_never_reaches_the_log(stream, form, text):
     configure_logs(form, "info", stream)
     log = get_logger("x")
     log.info("started", database_url=text)
@@ -143,7 +143,7 @@ def test_traceback_shows_no_local_variables(stream, form):
 
 
 @pytest.mark.parametrize("name", sorted(SECRET_NAMES))
-def test_value_under_a_secret_name_is_blanked_out_however_it_is_written(stream, name):
+def test_value_under_a_secret_name_is_redacted_in_any_spelling(stream, name):
     configure_logs("json", "info", stream)
     headers = {name: SECRET, name.title(): SECRET, name.upper(): SECRET}
     get_logger("x").info("call", headers=headers, **{name.replace("-", "_"): SECRET})
@@ -151,20 +151,20 @@ def test_value_under_a_secret_name_is_blanked_out_however_it_is_written(stream, 
     assert lines(stream)[0]["headers"][name] == "***"
 
 
-def test_what_is_no_secret_stays(stream):
+def test_harmless_values_are_not_redacted(stream):
     configure_logs("json", "info", stream)
     get_logger("x").info("call", url="https://api.example:8443/v1", headers={"Accept": "a"})
     [line] = lines(stream)
     assert (line["url"], line["headers"]) == ("https://api.example:8443/v1", {"Accept": "a"})
 
 
-def test_in_a_program_with_its_own_logging_a_line_reads_well_and_has_no_secret(caplog):
+def test_line_is_readable_and_redacted_in_a_program_with_its_own_logging(caplog):
     with caplog.at_level("INFO"):
         get_logger("leasehold.x").info("claimed", n=3, url=f"postgresql://u:{SECRET}@h/d")
     assert caplog.messages == ["claimed n=3 url=postgresql://u:***@h/d"]
 
 
-def test_long_text_is_searched_for_secrets_in_little_time(stream):
+def test_redaction_of_long_text_is_fast(stream):
     configure_logs("json", "info", stream)
     began = datetime.now(UTC)
     get_logger("x").info("body", text="a" * 200_000 + "://" * 1000 + ":" * 10_000)

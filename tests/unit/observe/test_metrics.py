@@ -66,7 +66,7 @@ def test_every_metric_is_described_with_its_kind_and_labels(metrics):
     assert described() == registered(metrics)
 
 
-def test_seeds_names_are_there_in_the_expositions_spelling(metrics):
+def test_metric_names_of_the_source_documents_exist(metrics):
     text = metrics.exposition().decode()
     for name in ("reaper_recovered_count", "reaper_stale_duration_seconds", "reaper_runs_total"):
         assert f"# TYPE leasehold_{name} " in text
@@ -100,7 +100,7 @@ def test_breaker_is_in_one_state_at_a_time(metrics):
     assert found == {"closed": 0, "half_open": 1, "open": 0}
 
 
-def test_signals_of_a_worker_are_there_before_the_first_one(metrics):
+def test_counters_of_a_worker_start_at_zero(metrics):
     names = ["lease_lost_total", "terminal_guard_hit_total", "late_results_total"]
     assert [of_worker(metrics, name) for name in names] == [0, 0, 0]
     metrics.lease_lost()
@@ -112,7 +112,7 @@ def test_signals_of_a_worker_are_there_before_the_first_one(metrics):
     assert of_worker(metrics, "heartbeat_lag_seconds") == 0.25
 
 
-def test_reaper_tells_its_runs_what_each_recovered_and_how_long_that_was_stuck(metrics):
+def test_reaper_reports_runs_recovered_items_and_their_staleness(metrics):
     metrics.reaper_run(2, [1.5, 40])
     metrics.reaper_run(0, [])
     assert of_worker(metrics, "reaper_runs_total") == 2
@@ -122,7 +122,7 @@ def test_reaper_tells_its_runs_what_each_recovered_and_how_long_that_was_stuck(m
     assert of_worker(metrics, "reaper_stale_duration_seconds_sum") == 41.5
 
 
-def test_queue_is_shown_as_the_view_says_and_an_empty_one_as_zero(metrics):
+def test_queue_metrics_equal_the_view_and_null_becomes_zero(metrics):
     metrics.supervisor(QUEUE)
     assert value(metrics, "queue_depth") == 7
     assert value(metrics, "queue_oldest_age_seconds") == 12.5
@@ -133,12 +133,12 @@ def test_queue_is_shown_as_the_view_says_and_an_empty_one_as_zero(metrics):
     assert value(metrics, "queue_oldest_age_seconds") == 0
 
 
-def test_death_is_counted_under_the_name_of_the_dead(metrics):
+def test_death_is_counted_under_the_id_of_the_dead_worker(metrics):
     metrics.worker_death("worker-9")
     assert value(metrics, "worker_deaths_total", worker_id="worker-9") == 1
 
 
-def test_flood_of_names_is_counted_together_and_known_ones_stay_themselves():
+def test_names_beyond_the_limit_are_counted_as_other():
     metrics = Metrics("worker-1", names_max=2)
     for target in ("a", "b", "c", "d", "a"):
         metrics.claims(target, 1)
@@ -157,7 +157,7 @@ def test_two_workers_of_one_process_do_not_share_counts(metrics):
     assert of_worker(metrics, "lease_lost_total") == 0
 
 
-def test_server_answers_until_it_is_closed_and_then_its_port_is_free(metrics):
+def test_server_answers_until_it_is_closed_and_then_frees_its_port(metrics):
     metrics.lease_lost(3)
     server = metrics.serve(0)
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as answer:
@@ -166,7 +166,7 @@ def test_server_answers_until_it_is_closed_and_then_its_port_is_free(metrics):
     metrics.serve(server.port).close()
 
 
-def test_port_that_is_taken_is_told_with_its_number(metrics):
+def test_error_names_the_port_that_is_in_use(metrics):
     server = metrics.serve(0)
     try:
         with pytest.raises(InvalidArgument, match=str(server.port)):

@@ -10,14 +10,14 @@ from leasehold.observe.traces import TraceContext, new_trace, parse_traceparent,
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def test_header_is_read_and_written_back():
+def test_traceparent_survives_the_round_trip():
     header = f"00-{TRACE}-{SPAN}-01"
     context = parse_traceparent(header)
     assert context == TraceContext(TRACE, SPAN, is_sampled=True)
     assert context.traceparent == header
 
 
-def test_later_version_is_read_as_far_as_it_is_known():
+def test_later_version_is_parsed_as_far_as_it_is_known():
     assert parse_traceparent(f"cc-{TRACE}-{SPAN}-03-more") == TraceContext(TRACE, SPAN)
     assert parse_traceparent(f" 00-{TRACE}-{SPAN}-00 ") == TraceContext(TRACE, SPAN, False)
 
@@ -37,17 +37,17 @@ def test_later_version_is_read_as_far_as_it_is_known():
         f"00-{TRACE}-{SPAN}-01\n00",
     ],
 )
-def test_what_is_no_header_begins_a_new_trace(header):
+def test_malformed_header_starts_a_new_trace(header):
     assert parse_traceparent(header) is None
     assert trace_of(header).trace_id != trace_of(header).trace_id
 
 
-def test_new_trace_can_be_read_back():
+def test_new_trace_can_be_parsed():
     made = new_trace()
     assert parse_traceparent(made.traceparent) == made
 
 
-def test_span_is_of_the_same_trace_under_a_new_id(monkeypatch):
+def test_span_has_the_same_trace_id_and_a_new_span_id(monkeypatch):
     monkeypatch.setattr(traces, "_OPENTELEMETRY", None)
     parent = TraceContext(TRACE, SPAN, is_sampled=False)
     with span("submit", parent, {"target": "sms"}) as made:
@@ -58,7 +58,7 @@ def test_span_is_of_the_same_trace_under_a_new_id(monkeypatch):
     assert made.traceparent == sent.traceparent
 
 
-def test_span_without_a_parent_has_the_same_ids_for_all_who_look(monkeypatch):
+def test_span_without_a_parent_keeps_its_ids(monkeypatch):
     monkeypatch.setattr(traces, "_OPENTELEMETRY", None)
     with span("submit", None) as made, span("submit", None) as other:
         assert parse_traceparent(made.traceparent).trace_id == made.trace_id
@@ -70,7 +70,7 @@ def test_error_inside_a_span_is_not_swallowed():
         raise ZeroDivisionError
 
 
-def test_spans_go_to_opentelemetry_where_it_is_set_up(monkeypatch):
+def test_spans_are_recorded_by_opentelemetry_if_configured(monkeypatch):
     sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra otel is not installed")
     from opentelemetry import trace
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
