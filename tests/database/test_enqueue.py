@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122
 
 import pytest
-from psycopg import errors
 
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
@@ -75,78 +74,118 @@ def test_each_entry_of_a_batch_has_its_own_verdict_by_its_place(targets):
     assert counts(targets) == (2, 2, 0)
 
 
-PLAIN = {
+# One intent has a function of its own, enqueue_one, which must accept, refuse and write as the
+# statement for lists does.
+ALONE = {
     "a payload": entry(),
-    "a large one": entry(payload={"text": "x" * 100_000}),
-    "with a priority": entry(target="urgent"),
-    "with a deadline": entry(target="brief"),
-    "of a scheduled target": entry(target="ledger"),
-    "of a stream": entry(target="account", stream="s"),
-    "without its stream": entry(target="account"),
+    "a large payload": entry(payload={"text": "x" * 100_000}),
+    "a body": {"target": "sms", "body": BODY, "content_type": "a/b"},
+    "a contract's priority": entry(target="urgent"),
+    "its own priority": entry(target="urgent", priority=2),
+    "a contract's deadline": entry(target="brief"),
+    "its own deadline": entry(target="brief", deadline_seconds=5),
+    "a delay": entry(delay_seconds=30),
+    "metadata and trace": entry(metadata={"a": 1}, trace_context="00-1-2-01"),
+    "a stream of no scope": entry(stream="s"),
+    "a new key": entry("new"),
+    "a new key of all targets": entry("new", key_scope="all"),
+    "a known key": entry("known"),
+    "a known key, other payload": entry("known", payload=2),
+    "a known key, deadline passed": entry("known", deadline_at=LONG_AGO),
+    "a known key of all targets": entry("known-to-all", "ledger", key_scope="all"),
+    "a known key, too large": entry("known", payload="x" * 1_048_577),
+    "a cluster target": entry(target="ledger"),
+    "a cluster target with a key": entry("new", "ledger"),
+    "a stream": entry(target="account", stream="s"),
+    "a stream with a key": entry("new", "account", stream="s"),
+    "a missing stream": entry(target="account"),
     "too large": entry(payload="x" * 1_048_577),
     "null": entry(payload=None),
-    "without a payload": {"target": "sms"},
-    "without a target": {"payload": 1},
-    "unknown": entry(target="nowhere"),
-    "with a deadline that is over at once": entry(target="over"),
+    "no payload": {"target": "sms"},
+    "no target": {"payload": 1},
+    "an unknown target": entry(target="nowhere"),
+    "an unknown target with a key": entry("new", "nowhere"),
+    "a deadline that is over at once": entry(target="over"),
+    "an unknown priority": entry(priority=9),
+    "both due_at and delay_seconds": entry(due_at=LONG_AGO, delay_seconds=1),
+    "a key with control characters": entry("a\nb"),
+    "an unknown field": entry(unheard_of=1),
 }
 
 
-@pytest.mark.parametrize("given", PLAIN)
-def test_what_comes_alone_is_judged_and_written_as_among_others(targets, given):
-    """One plain intent has a way of its own, which must lead to the same."""
-    [alone] = targets.enqueue_entries([PLAIN[given]])
-    _, among = targets.enqueue_entries([entry(), PLAIN[given]])
+@pytest.fixture
+def known_keys(targets):
+    targets.enqueue_entries([entry("known"), entry("known-to-all", key_scope="all")])
+    return targets
+
+
+def new_name(given):
+    """The same entry under another new key."""
+    return given | ({"idempotency_key": "newer"} if given.get("idempotency_key") == "new" else {})
+
+
+@pytest.mark.parametrize("given", ALONE)
+def test_intent_alone_is_judged_and_written_as_in_a_list(known_keys, given):
+    [alone] = known_keys.enqueue_entries([ALONE[given]])
+    _, among = known_keys.enqueue_entries([entry(), new_name(ALONE[given])])
     assert (alone["verdict"], alone["problem"]) == (among["verdict"], among["problem"])
-    assert written(targets, alone["intent_id"]) == written(targets, among["intent_id"])
-
-
-@pytest.mark.parametrize("given", sorted(PLAIN.keys() - {"of a stream"}))
-def test_function_for_one_writes_and_refuses_as_that_for_many(targets, given):
-    target, payload = (PLAIN[given].get(name) for name in ("target", "payload"))
-    content = json.dumps(payload) if "payload" in PLAIN[given] else None
-    _, among = targets.enqueue_entries([entry(), PLAIN[given]])
-    ingest = targets.as_role("ingest")
-    if among["intent_id"] is None:
-        with pytest.raises(errors.InvalidParameterValue) as raised:
-            ingest.execute("SELECT leasehold.enqueue_intent(%s, %s::jsonb)", [target, content])
-        assert among["problem"] in str(raised.value)
-        assert counts(targets) == (1, 1, 0)
+    if alone["verdict"] == "accepted":
+        assert written(known_keys, alone["intent_id"]) == written(known_keys, among["intent_id"])
     else:
-        row = ingest.execute(
-            "SELECT leasehold.enqueue_intent(%s, %s::jsonb) AS intent_id", [target, content]
-        ).fetchone()
-        assert written(targets, row["intent_id"]) == written(targets, among["intent_id"])
+        assert alone["intent_id"] == among["intent_id"]
 
 
-@pytest.mark.parametrize("given", PLAIN)
-def test_only_what_is_plain_goes_its_own_way(targets, given):
-    target, payload = (PLAIN[given].get(name) for name in ("target", "payload"))
-    [row] = targets.database.execute(
-        "SELECT leasehold.enqueue_plain_intent(%s, %s::jsonb) AS intent_id",
-        [target, json.dumps(payload) if "payload" in PLAIN[given] else None],
+@pytest.mark.parametrize("given", sorted(ALONE))
+def test_enqueue_intent_writes_and_refuses_as_enqueue_intents(known_keys, given):
+    options = new_name(ALONE[given])
+    content = json.dumps(options.pop("payload")) if "payload" in options else None
+    target, key = options.pop("target", None), options.pop("idempotency_key", None)
+    _, among = known_keys.enqueue_entries([entry(), ALONE[given]])
+    before = counts(known_keys)
+    ingest = known_keys.as_role("ingest")
+    call = "SELECT leasehold.enqueue_intent(%s, %s::jsonb, %s, %s::jsonb) AS intent_id"
+    arguments = [target, content, key, json.dumps(options)]
+    if among["verdict"] in {"accepted", "duplicate"}:
+        row = ingest.execute(call, arguments).fetchone()
+        assert written(known_keys, row["intent_id"]) == written(known_keys, among["intent_id"])
+    else:
+        with refused("P7005" if among["verdict"] == "conflict" else "22023") as raised:
+            ingest.execute(call, arguments)
+        assert (among["problem"] or str(among["intent_id"])) in str(raised.value)
+        assert counts(known_keys) == before
+
+
+@pytest.mark.parametrize("given", ALONE)
+def test_only_intents_of_streams_are_enqueued_as_a_list_of_one(known_keys, given):
+    before = counts(known_keys)
+    [row] = known_keys.database.execute(
+        "SELECT * FROM leasehold.enqueue_one("
+        "  jsonb_populate_record(NULL::leasehold.new_intent, %s::jsonb))",
+        [json.dumps(ALONE[given])],
     )
-    is_plain = given in {"a payload", "a large one", "with a priority", "with a deadline"}
-    assert (row["intent_id"] is not None) == is_plain
-    assert counts(targets) == (is_plain, is_plain, 0)
+    assert (row["verdict"] is None) == (ALONE[given].get("target") == "account")
+    is_written = row["verdict"] == "accepted"
+    assert counts(known_keys) == (before[0] + is_written, before[1] + is_written, 0)
+
+
+OWN = ["intent_id", "stream_seq", "created_at", "deadline_at", "due_at", "last_modified_at"]
+OWN += ["idempotency_key"]
 
 
 def written(outbox, intent_id):
-    """All that was written of an intent, but for its own id, number and moment."""
+    """All that was written of an intent, except its own id, key, number and moment."""
     if intent_id is None:
         return None
     [row] = outbox.database.execute(
         "SELECT (to_jsonb(i) || to_jsonb(p) || jsonb_build_object("
         "          'submission_key', submission_key = i.intent_id,"
         "          'deadline', i.deadline_at - created_at, 'due', due_at - created_at,"
-        "          'modified', last_modified_at = created_at))"
+        "          'modified', last_modified_at = created_at,"
+        "          'key', idempotency_key IS NULL))"
         "       - %s::text[] AS whole"
         "  FROM leasehold.intents i JOIN leasehold.outbox_pending p USING (intent_id)"
         " WHERE intent_id = %s",
-        [
-            ["intent_id", "stream_seq", "created_at", "deadline_at", "due_at", "last_modified_at"],
-            intent_id,
-        ],
+        [OWN, intent_id],
     )
     return row["whole"]
 

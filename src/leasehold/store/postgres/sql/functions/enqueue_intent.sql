@@ -7,23 +7,24 @@ CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
 ) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
-  v_plain_id uuid;
+  v_new leasehold.new_intent;
   v_result record;
 BEGIN
-  IF p_idempotency_key IS NULL AND p_options = '{}' THEN
-    v_plain_id := leasehold.enqueue_plain_intent(p_target, p_payload);
-    IF v_plain_id IS NOT NULL THEN
-      RETURN v_plain_id;
-    END IF;
-  END IF;
   IF p_options IS NULL OR jsonb_typeof(p_options) <> 'object' THEN
     RAISE EXCEPTION 'p_options is %, but must be a JSON object', coalesce(jsonb_typeof(p_options), 'NULL')
       USING ERRCODE = '22023';
+  ELSIF p_options <> '{}' THEN
+    v_new := jsonb_populate_record(v_new, p_options);
   END IF;
-  SELECT * INTO v_result FROM leasehold.enqueue_intents(jsonb_build_array(
-    p_options || jsonb_strip_nulls(jsonb_build_object(
-      'target', p_target, 'idempotency_key', p_idempotency_key))
-    || CASE WHEN p_payload IS NULL THEN '{}' ELSE jsonb_build_object('payload', p_payload) END));
+  v_new.target := coalesce(p_target, v_new.target);
+  IF p_payload IS NOT NULL THEN
+    v_new.payload := nullif(p_payload, 'null');
+  END IF;
+  v_new.idempotency_key := coalesce(p_idempotency_key, v_new.idempotency_key);
+  v_result := leasehold.enqueue_one(v_new);
+  IF v_result.verdict IS NULL THEN
+    SELECT * INTO v_result FROM leasehold.enqueue_intents(jsonb_build_array(to_jsonb(v_new)));
+  END IF;
   IF v_result.verdict = 'conflict' THEN
     RAISE EXCEPTION 'idempotency key % of target % already stands for intent % with another payload or target',
       quote_literal(p_idempotency_key), quote_literal(p_target), v_result.intent_id

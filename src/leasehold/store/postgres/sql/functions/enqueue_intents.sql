@@ -14,7 +14,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-  v_plain_id uuid;
+  v_one record;
   v_batch_id text;
   v_now timestamptz;
   v_contracts leasehold.contracts[];
@@ -27,11 +27,10 @@ BEGIN
   END IF;
   PERFORM leasehold.require_between('the number of intents', jsonb_array_length(p_intents), 1, 10000);
 
-  IF jsonb_array_length(p_intents) = 1 AND jsonb_typeof(p_intents -> 0) = 'object'
-     AND (p_intents -> 0) - '{target,payload}'::text[] = '{}' THEN
-    v_plain_id := leasehold.enqueue_plain_intent(p_intents #>> '{0,target}', p_intents #> '{0,payload}');
-    IF v_plain_id IS NOT NULL THEN
-      RETURN QUERY VALUES (1, 'accepted', v_plain_id, NULL::text);
+  IF jsonb_array_length(p_intents) = 1 THEN
+    v_one := leasehold.enqueue_one(jsonb_populate_record(NULL::leasehold.new_intent, p_intents -> 0));
+    IF v_one.verdict IS NOT NULL THEN
+      RETURN QUERY VALUES (1, v_one.verdict, v_one.intent_id, v_one.problem);
       RETURN;
     END IF;
   END IF;
@@ -84,19 +83,14 @@ BEGIN
            deadline_at, v_now
       FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
-    -- A key that is known answers for its first, also when this entry could not be accepted any more, as
-    -- when its deadline has passed since.
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
            CASE WHEN inserted.intent_id IS NULL AND idempotency_key IS NOT NULL
                 THEN leasehold.first_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
   ), answered AS (
     SELECT ordinal, intent_id, target, problem, (first).intent_id AS first_id,
-           CASE WHEN is_new THEN 'accepted'
-                WHEN (first).target = target AND (first).payload_hash = payload_hash THEN 'duplicate'
-                WHEN problem = 'unknown_target' THEN 'unknown_target'
-                WHEN problem IS NOT NULL THEN 'invalid'
-                ELSE 'conflict' END AS verdict
+           leasehold.enqueue_verdict(
+             is_new, (first).target = target AND (first).payload_hash = payload_hash, problem) AS verdict
       FROM judged
   )
   SELECT ordinal, verdict,

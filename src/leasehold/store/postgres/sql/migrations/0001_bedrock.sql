@@ -18,6 +18,27 @@ CREATE TYPE leasehold.outcome AS (
 
 COMMENT ON TYPE leasehold.outcome IS 'One outcome between the functions; not part of the interface.';
 
+-- One intent as a caller gives it, before it is judged; see enqueue_intents.
+CREATE TYPE leasehold.new_intent AS (
+  target text,
+  payload jsonb,
+  body text,
+  content_type text,
+  idempotency_key text,
+  key_scope text,
+  stream text,
+  priority smallint,
+  due_at timestamptz,
+  delay_seconds double precision,
+  deadline_at timestamptz,
+  deadline_seconds double precision,
+  metadata jsonb,
+  trace_context text
+);
+
+COMMENT ON TYPE leasehold.new_intent IS
+  'The fields of an intent in a call of enqueue_intents; body is base64.';
+
 -- One immutable version of a target's terms. The highest version is current; an intent keeps the
 -- version it was accepted under. The columns are generated from the terms, so that what the
 -- functions decide by can never differ from what was published.
@@ -32,6 +53,8 @@ CREATE TABLE leasehold.contracts (
   lease_name text GENERATED ALWAYS AS (terms ->> 'lease_name') STORED,
   retry_policy text NOT NULL GENERATED ALWAYS AS (terms ->> 'retry_policy') STORED,
   attempts_max integer NOT NULL GENERATED ALWAYS AS ((terms ->> 'attempts_max')::integer) STORED,
+  priority smallint NOT NULL
+    GENERATED ALWAYS AS (coalesce((terms ->> 'priority')::numeric::smallint, 1::smallint)) STORED,
   deadline_seconds double precision
     GENERATED ALWAYS AS ((terms ->> 'deadline_seconds')::double precision) STORED,
   lease_seconds double precision NOT NULL

@@ -12,6 +12,8 @@ CREATE TABLE leasehold.contracts (
   lease_name text GENERATED ALWAYS AS (terms ->> 'lease_name') STORED,
   retry_policy text NOT NULL GENERATED ALWAYS AS (terms ->> 'retry_policy') STORED,
   attempts_max integer NOT NULL GENERATED ALWAYS AS ((terms ->> 'attempts_max')::integer) STORED,
+  priority smallint NOT NULL
+    GENERATED ALWAYS AS (coalesce((terms ->> 'priority')::numeric::smallint, 1::smallint)) STORED,
   deadline_seconds double precision
     GENERATED ALWAYS AS ((terms ->> 'deadline_seconds')::double precision) STORED,
   lease_seconds double precision NOT NULL

@@ -1,0 +1,12 @@
+-- The verdict on one new intent. A known key is answered with its first intent, even when this one could no longer
+-- be accepted, for example because its deadline has passed since. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.enqueue_verdict(p_is_new boolean, p_is_same_as_first boolean, p_problem text)
+RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_is_new THEN 'accepted'
+              WHEN p_is_same_as_first THEN 'duplicate'
+              WHEN p_problem = 'unknown_target' THEN 'unknown_target'
+              WHEN p_problem IS NOT NULL THEN 'invalid'
+              ELSE 'conflict' END
+$$;
+REVOKE ALL ON FUNCTION leasehold.enqueue_verdict(boolean, boolean, text) FROM PUBLIC;

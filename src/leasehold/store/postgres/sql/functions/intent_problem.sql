@@ -1,0 +1,42 @@
+-- Say why a new intent cannot be accepted: unknown_target, or a sentence; NULL where it can be. p_body is the
+-- decoded body, p_first_due_at and p_last_at are as given by first_due_at and last_at. Locks nothing.
+-- Without settings of its own, so that PostgreSQL makes it part of the caller's statement.
+CREATE OR REPLACE FUNCTION leasehold.intent_problem(
+  p_target text, p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_key_scope text,
+  p_stream text, p_priority smallint, p_due_at timestamptz, p_delay_seconds double precision,
+  p_deadline_at timestamptz, p_deadline_seconds double precision, p_metadata jsonb, p_trace_context text,
+  p_contract_version integer, p_scope text, p_first_due_at timestamptz, p_last_at timestamptz, p_now timestamptz
+) RETURNS text
+LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN p_target IS NULL THEN 'target is missing'
+    WHEN p_contract_version IS NULL THEN 'unknown_target'
+    WHEN num_nonnulls(p_payload, p_body) <> 1 THEN 'exactly one of payload and body must be given'
+    WHEN (p_body IS NULL) <> (p_content_type IS NULL) THEN 'content_type goes with body, and only with it'
+    WHEN pg_column_size(p_payload) > 1048576 OR octet_length(p_body) > 1048576 THEN 'payload or body is over 1 MiB'
+    WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 OR p_idempotency_key ~ '[[:cntrl:]]'
+      THEN 'idempotency_key must be 1 to 255 characters without control characters'
+    WHEN p_key_scope NOT IN ('target', 'all') THEN 'key_scope must be target or all'
+    WHEN length(p_content_type) NOT BETWEEN 1 AND 255 OR p_content_type ~ '[[:cntrl:]]'
+      THEN 'content_type must be 1 to 255 characters without control characters'
+    WHEN p_scope = 'stream' AND p_stream IS NULL THEN 'stream is missing, but the target''s scope is stream'
+    WHEN length(p_stream) NOT BETWEEN 1 AND 255 OR p_stream ~ '[[:cntrl:]]'
+      THEN 'stream must be 1 to 255 characters without control characters'
+    WHEN p_priority NOT BETWEEN 0 AND 3 THEN 'priority must be from 0 (first) to 3 (last)'
+    WHEN p_due_at IS NOT NULL AND p_delay_seconds IS NOT NULL THEN 'give due_at or delay_seconds, not both'
+    WHEN p_delay_seconds NOT BETWEEN 0 AND 315360000 THEN 'delay_seconds must be from 0 to 315360000 (ten years)'
+    WHEN NOT isfinite(p_due_at) OR p_due_at > p_now + interval '10 years' THEN 'due_at must be within ten years'
+    WHEN p_deadline_at IS NOT NULL AND p_deadline_seconds IS NOT NULL
+      THEN 'give deadline_at or deadline_seconds, not both'
+    WHEN p_deadline_seconds NOT BETWEEN 0 AND 315360000
+      THEN 'deadline_seconds must be from 0 to 315360000 (ten years)'
+    WHEN NOT isfinite(p_last_at) OR p_last_at <= greatest(p_now, p_first_due_at)
+      THEN 'the deadline must lie after now and after due_at'
+    WHEN length(p_metadata::text) > 16384 THEN 'metadata is over 16 KiB'
+    WHEN length(p_trace_context) > 512 OR p_trace_context ~ '[[:cntrl:]]'
+      THEN 'trace_context must be up to 512 characters without control characters'
+  END
+$$;
+REVOKE ALL ON FUNCTION leasehold.intent_problem(
+  text, jsonb, bytea, text, text, text, text, smallint, timestamptz, double precision, timestamptz, double precision,
+  jsonb, text, integer, text, timestamptz, timestamptz, timestamptz) FROM PUBLIC;
