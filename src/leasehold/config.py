@@ -6,6 +6,7 @@ database URL contains a password, so neither this object nor its errors show it.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, ValidationError, model_validator
@@ -176,21 +177,9 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from None
 
     def timings(self) -> Timings:
-        """Return the timing settings."""
+        """Return the timings, which are the settings of the same names."""
         try:
-            return Timings(
-                lease_seconds=self.lease_seconds,
-                heartbeat_seconds=self.heartbeat_seconds,
-                reaper_seconds=self.reaper_seconds,
-                shutdown_seconds=self.shutdown_seconds,
-                poll_seconds=self.poll_seconds,
-                contracts_seconds=self.contracts_seconds,
-                cluster_lease_seconds=self.cluster_lease_seconds,
-                cluster_renew_seconds=self.cluster_renew_seconds,
-                cluster_acquire_seconds=self.cluster_acquire_seconds,
-                cluster_ping_seconds=self.cluster_ping_seconds,
-                schedule_refresh_seconds=self.schedule_refresh_seconds,
-            )
+            return Timings(**{field.name: getattr(self, field.name) for field in fields(Timings)})
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
 

@@ -7,9 +7,9 @@ The protocol of a claim, which is the lease of one item:
    database's clock.
 2. The worker trusts the claim for less than that, counted from the clock reading *before* it asked
    (`domain.lease.TrustWindow`). The database counts from later, so trust ends first.
-3. A heartbeat renews all claims in one call, several times per lease. Each renewal starts the
-   trust anew, from the reading before that call. A claim that the database reports as lost is
-   lost, and its call is cancelled.
+3. A heartbeat renews all claims in one call, several times per lease. Trust is then counted from
+   the reading before that call. A claim that the database reports as lost is lost, and its call is
+   cancelled.
 4. If the heartbeat fails, or is not answered while there is trust left, all claims are lost at
    once: calls that have not begun are not made, and results are not written. A worker that cannot
    reach the database must act as if another worker had its items.

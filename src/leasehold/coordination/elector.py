@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Followers ask at slightly different times, so that they do not all ask at once.
 JITTER = 0.2
-# The release only helps the successor, so nobody waits longer for it.
+# The release only helps the successor, so it gets no more time.
 RELEASE_SECONDS = 2.0
 # After stepping down, an instance lets others be elected first. The pause doubles while it fails:
 # what fails here may work elsewhere, and must not be tried many times a second.

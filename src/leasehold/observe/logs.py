@@ -169,7 +169,7 @@ def _is_secret(name: object) -> bool:
 def _to_standard_library(
     _logger: WrappedLogger, _method: str, event: EventDict
 ) -> tuple[tuple[str], dict[str, Any]]:
-    """Pass a line on: as readable text, with the fields beside it."""
+    """Pass a line on as readable text, with its fields in an attribute of the record."""
     exc_info = event.pop("exc_info", None)
     fields = dict(event)
     name = str(event.pop("event", ""))

@@ -44,7 +44,6 @@ from leasehold.store.postgres.store import PostgresStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
-    from types import TracebackType
 
     from leasehold.config import Settings
     from leasehold.domain.contract import Contract
@@ -197,12 +196,7 @@ class Instance:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.drain()
 
     async def start(self) -> None:
