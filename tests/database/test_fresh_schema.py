@@ -18,6 +18,9 @@ TOO_EARLY = (
     psycopg.errors.UndefinedFunction,
 )
 
+ADD_A_STREAM = "INSERT INTO leasehold.streams (target, stream, last_seq) VALUES ('sms', 'a', 7)"
+READ_THE_STREAM = "SELECT last_seq FROM leasehold.streams"
+
 
 def build_from_declarations(url: str, sources: Sources) -> None:
     """Apply tables, functions and views without any numbered migration."""
@@ -53,23 +56,47 @@ def test_declared_tables_equal_the_sum_of_migrations(database, empty_database):
     assert sorted(set(migrated) - set(declared)) == [], "migrated, but not declared"
 
 
-def test_database_of_the_first_version_is_brought_to_the_same_schema(
+def test_database_with_only_the_initial_tables_is_brought_to_the_same_schema(
     database, empty_database, tmp_path
 ):
     packaged = Sources()
-    for name in ("roles.sql", "versions.sql", "migrations/0001_bedrock.sql"):
+    first = packaged.migrations[0].name
+    for name in ("roles.sql", "versions.sql", first):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(packaged.root / name, tmp_path / name)
     migrate(empty_database.url, sources=Sources(tmp_path, "0.0.1"))
-    empty_database.owner_execute(
-        "INSERT INTO leasehold.streams (target, stream, last_seq) VALUES ('sms', 'a', 7)"
-    )
+    empty_database.owner_execute(ADD_A_STREAM)
     applied = [step.name for step in migrate(empty_database.url)]
     numbered = [name for name in applied if name.startswith("migrations/")]
-    assert numbered == [step.name for step in packaged.migrations[1:]]
+    assert numbered == [step.name for step in packaged.migrations if step.name != first]
     assert snapshot(empty_database.connect()) == snapshot(database.connect())
-    [kept] = empty_database.execute("SELECT last_seq FROM leasehold.streams")
-    assert kept == {"last_seq": 7}
+    assert empty_database.execute(READ_THE_STREAM) == [{"last_seq": 7}]
+
+
+def test_upgrade_to_a_later_release_keeps_rows_and_equals_a_fresh_database(
+    database, empty_database, tmp_path
+):
+    """The next release adds a column, and changes what a function returns.
+
+    A fresh database has no functions yet when the migration runs, hence IF EXISTS.
+    """
+    packaged = Sources()
+    later = shutil.copytree(packaged.root, tmp_path / "sql")
+    number = packaged.version + 1
+    (later / f"migrations/{number:04}_next.sql").write_text(
+        "ALTER TABLE leasehold.streams ADD COLUMN note text NOT NULL DEFAULT 'none';\n"
+        "DROP FUNCTION IF EXISTS leasehold.intent_accepted_at(uuid);\n"
+    )
+    function = later / "functions/intent_accepted_at.sql"
+    function.write_text(function.read_text().replace("RETURNS timestamptz", "RETURNS timestamp"))
+    database.owner_execute(ADD_A_STREAM)
+    applied = [step.name for step in migrate(database.url, sources=Sources(later, "9.0.0"))]
+    assert applied[0] == f"migrations/{number:04}_next.sql"
+    # A migration may drop functions and views, so all of them are applied again.
+    assert applied[1:] == [step.name for step in packaged.repeatables]
+    migrate(empty_database.url, sources=Sources(later, "9.0.0"))
+    assert snapshot(database.connect()) == snapshot(empty_database.connect())
+    assert database.execute(READ_THE_STREAM) == [{"last_seq": 7}]
 
 
 @pytest.fixture

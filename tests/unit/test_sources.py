@@ -227,7 +227,7 @@ def test_no_kind_of_verdict_is_left_out_above():
 
 
 def test_states_and_statuses_are_those_of_the_schema():
-    ledger = (SQL / "functions" / "is_sound_attempt.sql").read_text()
+    ledger = (SQL / "functions" / "check_attempt_row.sql").read_text()
     assert all(f"'{state}'" in ledger for state in AttemptState)
     told = "".join(
         (SQL / name).read_text()

@@ -1,5 +1,5 @@
--- Tokens of the HTTP API, by their hash: who has one cannot be found out from here. A row is never
--- deleted and a name never given twice, since ledger rows say by name whose token intervened.
+-- Tokens of the HTTP API. Only their hashes are stored. A row is never deleted and a name is never used
+-- twice, because ledger rows name the token that intervened.
 CREATE TABLE leasehold.api_tokens (
   name text COLLATE "C" NOT NULL,
   token_hash bytea NOT NULL,
@@ -16,13 +16,13 @@ CREATE TABLE leasehold.api_tokens (
   CONSTRAINT api_tokens_hash_is_sha256 CHECK (octet_length(token_hash) = 32),
   CONSTRAINT api_tokens_scopes_known
     CHECK (scopes <@ ARRAY['ingest', 'read', 'operate', 'audit'] AND cardinality(scopes) > 0),
-  -- An empty list would read as "none" to some and as "all" to others; NULL is all.
+  -- NULL means all targets; an empty list could be read as none or as all.
   CONSTRAINT api_tokens_targets_named CHECK (cardinality(targets) > 0),
   CONSTRAINT api_tokens_revoked_by_someone CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
 );
 
 COMMENT ON TABLE leasehold.api_tokens IS
-  'Tokens of the HTTP API, hashed; insert-only but for their revocation, which is final.';
+  'Tokens of the HTTP API, hashed. Insert-only, except for the revocation, which is final.';
 COMMENT ON COLUMN leasehold.api_tokens.token_hash IS
-  'SHA-256 of the whole token. It needs no salt: a token is 256 random bits.';
-COMMENT ON COLUMN leasehold.api_tokens.targets IS 'The only targets it may touch; NULL: all.';
+  'SHA-256 of the whole token. It needs no salt, because a token is 256 random bits.';
+COMMENT ON COLUMN leasehold.api_tokens.targets IS 'The targets that the token may access; NULL for all.';

@@ -1,6 +1,6 @@
--- What the holder of a lease may be calling right now, one row for each batch that it called together: so a
--- leader's calls are known to the database without a write for each of them. Whoever takes the lease over
--- puts them in doubt. What must be begun one by one (begin_leased_attempts) is not here.
+-- The calls that the holder of a cluster lease may have in flight, one row per batch: the database knows a
+-- leader's calls without a write for each of them. Whoever takes the lease over puts them in doubt. Calls that
+-- must be begun one by one (begin_leased_attempts) are not here.
 CREATE TABLE leasehold.call_marks (
   lease_name text COLLATE "C" NOT NULL,
   mark_no integer NOT NULL,
@@ -12,15 +12,15 @@ CREATE TABLE leasehold.call_marks (
   CONSTRAINT call_marks_numbered CHECK (cardinality(intent_ids) = cardinality(attempt_numbers))
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
--- Ids are random: to compress them is lost time.
+-- Ids are random, so compressing them gains nothing.
 ALTER TABLE leasehold.call_marks ALTER COLUMN intent_ids SET STORAGE EXTERNAL;
 
 COMMENT ON TABLE leasehold.call_marks IS
-  'Which calls the holder of a cluster lease may have in flight, under which epoch; one row per batch.';
+  'Calls that the holder of a cluster lease may have in flight, and the epoch; one row per batch.';
 COMMENT ON COLUMN leasehold.call_marks.mark_no IS
-  'The holder uses a number again when all calls under it have ended, so there are few of them.';
+  'The holder reuses a number when all calls under it have ended, so there are few rows.';
 COMMENT ON COLUMN leasehold.call_marks.attempt_numbers IS
-  'Of each intent the attempt that its call is: once that is on the ledger, the call is no longer in flight.';
+  'The attempt number of each call. Once that attempt is on the ledger, the call is no longer in flight.';
 
 GRANT SELECT ON leasehold.call_marks
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -1,4 +1,4 @@
--- The next nonce of each account on each chain, allocated under this row's lock.
+-- The next nonce of each account on each chain. It is allocated under the lock of this row.
 CREATE TABLE leasehold.chain_accounts (
   chain text COLLATE "C" NOT NULL,
   account text COLLATE "C" NOT NULL,

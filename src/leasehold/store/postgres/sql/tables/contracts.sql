@@ -1,6 +1,6 @@
--- One immutable version of a target's terms. The highest version is current; an intent keeps the
--- version it was accepted under. The columns are generated from the terms, so that what the
--- functions decide by can never differ from what was published.
+-- One row per version of a target's terms, immutable. The highest version is current; an intent keeps the
+-- version under which it was accepted. The other columns are generated from the terms, so the functions
+-- always decide by what was published.
 CREATE TABLE leasehold.contracts (
   target text COLLATE "C" NOT NULL,
   version integer NOT NULL,
@@ -38,14 +38,14 @@ CREATE TABLE leasehold.contracts (
   CONSTRAINT contracts_one_shot_is_one CHECK (retry_policy <> 'one_shot' OR attempts_max = 1),
   CONSTRAINT contracts_deadline_policy_has_one
     CHECK (retry_policy <> 'deadline' OR deadline_seconds IS NOT NULL),
-  -- Bounded above too: a span that no interval can hold would make every completion fail, and NaN
-  -- is greater than every number.
+  -- The upper bounds also refuse NaN, which is greater than every number, and spans that no interval can
+  -- hold, which would make every completion fail.
   CONSTRAINT contracts_deadline_bounded CHECK (deadline_seconds > 0 AND deadline_seconds <= 315360000),
   CONSTRAINT contracts_lease_bounded CHECK (lease_seconds > 0 AND lease_seconds <= 86400),
   CONSTRAINT contracts_call_timeout_bounded CHECK (call_timeout_seconds > 0 AND call_timeout_seconds <= 86400),
   CONSTRAINT contracts_quarantine_bounded CHECK (quarantine_seconds <= 2592000),
   CONSTRAINT contracts_key_window_bounded CHECK (key_window_seconds > 0 AND key_window_seconds <= 315360000),
-  -- "Not found" from a lookup is only worth asking for when a paused executor can no longer send.
+  -- A lookup's "not found" is reliable only when a paused executor can no longer send.
   CONSTRAINT contracts_quarantine_outlasts_a_paused_call
     CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
   CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
@@ -54,7 +54,7 @@ CREATE TABLE leasehold.contracts (
 );
 
 COMMENT ON TABLE leasehold.contracts IS
-  'Versions of the terms of each target; insert-only, the highest version is current.';
+  'The terms of each target by version; insert-only. The highest version is current.';
 
 GRANT SELECT ON leasehold.contracts
   TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

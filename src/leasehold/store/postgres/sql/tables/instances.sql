@@ -1,4 +1,4 @@
--- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
+-- Running instances, for people and monitoring. Only the fair shares of streams are decided by it.
 CREATE TABLE leasehold.instances (
   instance_id text COLLATE "C" NOT NULL,
   role text NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE leasehold.instances (
   CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.instances IS 'Running instances, as they last reported themselves.';
+COMMENT ON TABLE leasehold.instances IS 'Running instances, as of their last report.';
 
 GRANT SELECT ON leasehold.instances
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

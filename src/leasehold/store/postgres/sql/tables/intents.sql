@@ -1,6 +1,6 @@
--- What was accepted, as it was accepted. Insert-only; only retention removes rows.
--- Deliberately without foreign keys: every enqueue would lock the one contract row of its target,
--- and the functions, the only writers, keep the references.
+-- Accepted intents, as they were accepted. Insert-only; only retention removes rows.
+-- There are no foreign keys on purpose: every enqueue would lock the one contract row of its target. The
+-- functions are the only writers and keep the references correct.
 CREATE TABLE leasehold.intents (
   intent_id uuid NOT NULL,
   target text COLLATE "C" NOT NULL,
@@ -21,9 +21,9 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
-  -- Its rules, each with a name, are in functions/is_sound_intent.sql.
-  CONSTRAINT intents_are_sound CHECK (
-    leasehold.is_sound_intent(payload, body, content_type, idempotency_key, stream, payload_hash))
+  -- The rules, each with its name, are in functions/check_intent_row.sql.
+  CONSTRAINT intents_check_row CHECK (
+    leasehold.check_intent_row(payload, body, content_type, idempotency_key, stream, payload_hash))
 );
 
 CREATE UNIQUE INDEX intents_one_per_key ON leasehold.intents (target, idempotency_key)
@@ -37,16 +37,16 @@ CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive
 
 COMMENT ON TABLE leasehold.intents IS 'Accepted intents, immutable.';
 COMMENT ON COLUMN leasehold.intents.is_key_of_all_targets IS
-  'True where the key was given for whatever target (key_scope all), as by the HTTP API: then another '
-  'such intent cannot have it, whichever target it is for.';
+  'True if the key was given for all targets (key_scope all), as the HTTP API does: no other such intent '
+  'can have the same key, whatever its target.';
 COMMENT ON COLUMN leasehold.intents.submission_key IS
-  'The idempotency key that the gateway sees, the same on every try: the intent id, or that of the '
-  'intent it redrives where that one''s effect is not known to be absent.';
+  'The idempotency key that the gateway receives, the same on every try: the intent id, or the key of the '
+  'intent that this one redrives, unless that one is known to have had no effect.';
 COMMENT ON COLUMN leasehold.intents.payload_hash IS
-  'SHA-256 of the normal form (jsonb text, or content type and body), so that key order is no conflict; '
-  'NULL where no idempotency key was given, so that nobody can repeat it';
+  'SHA-256 of the normal form (jsonb text, or content type and body), so that a different order of JSON keys '
+  'is no conflict. NULL if there is no idempotency key, because nobody can repeat the intent then.';
 
--- Readers see everything but the content; the auditor sees the content too.
+-- Readers see everything except the content; the auditor sees the content too.
 GRANT SELECT (
   intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets,
   submission_key, content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of

@@ -1,4 +1,4 @@
--- What the leader of each group last said of itself. For people and monitoring: nobody decides by it.
+-- The last report of each leader, for people and monitoring. Nothing is decided by it.
 CREATE TABLE leasehold.leader_heartbeat (
   lease_name text COLLATE "C" NOT NULL,
   instance_id text NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE leasehold.leader_heartbeat (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE leasehold.leader_heartbeat IS
-  'Written by leaders only, under their lease; leadership itself is in leases.';
+  'Written by leaders, under their lease. Who leads is decided by leases, not here.';
 
 GRANT SELECT ON leasehold.leader_heartbeat
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

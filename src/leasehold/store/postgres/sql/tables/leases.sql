@@ -10,8 +10,8 @@ CREATE TABLE leasehold.leases (
   yield_seconds double precision,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
-  -- Makes the epoch a key column: an acquire is then a key update, which waits for the fenced
-  -- writers' FOR KEY SHARE, while a renewal is not and does not.
+  -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
+  -- SHARE), and a renewal is not.
   CONSTRAINT leases_one_holder_per_epoch UNIQUE (lease_name, lease_epoch),
   CONSTRAINT leases_name_bounded CHECK (length(lease_name) BETWEEN 1 AND 400),
   CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
@@ -21,14 +21,14 @@ CREATE TABLE leasehold.leases (
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
 COMMENT ON TABLE leasehold.leases IS
-  'Who holds what, under which epoch, until when on the database''s clock. Never deleted from.';
+  'Who holds each lease, under which epoch, and until when on the database''s clock. Rows are never deleted.';
 COMMENT ON COLUMN leasehold.leases.lease_epoch IS
-  'The fencing token: +1 on every acquire, never on renew. 0: made, not yet held by anyone.';
+  'The fencing token: +1 on every acquire, never on renew. 0: created, not yet held.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
-  'Second phase of a stream''s expiry: until here a stream with a call in flight is left alone.';
+  'End of the second phase of expiry: until then a stream with a call in flight is not taken over.';
 COMMENT ON COLUMN leasehold.leases.yield_seconds IS
-  'Only of a holder that was elected by an advisory lock: this long after its last renewal it begins nothing'
-  ' new, and whoever then has the lock may take the lease although it has not expired.';
+  'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
+  'and whoever has the lock may take the lease before it expires.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

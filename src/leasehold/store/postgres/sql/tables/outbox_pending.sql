@@ -1,5 +1,5 @@
--- The only hot table: one row per unfinished intent. A row is here if and only if its intent has no
--- terminal row on the ledger. No predicate of an index contains a clock.
+-- The only hot table: one row per unfinished intent. A row exists if and only if its intent has no terminal
+-- row on the ledger. No index predicate contains a clock.
 CREATE TABLE leasehold.outbox_pending (
   intent_id uuid NOT NULL,
   scope text NOT NULL,
@@ -23,12 +23,12 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
-  -- Its rules, each with a name, are in functions/is_sound_pending.sql.
-  CONSTRAINT outbox_pending_is_sound CHECK (leasehold.is_sound_pending(
+  -- The rules, each with its name, are in functions/check_pending_row.sql.
+  CONSTRAINT outbox_pending_check_row CHECK (leasehold.check_pending_row(
     scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
     lease_expires_at))
 ) WITH (
-  -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
+  -- Room for updates in place of the lease columns, and a vacuum that keeps up with a queue.
   fillfactor = 70,
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_scale_factor = 0.02,
@@ -39,7 +39,7 @@ CREATE TABLE leasehold.outbox_pending (
   vacuum_truncate = false
 );
 
--- Claims walk it per target and priority, so that a backlog nobody asked for costs nothing.
+-- Claims walk it per target and priority, so the backlog of other targets costs nothing.
 CREATE INDEX outbox_pending_claimable
   ON leasehold.outbox_pending (target, priority, due_at, intent_id)
   WHERE scope = 'item' AND claimed_by IS NULL;
@@ -52,7 +52,7 @@ CREATE INDEX outbox_pending_claimed_by
   ON leasehold.outbox_pending (claimed_by)
   WHERE claimed_by IS NOT NULL;
 
--- A leader reads ahead per target and priority, so that a flood for one target hides nobody else's work.
+-- A leader reads ahead per target and priority, so a flood for one target hides no other target's work.
 CREATE INDEX outbox_pending_cluster_due
   ON leasehold.outbox_pending (target, lease_name, priority, due_at, intent_id)
   WHERE scope = 'cluster';
@@ -75,19 +75,19 @@ CREATE INDEX outbox_pending_deadlines
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
-  'Unfinished intents: a row is here if and only if the ledger has no terminal row for its intent.';
+  'Unfinished intents: a row exists if and only if the ledger has no terminal row for its intent.';
 COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
   'Cache of the highest attempt_no on the ledger, kept equal in the same transaction.';
 COMMENT ON COLUMN leasehold.outbox_pending.last_state IS
-  'Cache of the state of the newest ledger row; tells the next executor whether to call, ask or confirm.';
+  'Cache of the state of the newest ledger row. It tells the next executor whether to call, look up or confirm.';
 COMMENT ON COLUMN leasehold.outbox_pending.begun_at IS
-  'The durable "about to call" mark: while it is set, the outcome of a call is unknown to the database.';
+  'The durable "about to call" mark. While it is set, the database does not know the outcome of a call.';
 COMMENT ON COLUMN leasehold.outbox_pending.first_tried_at IS
-  'When the gateway may first have seen the key; a keyed gateway''s window counts from here.';
+  'When the gateway may first have seen the key. The key window of a keyed gateway starts here.';
 COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
-  'When to act next; infinity: held for a person.';
+  'When to act next; infinity if held for a person.';
 
--- lease_token is left out on purpose: who can read it could complete another's work.
+-- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,

@@ -1,4 +1,4 @@
--- What became of one try, on its way to the ledger.
+-- The outcome of one try, on its way to the ledger.
 CREATE TYPE leasehold.outcome AS (
   intent_id uuid,
   state text,
@@ -14,4 +14,4 @@ CREATE TYPE leasehold.outcome AS (
   elapsed_seconds double precision
 );
 
-COMMENT ON TYPE leasehold.outcome IS 'One outcome between the functions; not part of the interface.';
+COMMENT ON TYPE leasehold.outcome IS 'One outcome, passed between functions; not part of the interface.';

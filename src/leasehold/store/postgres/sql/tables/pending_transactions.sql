@@ -1,5 +1,5 @@
--- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and to
--- its signed bytes is permanent (a trigger refuses to change it): a restart re-sends the same bytes.
+-- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and its signed
+-- bytes is permanent (a trigger refuses changes), so a restart re-sends the same bytes.
 CREATE TABLE leasehold.pending_transactions (
   chain text COLLATE "C" NOT NULL,
   account text COLLATE "C" NOT NULL,
@@ -21,13 +21,13 @@ CREATE TABLE leasehold.pending_transactions (
   CONSTRAINT pending_transactions_bytes_bounded CHECK (octet_length(signed_bytes) <= 1048576)
 );
 
--- A gap filler carries no intent; an intent has one transaction.
+-- An intent has one transaction; a gap filler has no intent.
 CREATE UNIQUE INDEX pending_transactions_one_per_intent ON leasehold.pending_transactions (intent_id)
   WHERE intent_id IS NOT NULL;
 CREATE INDEX pending_transactions_hash ON leasehold.pending_transactions (transaction_hash);
 
 COMMENT ON TABLE leasehold.pending_transactions IS
-  'Signed chain transactions by nonce; a gap filler has no intent.';
+  'Signed chain transactions by nonce. A gap filler has no intent.';
 
 GRANT SELECT (chain, account, nonce, intent_id, transaction_hash, state, block_hash, creator_id, created_at, updated_at)
   ON leasehold.pending_transactions

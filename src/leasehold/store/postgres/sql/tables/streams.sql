@@ -1,5 +1,5 @@
--- The last number given out in each stream. Its row lock makes order inside a stream commit order:
--- only enqueuers of the same stream wait for one another. Hidden from readers.
+-- The last sequence number of each stream. Its row lock makes the order inside a stream the commit order: only
+-- enqueuers of the same stream wait for one another. Hidden from readers.
 CREATE TABLE leasehold.streams (
   target text COLLATE "C" NOT NULL,
   stream text COLLATE "C" NOT NULL,
@@ -9,4 +9,4 @@ CREATE TABLE leasehold.streams (
   CONSTRAINT streams_pkey PRIMARY KEY (target, stream)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams; never deleted from.';
+COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Rows are never deleted.';

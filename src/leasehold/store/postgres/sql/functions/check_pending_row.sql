@@ -1,6 +1,6 @@
--- The rules for a row of outbox_pending, each under its name: true, or the row is refused (23514).
--- The table's one CHECK; see is_sound_intent. Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.is_sound_pending(
+-- Check a row of outbox_pending: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK; see check_intent_row. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.check_pending_row(
   p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
   p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
   p_lease_expires_at timestamptz
@@ -11,7 +11,7 @@ DECLARE
     WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
       THEN 'outbox_pending_lease_all_or_none'
     WHEN p_scope NOT IN ('item', 'stream', 'cluster') THEN 'outbox_pending_scope_known'
-    WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_scheduled_has_lease'
+    WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_only_items_lack_a_lease'
     WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL THEN 'outbox_pending_claims_are_items'
     WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL) THEN 'outbox_pending_stream_is_ordered'
     WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL THEN 'outbox_pending_begun_under_epoch'
@@ -25,5 +25,5 @@ BEGIN
   RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_pending(
+REVOKE ALL ON FUNCTION leasehold.check_pending_row(
   text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz) FROM PUBLIC;

@@ -24,7 +24,7 @@ OF_INTENTS = {
 OF_PENDING = {
     "lease_all_or_none": ["claimed_by = 'worker-1'", "lease_expires_at = 'infinity'"],
     "scope_known": ["scope = 'other'"],
-    "scheduled_has_lease": ["lease_name = 'a'", "scope = 'cluster'"],
+    "only_items_lack_a_lease": ["lease_name = 'a'", "scope = 'cluster'"],
     "claims_are_items": [
         """scope = 'cluster', lease_name = 'a', claimed_by = 'worker-1',
            lease_token = gen_random_uuid(), lease_expires_at = 'infinity'""",
@@ -109,9 +109,9 @@ def test_pending_row_that_breaks_a_rule_is_refused_under_its_name(outbox, rule, 
 @pytest.mark.parametrize(
     ("function", "prefix", "tried"),
     [
-        ("is_sound_intent", "intents", OF_INTENTS),
-        ("is_sound_pending", "outbox_pending", OF_PENDING),
-        ("is_sound_attempt", "outbox_attempts", OF_ATTEMPTS),
+        ("check_intent_row", "intents", OF_INTENTS),
+        ("check_pending_row", "outbox_pending", OF_PENDING),
+        ("check_attempt_row", "outbox_attempts", OF_ATTEMPTS),
     ],
 )
 def test_no_rule_is_left_out_above(function, prefix, tried):

@@ -1,6 +1,6 @@
--- The rules for a row of the ledger, each under its name: true, or the row is refused (23514).
--- The table's one CHECK; see is_sound_intent. Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.is_sound_attempt(
+-- Check a row of the ledger: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK; see check_intent_row. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.check_attempt_row(
   p_attempt_no integer, p_state text, p_reason text, p_lease_token uuid, p_lease_epoch bigint,
   p_started_at timestamptz, p_finished_at timestamptz, p_reference text, p_code text, p_detail text
 ) RETURNS boolean
@@ -25,5 +25,5 @@ BEGIN
   RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_attempt(
+REVOKE ALL ON FUNCTION leasehold.check_attempt_row(
   integer, text, text, uuid, bigint, timestamptz, timestamptz, text, text, text) FROM PUBLIC;

@@ -1,7 +1,7 @@
--- The rules for a row of intents, each under its name: true, or the row is refused (23514).
--- The table's one CHECK. PostgreSQL reads a CHECK anew for each statement, and a function once for each session:
--- see docs/decisions/0011. As in a CHECK, a rule about what is NULL holds. Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.is_sound_intent(
+-- Check a row of intents: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK. PostgreSQL parses a CHECK for each statement, but a function once per session;
+-- see docs/decisions/0011. As in a CHECK, NULL breaks no rule. Locks nothing.
+CREATE OR REPLACE FUNCTION leasehold.check_intent_row(
   p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_stream text, p_payload_hash bytea
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -21,4 +21,4 @@ BEGIN
   RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_intent(jsonb, bytea, text, text, text, bytea) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.check_intent_row(jsonb, bytea, text, text, text, bytea) FROM PUBLIC;

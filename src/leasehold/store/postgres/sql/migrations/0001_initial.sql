@@ -1,6 +1,6 @@
--- The bedrock: every table of the first release.
+-- Create the types and tables of the first release, and the functions that their CHECKs call.
 
--- What became of one try, on its way to the ledger.
+-- The outcome of one try, on its way to the ledger.
 CREATE TYPE leasehold.outcome AS (
   intent_id uuid,
   state text,
@@ -16,7 +16,7 @@ CREATE TYPE leasehold.outcome AS (
   elapsed_seconds double precision
 );
 
-COMMENT ON TYPE leasehold.outcome IS 'One outcome between the functions; not part of the interface.';
+COMMENT ON TYPE leasehold.outcome IS 'One outcome, passed between functions; not part of the interface.';
 
 -- One intent as a caller gives it, before it is judged; see enqueue_intents.
 CREATE TYPE leasehold.new_intent AS (
@@ -39,9 +39,9 @@ CREATE TYPE leasehold.new_intent AS (
 COMMENT ON TYPE leasehold.new_intent IS
   'The fields of an intent in a call of enqueue_intents; body is base64.';
 
--- One immutable version of a target's terms. The highest version is current; an intent keeps the
--- version it was accepted under. The columns are generated from the terms, so that what the
--- functions decide by can never differ from what was published.
+-- One row per version of a target's terms, immutable. The highest version is current; an intent keeps the
+-- version under which it was accepted. The other columns are generated from the terms, so the functions
+-- always decide by what was published.
 CREATE TABLE leasehold.contracts (
   target text COLLATE "C" NOT NULL,
   version integer NOT NULL,
@@ -79,14 +79,14 @@ CREATE TABLE leasehold.contracts (
   CONSTRAINT contracts_one_shot_is_one CHECK (retry_policy <> 'one_shot' OR attempts_max = 1),
   CONSTRAINT contracts_deadline_policy_has_one
     CHECK (retry_policy <> 'deadline' OR deadline_seconds IS NOT NULL),
-  -- Bounded above too: a span that no interval can hold would make every completion fail, and NaN
-  -- is greater than every number.
+  -- The upper bounds also refuse NaN, which is greater than every number, and spans that no interval can
+  -- hold, which would make every completion fail.
   CONSTRAINT contracts_deadline_bounded CHECK (deadline_seconds > 0 AND deadline_seconds <= 315360000),
   CONSTRAINT contracts_lease_bounded CHECK (lease_seconds > 0 AND lease_seconds <= 86400),
   CONSTRAINT contracts_call_timeout_bounded CHECK (call_timeout_seconds > 0 AND call_timeout_seconds <= 86400),
   CONSTRAINT contracts_quarantine_bounded CHECK (quarantine_seconds <= 2592000),
   CONSTRAINT contracts_key_window_bounded CHECK (key_window_seconds > 0 AND key_window_seconds <= 315360000),
-  -- "Not found" from a lookup is only worth asking for when a paused executor can no longer send.
+  -- A lookup's "not found" is reliable only when a paused executor can no longer send.
   CONSTRAINT contracts_quarantine_outlasts_a_paused_call
     CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
   CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
@@ -95,46 +95,48 @@ CREATE TABLE leasehold.contracts (
 );
 
 COMMENT ON TABLE leasehold.contracts IS
-  'Versions of the terms of each target; insert-only, the highest version is current.';
+  'The terms of each target by version; insert-only. The highest version is current.';
 
 GRANT SELECT ON leasehold.contracts
   TO leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- Refuse a row that breaks a rule of its table (23514), under the name of the rule. Volatile, so that nobody works
--- it out ahead of time. Locks nothing.
+-- Refuse a row that breaks a rule of its table (23514), with the name of the rule as the constraint. Volatile, so
+-- that the planner never evaluates it in advance. Locks nothing.
 CREATE FUNCTION leasehold.refuse_row(p_table text, p_rule text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  RAISE EXCEPTION 'a row of % breaks the rule %', p_table, p_rule
+  RAISE EXCEPTION 'a row of % violates the rule %', p_table, p_rule
     USING ERRCODE = '23514', SCHEMA = 'leasehold', TABLE = p_table, CONSTRAINT = p_rule;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.refuse_row(text, text) FROM PUBLIC;
 
--- The rules for a row of intents, each under its name: true, or the row is refused (23514).
--- The table's one CHECK. PostgreSQL reads a CHECK anew for each statement, and a function once for each session:
--- see docs/decisions/0011. As in a CHECK, a rule about what is NULL holds. Locks nothing.
-CREATE FUNCTION leasehold.is_sound_intent(
+-- Check a row of intents: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK. PostgreSQL parses a CHECK for each statement, but a function once per session;
+-- see docs/decisions/0011. As in a CHECK, NULL breaks no rule. Locks nothing.
+CREATE FUNCTION leasehold.check_intent_row(
   p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_stream text, p_payload_hash bytea
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  v_broken text := CASE
+    WHEN num_nonnulls(p_payload, p_body) <> 1 THEN 'intents_payload_or_body'
+    WHEN (p_body IS NULL) <> (p_content_type IS NULL) THEN 'intents_body_names_its_type'
+    WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 THEN 'intents_key_bounded'
+    WHEN length(p_stream) NOT BETWEEN 1 AND 255 THEN 'intents_stream_bounded'
+    WHEN octet_length(p_body) > 1048576 THEN 'intents_body_bounded'
+    WHEN octet_length(p_payload_hash) <> 32 THEN 'intents_hash_is_sha256'
+    END;
 BEGIN
-  RETURN CASE
-    WHEN num_nonnulls(p_payload, p_body) <> 1 THEN leasehold.refuse_row('intents', 'intents_payload_or_body')
-    WHEN (p_body IS NULL) <> (p_content_type IS NULL)
-      THEN leasehold.refuse_row('intents', 'intents_body_names_its_type')
-    WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_key_bounded')
-    WHEN length(p_stream) NOT BETWEEN 1 AND 255 THEN leasehold.refuse_row('intents', 'intents_stream_bounded')
-    WHEN octet_length(p_body) > 1048576 THEN leasehold.refuse_row('intents', 'intents_body_bounded')
-    WHEN octet_length(p_payload_hash) <> 32 THEN leasehold.refuse_row('intents', 'intents_hash_is_sha256')
-    ELSE true END;
+  IF v_broken IS NOT NULL THEN
+    RETURN leasehold.refuse_row('intents', v_broken);
+  END IF;
+  RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_intent(jsonb, bytea, text, text, text, bytea) FROM PUBLIC;
 
--- What was accepted, as it was accepted. Insert-only; only retention removes rows.
--- Deliberately without foreign keys: every enqueue would lock the one contract row of its target,
--- and the functions, the only writers, keep the references.
+-- Accepted intents, as they were accepted. Insert-only; only retention removes rows.
+-- There are no foreign keys on purpose: every enqueue would lock the one contract row of its target. The
+-- functions are the only writers and keep the references correct.
 CREATE TABLE leasehold.intents (
   intent_id uuid NOT NULL,
   target text COLLATE "C" NOT NULL,
@@ -155,8 +157,9 @@ CREATE TABLE leasehold.intents (
   redrive_of uuid,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT intents_are_sound CHECK (
-    leasehold.is_sound_intent(payload, body, content_type, idempotency_key, stream, payload_hash))
+  -- The rules, each with its name, are in functions/check_intent_row.sql.
+  CONSTRAINT intents_check_row CHECK (
+    leasehold.check_intent_row(payload, body, content_type, idempotency_key, stream, payload_hash))
 );
 
 CREATE UNIQUE INDEX intents_one_per_key ON leasehold.intents (target, idempotency_key)
@@ -170,55 +173,52 @@ CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive
 
 COMMENT ON TABLE leasehold.intents IS 'Accepted intents, immutable.';
 COMMENT ON COLUMN leasehold.intents.is_key_of_all_targets IS
-  'True where the key was given for whatever target (key_scope all), as by the HTTP API: then another '
-  'such intent cannot have it, whichever target it is for.';
+  'True if the key was given for all targets (key_scope all), as the HTTP API does: no other such intent '
+  'can have the same key, whatever its target.';
 COMMENT ON COLUMN leasehold.intents.submission_key IS
-  'The idempotency key that the gateway sees, the same on every try: the intent id, or that of the '
-  'intent it redrives where that one''s effect is not known to be absent.';
+  'The idempotency key that the gateway receives, the same on every try: the intent id, or the key of the '
+  'intent that this one redrives, unless that one is known to have had no effect.';
 COMMENT ON COLUMN leasehold.intents.payload_hash IS
-  'SHA-256 of the normal form (jsonb text, or content type and body), so that key order is no conflict; '
-  'NULL where no idempotency key was given, so that nobody can repeat it';
+  'SHA-256 of the normal form (jsonb text, or content type and body), so that a different order of JSON keys '
+  'is no conflict. NULL if there is no idempotency key, because nobody can repeat the intent then.';
 
--- Readers see everything but the content; the auditor sees the content too.
+-- Readers see everything except the content; the auditor sees the content too.
 GRANT SELECT (
   intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets,
   submission_key, content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of
 ) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
 GRANT SELECT ON leasehold.intents TO leasehold_auditor;
 
--- The rules for a row of outbox_pending, each under its name: true, or the row is refused (23514).
--- The table's one CHECK; see is_sound_intent. Locks nothing.
-CREATE FUNCTION leasehold.is_sound_pending(
+-- Check a row of outbox_pending: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK; see check_intent_row. Locks nothing.
+CREATE FUNCTION leasehold.check_pending_row(
   p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
   p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
   p_lease_expires_at timestamptz
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  RETURN CASE
+DECLARE
+  v_broken text := CASE
     WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_lease_all_or_none')
-    WHEN p_scope NOT IN ('item', 'stream', 'cluster')
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scope_known')
-    WHEN (p_scope = 'item') <> (p_lease_name IS NULL)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_scheduled_has_lease')
-    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_claims_are_items')
-    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL)
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_stream_is_ordered')
-    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_begun_under_epoch')
-    WHEN p_priority NOT BETWEEN 0 AND 3
-      THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_priority_level')
-    WHEN p_attempt_count < 0 THEN leasehold.refuse_row('outbox_pending', 'outbox_pending_attempt_count_natural')
-    ELSE true END;
+      THEN 'outbox_pending_lease_all_or_none'
+    WHEN p_scope NOT IN ('item', 'stream', 'cluster') THEN 'outbox_pending_scope_known'
+    WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_only_items_lack_a_lease'
+    WHEN p_scope <> 'item' AND p_claimed_by IS NOT NULL THEN 'outbox_pending_claims_are_items'
+    WHEN p_scope = 'stream' AND (p_stream IS NULL OR p_stream_seq IS NULL) THEN 'outbox_pending_stream_is_ordered'
+    WHEN p_begun_epoch IS NOT NULL AND p_begun_at IS NULL THEN 'outbox_pending_begun_under_epoch'
+    WHEN p_priority NOT BETWEEN 0 AND 3 THEN 'outbox_pending_priority_level'
+    WHEN p_attempt_count < 0 THEN 'outbox_pending_attempt_count_natural'
+    END;
+BEGIN
+  IF v_broken IS NOT NULL THEN
+    RETURN leasehold.refuse_row('outbox_pending', v_broken);
+  END IF;
+  RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_pending(
-  text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz) FROM PUBLIC;
 
--- The only hot table: one row per unfinished intent. A row is here if and only if its intent has no
--- terminal row on the ledger. No predicate of an index contains a clock.
+-- The only hot table: one row per unfinished intent. A row exists if and only if its intent has no terminal
+-- row on the ledger. No index predicate contains a clock.
 CREATE TABLE leasehold.outbox_pending (
   intent_id uuid NOT NULL,
   scope text NOT NULL,
@@ -242,11 +242,12 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
-  CONSTRAINT outbox_pending_is_sound CHECK (leasehold.is_sound_pending(
+  -- The rules, each with its name, are in functions/check_pending_row.sql.
+  CONSTRAINT outbox_pending_check_row CHECK (leasehold.check_pending_row(
     scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
     lease_expires_at))
 ) WITH (
-  -- Room for the lease columns to change in place, and a vacuum that keeps up with a queue.
+  -- Room for updates in place of the lease columns, and a vacuum that keeps up with a queue.
   fillfactor = 70,
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_scale_factor = 0.02,
@@ -257,7 +258,7 @@ CREATE TABLE leasehold.outbox_pending (
   vacuum_truncate = false
 );
 
--- Claims walk it per target and priority, so that a backlog nobody asked for costs nothing.
+-- Claims walk it per target and priority, so the backlog of other targets costs nothing.
 CREATE INDEX outbox_pending_claimable
   ON leasehold.outbox_pending (target, priority, due_at, intent_id)
   WHERE scope = 'item' AND claimed_by IS NULL;
@@ -270,7 +271,7 @@ CREATE INDEX outbox_pending_claimed_by
   ON leasehold.outbox_pending (claimed_by)
   WHERE claimed_by IS NOT NULL;
 
--- A leader reads ahead per target and priority, so that a flood for one target hides nobody else's work.
+-- A leader reads ahead per target and priority, so a flood for one target hides no other target's work.
 CREATE INDEX outbox_pending_cluster_due
   ON leasehold.outbox_pending (target, lease_name, priority, due_at, intent_id)
   WHERE scope = 'cluster';
@@ -293,19 +294,19 @@ CREATE INDEX outbox_pending_deadlines
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
-  'Unfinished intents: a row is here if and only if the ledger has no terminal row for its intent.';
+  'Unfinished intents: a row exists if and only if the ledger has no terminal row for its intent.';
 COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
   'Cache of the highest attempt_no on the ledger, kept equal in the same transaction.';
 COMMENT ON COLUMN leasehold.outbox_pending.last_state IS
-  'Cache of the state of the newest ledger row; tells the next executor whether to call, ask or confirm.';
+  'Cache of the state of the newest ledger row. It tells the next executor whether to call, look up or confirm.';
 COMMENT ON COLUMN leasehold.outbox_pending.begun_at IS
-  'The durable "about to call" mark: while it is set, the outcome of a call is unknown to the database.';
+  'The durable "about to call" mark. While it is set, the database does not know the outcome of a call.';
 COMMENT ON COLUMN leasehold.outbox_pending.first_tried_at IS
-  'When the gateway may first have seen the key; a keyed gateway''s window counts from here.';
+  'When the gateway may first have seen the key. The key window of a keyed gateway starts here.';
 COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
-  'When to act next; infinity: held for a person.';
+  'When to act next; infinity if held for a person.';
 
--- lease_token is left out on purpose: who can read it could complete another's work.
+-- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
@@ -313,38 +314,37 @@ GRANT SELECT (
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- The rules for a row of the ledger, each under its name: true, or the row is refused (23514).
--- The table's one CHECK; see is_sound_intent. Locks nothing.
-CREATE FUNCTION leasehold.is_sound_attempt(
+-- Check a row of the ledger: true, or the row is refused (23514) with the name of the broken rule.
+-- This is the table's only CHECK; see check_intent_row. Locks nothing.
+CREATE FUNCTION leasehold.check_attempt_row(
   p_attempt_no integer, p_state text, p_reason text, p_lease_token uuid, p_lease_epoch bigint,
   p_started_at timestamptz, p_finished_at timestamptz, p_reference text, p_code text, p_detail text
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  RETURN CASE
-    WHEN p_attempt_no < 1 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_number_positive')
+DECLARE
+  v_broken text := CASE
+    WHEN p_attempt_no < 1 THEN 'outbox_attempts_number_positive'
     WHEN p_state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED', 'RETRYABLE', 'ZOMBIE_REQUEUE', 'IN_DOUBT', 'SUBMITTED')
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_state_known')
-    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE')
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_retry_ceiling')
-    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_token_or_epoch')
-    WHEN p_finished_at < p_started_at
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_time_runs_forward')
-    WHEN length(p_reason) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reason_bounded')
-    WHEN length(p_code) > 64 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_code_bounded')
-    WHEN length(p_reference) > 255
-      THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_reference_bounded')
-    WHEN length(p_detail) > 2000 THEN leasehold.refuse_row('outbox_attempts', 'outbox_attempts_detail_bounded')
-    ELSE true END;
+      THEN 'outbox_attempts_state_known'
+    WHEN p_attempt_no > 20 AND p_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN 'outbox_attempts_retry_ceiling'
+    WHEN p_lease_token IS NOT NULL AND p_lease_epoch IS NOT NULL THEN 'outbox_attempts_token_or_epoch'
+    WHEN p_finished_at < p_started_at THEN 'outbox_attempts_time_runs_forward'
+    WHEN length(p_reason) > 64 THEN 'outbox_attempts_reason_bounded'
+    WHEN length(p_code) > 64 THEN 'outbox_attempts_code_bounded'
+    WHEN length(p_reference) > 255 THEN 'outbox_attempts_reference_bounded'
+    WHEN length(p_detail) > 2000 THEN 'outbox_attempts_detail_bounded'
+    END;
+BEGIN
+  IF v_broken IS NOT NULL THEN
+    RETURN leasehold.refuse_row('outbox_attempts', v_broken);
+  END IF;
+  RETURN true;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.is_sound_attempt(
-  integer, text, text, uuid, bigint, timestamptz, timestamptz, text, text, text) FROM PUBLIC;
 
--- The ledger: one row per try or intervention, never changed, never deleted row by row. Partitioned
--- by the id's range: a UUIDv7 begins with its time, so a partition is a month of accepted intents
--- and retention drops whole partitions.
+-- The ledger: one row per try or intervention. Rows are never changed or deleted. It is partitioned by id
+-- range: a UUIDv7 starts with its time, so a partition holds a month of accepted intents, and retention drops
+-- whole partitions.
 CREATE TABLE leasehold.outbox_attempts (
   intent_id uuid NOT NULL,
   attempt_no integer NOT NULL,
@@ -362,29 +362,30 @@ CREATE TABLE leasehold.outbox_attempts (
   transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
 
   CONSTRAINT outbox_attempts_pkey PRIMARY KEY (intent_id, attempt_no),
-  CONSTRAINT outbox_attempts_are_sound CHECK (leasehold.is_sound_attempt(
+  -- The rules, each with its name, are in functions/check_attempt_row.sql.
+  CONSTRAINT outbox_attempts_check_row CHECK (leasehold.check_attempt_row(
     attempt_no, state, reason, lease_token, lease_epoch, started_at, finished_at, reference, code, detail))
 ) PARTITION BY RANGE (intent_id);
 
--- Takes what falls outside the months made ahead of time: a late clock must not lose a ledger row.
+-- For ids outside the months created ahead of time: a wrong clock must not lose a ledger row.
 CREATE TABLE leasehold.outbox_attempts_default PARTITION OF leasehold.outbox_attempts DEFAULT;
 
 CREATE UNIQUE INDEX outbox_attempts_one_terminal_per_intent ON leasehold.outbox_attempts (intent_id)
   WHERE state IN ('DISPATCHED', 'FAILED', 'CANCELLED');
 
--- Rows arrive in the order of their end, so a block range index answers "the last hour" for next to
+-- Rows arrive in the order of finished_at, so a block range index finds "the last hour" and costs almost
 -- nothing per write.
 CREATE INDEX outbox_attempts_finished ON leasehold.outbox_attempts
   USING brin (finished_at) WITH (pages_per_range = 32, autosummarize = on);
 
--- The order of events, in which nothing can appear behind a reader; see read_events.
+-- The order of events. Nothing can appear behind a reader in it; see read_events.
 CREATE INDEX outbox_attempts_events
   ON leasehold.outbox_attempts (transaction_id, intent_id, attempt_no);
 
 COMMENT ON TABLE leasehold.outbox_attempts IS
-  'The append-only ledger: every try and every intervention, numbered without gaps per intent.';
+  'The append-only ledger: every try and intervention, numbered per intent without gaps.';
 COMMENT ON COLUMN leasehold.outbox_attempts.transaction_id IS
-  'The transaction that wrote the row: what is older than every open one is complete.';
+  'The transaction that wrote the row. Rows of transactions older than every open one are complete.';
 COMMENT ON INDEX leasehold.outbox_attempts_one_terminal_per_intent IS
   'Invariant: an intent has at most one terminal outcome (DISPATCHED, FAILED or CANCELLED), ever. '
   'A violation stopped here is a defect elsewhere, counted as terminal_guard_hit.';
@@ -407,8 +408,8 @@ CREATE TABLE leasehold.leases (
   yield_seconds double precision,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
-  -- Makes the epoch a key column: an acquire is then a key update, which waits for the fenced
-  -- writers' FOR KEY SHARE, while a renewal is not and does not.
+  -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
+  -- SHARE), and a renewal is not.
   CONSTRAINT leases_one_holder_per_epoch UNIQUE (lease_name, lease_epoch),
   CONSTRAINT leases_name_bounded CHECK (length(lease_name) BETWEEN 1 AND 400),
   CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
@@ -418,20 +419,47 @@ CREATE TABLE leasehold.leases (
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
 COMMENT ON TABLE leasehold.leases IS
-  'Who holds what, under which epoch, until when on the database''s clock. Never deleted from.';
+  'Who holds each lease, under which epoch, and until when on the database''s clock. Rows are never deleted.';
 COMMENT ON COLUMN leasehold.leases.lease_epoch IS
-  'The fencing token: +1 on every acquire, never on renew. 0: made, not yet held by anyone.';
+  'The fencing token: +1 on every acquire, never on renew. 0: created, not yet held.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
-  'Second phase of a stream''s expiry: until here a stream with a call in flight is left alone.';
+  'End of the second phase of expiry: until then a stream with a call in flight is not taken over.';
 COMMENT ON COLUMN leasehold.leases.yield_seconds IS
-  'Only of a holder that was elected by an advisory lock: this long after its last renewal it begins nothing'
-  ' new, and whoever then has the lock may take the lease although it has not expired.';
+  'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
+  'and whoever has the lock may take the lease before it expires.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- The last number given out in each stream. Its row lock makes order inside a stream commit order:
--- only enqueuers of the same stream wait for one another. Hidden from readers.
+-- The calls that the holder of a cluster lease may have in flight, one row per batch: the database knows a
+-- leader's calls without a write for each of them. Whoever takes the lease over puts them in doubt. Calls that
+-- must be begun one by one (begin_leased_attempts) are not here.
+CREATE TABLE leasehold.call_marks (
+  lease_name text COLLATE "C" NOT NULL,
+  mark_no integer NOT NULL,
+  lease_epoch bigint NOT NULL,
+  intent_ids uuid[] NOT NULL,
+  attempt_numbers integer[] NOT NULL,
+
+  CONSTRAINT call_marks_pkey PRIMARY KEY (lease_name, mark_no),
+  CONSTRAINT call_marks_numbered CHECK (cardinality(intent_ids) = cardinality(attempt_numbers))
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Ids are random, so compressing them gains nothing.
+ALTER TABLE leasehold.call_marks ALTER COLUMN intent_ids SET STORAGE EXTERNAL;
+
+COMMENT ON TABLE leasehold.call_marks IS
+  'Calls that the holder of a cluster lease may have in flight, and the epoch; one row per batch.';
+COMMENT ON COLUMN leasehold.call_marks.mark_no IS
+  'The holder reuses a number when all calls under it have ended, so there are few rows.';
+COMMENT ON COLUMN leasehold.call_marks.attempt_numbers IS
+  'The attempt number of each call. Once that attempt is on the ledger, the call is no longer in flight.';
+
+GRANT SELECT ON leasehold.call_marks
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
+-- The last sequence number of each stream. Its row lock makes the order inside a stream the commit order: only
+-- enqueuers of the same stream wait for one another. Hidden from readers.
 CREATE TABLE leasehold.streams (
   target text COLLATE "C" NOT NULL,
   stream text COLLATE "C" NOT NULL,
@@ -441,9 +469,9 @@ CREATE TABLE leasehold.streams (
   CONSTRAINT streams_pkey PRIMARY KEY (target, stream)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams; never deleted from.';
+COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Rows are never deleted.';
 
--- Who is running, for people and monitoring. No decision reads it except the fair shares of streams.
+-- Running instances, for people and monitoring. Only the fair shares of streams are decided by it.
 CREATE TABLE leasehold.instances (
   instance_id text COLLATE "C" NOT NULL,
   role text NOT NULL,
@@ -458,12 +486,12 @@ CREATE TABLE leasehold.instances (
   CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.instances IS 'Running instances, as they last reported themselves.';
+COMMENT ON TABLE leasehold.instances IS 'Running instances, as of their last report.';
 
 GRANT SELECT ON leasehold.instances
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- What the leader of each group last said of itself. For people and monitoring: nobody decides by it.
+-- The last report of each leader, for people and monitoring. Nothing is decided by it.
 CREATE TABLE leasehold.leader_heartbeat (
   lease_name text COLLATE "C" NOT NULL,
   instance_id text NOT NULL,
@@ -475,39 +503,41 @@ CREATE TABLE leasehold.leader_heartbeat (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE leasehold.leader_heartbeat IS
-  'Written by leaders only, under their lease; leadership itself is in leases.';
+  'Written by leaders, under their lease. Who leads is decided by leases, not here.';
 
 GRANT SELECT ON leasehold.leader_heartbeat
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- What the holder of a lease may be calling right now, one row for each batch that it called together: so a
--- leader's calls are known to the database without a write for each of them. Whoever takes the lease over
--- puts them in doubt. What must be begun one by one (begin_leased_attempts) is not here.
-CREATE TABLE leasehold.call_marks (
-  lease_name text COLLATE "C" NOT NULL,
-  mark_no integer NOT NULL,
-  lease_epoch bigint NOT NULL,
-  intent_ids uuid[] NOT NULL,
-  attempt_numbers integer[] NOT NULL,
+-- Tokens of the HTTP API. Only their hashes are stored. A row is never deleted and a name is never used
+-- twice, because ledger rows name the token that intervened.
+CREATE TABLE leasehold.api_tokens (
+  name text COLLATE "C" NOT NULL,
+  token_hash bytea NOT NULL,
+  scopes text[] NOT NULL,
+  targets text[],
+  created_at timestamptz NOT NULL,
+  created_by text NOT NULL,
+  revoked_at timestamptz,
+  revoked_by text,
 
-  CONSTRAINT call_marks_pkey PRIMARY KEY (lease_name, mark_no),
-  CONSTRAINT call_marks_numbered CHECK (cardinality(intent_ids) = cardinality(attempt_numbers))
-) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+  CONSTRAINT api_tokens_pkey PRIMARY KEY (name),
+  CONSTRAINT api_tokens_one_per_hash UNIQUE (token_hash),
+  CONSTRAINT api_tokens_name_form CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
+  CONSTRAINT api_tokens_hash_is_sha256 CHECK (octet_length(token_hash) = 32),
+  CONSTRAINT api_tokens_scopes_known
+    CHECK (scopes <@ ARRAY['ingest', 'read', 'operate', 'audit'] AND cardinality(scopes) > 0),
+  -- NULL means all targets; an empty list could be read as none or as all.
+  CONSTRAINT api_tokens_targets_named CHECK (cardinality(targets) > 0),
+  CONSTRAINT api_tokens_revoked_by_someone CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
+);
 
--- Ids are random: to compress them is lost time.
-ALTER TABLE leasehold.call_marks ALTER COLUMN intent_ids SET STORAGE EXTERNAL;
+COMMENT ON TABLE leasehold.api_tokens IS
+  'Tokens of the HTTP API, hashed. Insert-only, except for the revocation, which is final.';
+COMMENT ON COLUMN leasehold.api_tokens.token_hash IS
+  'SHA-256 of the whole token. It needs no salt, because a token is 256 random bits.';
+COMMENT ON COLUMN leasehold.api_tokens.targets IS 'The targets that the token may access; NULL for all.';
 
-COMMENT ON TABLE leasehold.call_marks IS
-  'Which calls the holder of a cluster lease may have in flight, under which epoch; one row per batch.';
-COMMENT ON COLUMN leasehold.call_marks.mark_no IS
-  'The holder uses a number again when all calls under it have ended, so there are few of them.';
-COMMENT ON COLUMN leasehold.call_marks.attempt_numbers IS
-  'Of each intent the attempt that its call is: once that is on the ledger, the call is no longer in flight.';
-
-GRANT SELECT ON leasehold.call_marks
-  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
-
--- The next nonce of each account on each chain, allocated under this row's lock.
+-- The next nonce of each account on each chain. It is allocated under the lock of this row.
 CREATE TABLE leasehold.chain_accounts (
   chain text COLLATE "C" NOT NULL,
   account text COLLATE "C" NOT NULL,
@@ -520,8 +550,8 @@ CREATE TABLE leasehold.chain_accounts (
 
 COMMENT ON TABLE leasehold.chain_accounts IS 'Nonce counters of chain accounts.';
 
--- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and to
--- its signed bytes is permanent (a trigger refuses to change it): a restart re-sends the same bytes.
+-- Signed transactions, stored before they are broadcast. The binding of a nonce to its intent and its signed
+-- bytes is permanent (a trigger refuses changes), so a restart re-sends the same bytes.
 CREATE TABLE leasehold.pending_transactions (
   chain text COLLATE "C" NOT NULL,
   account text COLLATE "C" NOT NULL,
@@ -543,13 +573,13 @@ CREATE TABLE leasehold.pending_transactions (
   CONSTRAINT pending_transactions_bytes_bounded CHECK (octet_length(signed_bytes) <= 1048576)
 );
 
--- A gap filler carries no intent; an intent has one transaction.
+-- An intent has one transaction; a gap filler has no intent.
 CREATE UNIQUE INDEX pending_transactions_one_per_intent ON leasehold.pending_transactions (intent_id)
   WHERE intent_id IS NOT NULL;
 CREATE INDEX pending_transactions_hash ON leasehold.pending_transactions (transaction_hash);
 
 COMMENT ON TABLE leasehold.pending_transactions IS
-  'Signed chain transactions by nonce; a gap filler has no intent.';
+  'Signed chain transactions by nonce. A gap filler has no intent.';
 
 GRANT SELECT (chain, account, nonce, intent_id, transaction_hash, state, block_hash, creator_id, created_at, updated_at)
   ON leasehold.pending_transactions
