@@ -6,11 +6,14 @@ database URL contains a password, so neither this object nor its errors show it.
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, FilePath, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, FilePath, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import LEASE_SECONDS, Timings
@@ -18,9 +21,26 @@ from leasehold.store.postgres.address import with_tls
 from leasehold.store.postgres.pool import PoolSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 PREFIX = "LEASEHOLD_"
+# Read by the command line alone: the name that interventions are recorded under.
+OPERATOR_VARIABLE = "LEASEHOLD_OPERATOR"
+# How much a variable must resemble a setting to be taken for it. They share a prefix.
+_LIKENESS = 0.85
+
+
+def _split_targets(value: object) -> object:
+    """Split target names at commas; accept a JSON list too. An empty text means all targets."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError("is not a valid JSON list; or separate names by commas") from None
+    return tuple(name.strip() for name in value.split(",") if name.strip()) or None
 
 
 class Settings(BaseSettings):
@@ -113,8 +133,8 @@ class Settings(BaseSettings):
 
     concurrency: int = Field(default=10, ge=1, le=5000)
     """Items in flight in this process. Each contract limits its own target further."""
-    targets: tuple[str, ...] | None = None
-    """The targets to serve; None: all that have a contract. In the environment: a JSON list."""
+    targets: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_split_targets)] = None
+    """The targets to serve; None: all that have a contract. As text: names separated by commas."""
     listen: bool = True
     """Whether to LISTEN for notifications, on one extra connection. Polling is correct without."""
     reaper: bool = True
@@ -212,28 +232,57 @@ class Settings(BaseSettings):
         )
 
 
-def read_settings(settings_file: Path | None = None, **given: Any) -> Settings:  # noqa: ANN401 (pydantic checks each)
+def read_settings(
+    settings_file: Path | None = None,
+    *,
+    name_given: Callable[[str], str] = str,
+    **given: Any,  # noqa: ANN401 (pydantic checks each)
+) -> Settings:
     """Read the settings. Precedence: `given` values that are not None, environment, file.
 
     A `settings_file` has lines such as LEASEHOLD_REAPER_SECONDS=5. It is for settings that may
-    change while the process runs, which the environment cannot.
+    change while the process runs, which the environment cannot. `name_given` says how errors call
+    a given value, such as by its option on the command line.
     """
     if settings_file is not None and not settings_file.is_file():
         raise InvalidArgument(f"the settings file {settings_file} does not exist")
+    given = {name: value for name, value in given.items() if value is not None}
     try:
         return Settings(
             _env_file=settings_file,  # pyright: ignore[reportCallIssue]  (a parameter of pydantic-settings)
-            **{name: value for name, value in given.items() if value is not None},
+            **given,
         )
     except ValidationError as error:
-        problems = [_problem(one["loc"], one["msg"]) for one in error.errors(include_input=False)]
+        problems: list[str] = []
+        for one in error.errors(include_input=False):
+            reason = one["msg"].removeprefix("Value error, ")
+            name = str(one["loc"][0]) if one["loc"] else ""
+            shown = name_given(name) if name in given else f"{PREFIX}{name.upper()}"
+            problems.append(f"{shown}: {reason}" if name else reason)
         # Not chained: pydantic's own message would show the given values.
         raise InvalidArgument("; ".join(problems)) from None
 
 
-def _problem(place: tuple[int | str, ...], message: str) -> str:
-    reason = message.removeprefix("Value error, ")
-    return f"{PREFIX}{str(place[0]).upper()}: {reason}" if place else reason
+def ignored_variables(settings_file: Path | None = None) -> dict[str, str | None]:
+    """Return variables that look like settings but are none, each with the nearest setting."""
+    names = [*os.environ, *(() if settings_file is None else _names_in(settings_file))]
+    known = [OPERATOR_VARIABLE, *(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)]
+    # Kubernetes describes a Service called leasehold to every container, in variables like these.
+    services = {name.removesuffix("_SERVICE_HOST") for name in names if "_SERVICE_HOST" in name}
+    foreign = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))
+    return {
+        name: next(iter(get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS)), None)
+        for name in names
+        if name.upper().startswith(PREFIX)
+        and name.upper() not in known
+        and not name.startswith(foreign)
+    }
+
+
+def _names_in(settings_file: Path) -> Iterable[str]:
+    from dotenv import dotenv_values  # a settings file is rare
+
+    return dotenv_values(settings_file)
 
 
 def _require_below(name: str, seconds: float, lease_seconds: float) -> None:

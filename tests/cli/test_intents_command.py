@@ -7,7 +7,9 @@ import re
 from uuid import UUID, uuid4
 
 import pytest
+from typer.testing import CliRunner
 
+from leasehold.cli.main import app
 from tests.support.cli_process import assert_one_line_of_error, leasehold
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -95,6 +97,33 @@ def test_list_filters_by_status_and_target(intents, outbox, held, rejected, stat
     assert found(intents("list", "--status", status, "--target", target)) == [expected[status]]
     other = "sms" if status == "held" else "letters"
     assert found(intents("list", "--status", status, "--target", other)) == []
+
+
+def test_rare_intent_is_found_behind_more_than_the_database_searches_at_once(
+    intents, outbox, rejected
+):
+    for _ in range(11):  # the database looks at 10,000 finished intents per call
+        outbox.enqueue(1000)
+    result = intents("list", "--status", "rejected")
+    assert found(result) == [rejected]
+    assert "--before" not in result.stdout
+    result = intents("list", "--status", "exhausted")
+    assert result.stdout == "No intents found.\n"
+
+
+def test_search_that_ends_early_does_not_say_that_there_are_none(
+    database, outbox, rejected, monkeypatch
+):
+    for _ in range(11):
+        outbox.enqueue(1000)
+    monkeypatch.setattr("leasehold.cli.intents.SEARCH_SECONDS", 0)
+    command = ["intents", "list", "--status", "rejected", "--database-url", database.url]
+    printed = CliRunner().invoke(app, command).output
+    assert "No intents found." not in printed
+    assert "older intents were not looked at" in printed
+    [before] = ID.findall(printed)
+    printed = CliRunner().invoke(app, [*command, "--before", before]).output
+    assert ID.findall(printed) == [str(rejected)]
 
 
 def test_cancel_records_the_operator_and_the_note(intents, outbox):

@@ -48,7 +48,8 @@ async def test_elector_advisory_elects_with_an_advisory_lock(serving, database):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--elector", "zookeeper"), "LEASEHOLD_ELECTOR: Input should be 'row' or 'advisory'"),
+        (("--elector", "zookeeper"), "Error: --elector: Input should be 'row' or 'advisory'"),
+        (("--port", "70000"), "Error: --port: Input should be less than or equal to 65535"),
         (("--standalone", "--no-execute"), "--standalone cannot be used with --no-execute"),
     ],
 )

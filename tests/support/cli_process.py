@@ -10,12 +10,19 @@ from pathlib import Path
 PROGRAM = Path(sys.executable).parent / "leasehold"
 
 
-def leasehold(*arguments, url, stdin=""):
-    """Run a command to completion; the database URL is passed in the environment."""
+def leasehold(*arguments, url, stdin="", **environment):
+    """Run a command to completion; the database URL and `environment` are LEASEHOLD_ variables.
+
+    It inherits no other LEASEHOLD_ variable, because those of the test run are not settings.
+    """
+    inherited = {name: os.environ[name] for name in os.environ if not name.startswith("LEASEHOLD_")}
+    ours = {f"LEASEHOLD_{name.upper()}": value for name, value in environment.items()}
+    if url is not None:
+        ours["LEASEHOLD_DATABASE_URL"] = url
     return subprocess.run(
         [PROGRAM, *map(str, arguments)],
         input=stdin,
-        env=os.environ | {"LEASEHOLD_DATABASE_URL": url},
+        env=inherited | ours,
         capture_output=True,
         text=True,
         timeout=60,

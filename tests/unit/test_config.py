@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import traceback
 
 import pytest
 from pydantic import ValidationError
 
 from leasehold import config
-from leasehold.config import Settings, read_settings
+from leasehold.config import Settings, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres.pool import PoolSettings
 
@@ -19,7 +20,8 @@ URL = "postgresql://user:hunter1@127.0.0.1/name"
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch):
-    monkeypatch.delenv("LEASEHOLD_DATABASE_URL", raising=False)
+    for name in [name for name in os.environ if name.startswith("LEASEHOLD_")]:
+        monkeypatch.delenv(name)
 
 
 def test_every_setting_has_a_description():
@@ -74,8 +76,8 @@ def test_missing_database_url_is_refused_with_advice():
         ({"pool_wait_seconds": 25}, r"the longest database call \(32 seconds\)"),
         ({"lease_seconds": 10}, r"must be less than lease_seconds \(10\)"),
         ({"idle_in_transaction_seconds": 30}, r"idle_in_transaction_seconds \(30 seconds\)"),
-        ({"pool_size_max": 0}, "LEASEHOLD_POOL_SIZE_MAX: Input should be greater than"),
-        ({"through_pooler": "perhaps"}, "LEASEHOLD_THROUGH_POOLER: "),
+        ({"pool_size_max": 0}, "^pool_size_max: Input should be greater than"),
+        ({"through_pooler": "perhaps"}, "^through_pooler: "),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_by_name(given, reason):
@@ -109,7 +111,7 @@ def test_tls_settings_are_part_of_the_database_url(monkeypatch):
 
 
 def test_unknown_tls_mode_is_refused():
-    with pytest.raises(InvalidArgument, match=r"LEASEHOLD_DATABASE_TLS: .*verify-full"):
+    with pytest.raises(InvalidArgument, match=r"^database_tls: .*verify-full"):
         read_settings(database_tls="verify")
 
 
@@ -117,3 +119,58 @@ def test_database_role_is_passed_to_the_pool_and_must_be_a_name():
     assert read_settings(database_role="leasehold_executor").pool().role == "leasehold_executor"
     with pytest.raises(InvalidArgument, match="must be the name of a role"):
         read_settings(database_role="x; y")
+
+
+def test_wrong_value_is_blamed_on_the_variable_only_if_it_came_from_there(monkeypatch):
+    monkeypatch.setenv("LEASEHOLD_CONCURRENCY", "0")
+    with pytest.raises(InvalidArgument, match=r"^LEASEHOLD_CONCURRENCY: Input should be"):
+        read_settings()
+    with pytest.raises(InvalidArgument, match=r"^concurrency: Input should be"):
+        read_settings(concurrency=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("payments", ("payments",)),
+        ("sms, payments,", ("sms", "payments")),
+        ('["sms", "payments"]', ("sms", "payments")),
+        ("", None),
+    ],
+)
+def test_targets_are_separated_by_commas_or_a_json_list(monkeypatch, text, targets):
+    monkeypatch.setenv("LEASEHOLD_TARGETS", text)
+    assert read_settings().targets == targets
+    monkeypatch.delenv("LEASEHOLD_TARGETS")
+    assert read_settings(targets=text).targets == targets
+
+
+def test_targets_that_are_no_json_list_are_refused():
+    with pytest.raises(InvalidArgument, match=r"^targets: .*JSON list"):
+        read_settings(targets='["sms"')
+
+
+def test_misspelt_variable_is_found_with_its_nearest_setting(monkeypatch, tmp_path):
+    assert ignored_variables() == {}
+    monkeypatch.setenv("LEASEHOLD_CONCURENCY", "50")
+    monkeypatch.setenv("leasehold_operater", "ada")
+    monkeypatch.setenv("LEASEHOLD_ZZZ", "1")
+    file = tmp_path / "settings"
+    file.write_text("LEASEHOLD_POLL_SECOND=1\nLEASEHOLD_POLL_SECONDS=1\nOTHER=1\n")
+    assert ignored_variables(file) == {
+        "LEASEHOLD_CONCURENCY": "LEASEHOLD_CONCURRENCY",
+        "leasehold_operater": "LEASEHOLD_OPERATOR",
+        "LEASEHOLD_ZZZ": None,
+        "LEASEHOLD_POLL_SECOND": "LEASEHOLD_POLL_SECONDS",
+    }
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_not_misspelt_settings(monkeypatch):
+    for name, value in {
+        "LEASEHOLD_SERVICE_HOST": "10.0.0.1",
+        "LEASEHOLD_SERVICE_PORT_HTTP": "8080",
+        "LEASEHOLD_PORT": "tcp://10.0.0.1:8080",
+        "LEASEHOLD_PORT_8080_TCP_ADDR": "10.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert ignored_variables() == {}

@@ -194,7 +194,7 @@ async def test_certificate_is_served_and_plain_text_is_not(outbox, serving, cert
 def test_what_cannot_be_served_is_said_in_one_line(database, tmp_path):
     for arguments, part in (
         (["--no-auth", "--host", "0.0.0.0"], "--no-auth cannot be used on 0.0.0.0"),
-        (["--tls-cert", str(tmp_path / "none.pem")], "HTTP_TLS_CERT"),
+        (["--tls-cert", str(tmp_path / "none.pem")], "Error: --tls-cert: "),
         (["--host", "192.0.2.1"], "cannot serve on 192.0.2.1:8080"),
     ):
         result = leasehold("serve", *arguments, url=database.url)

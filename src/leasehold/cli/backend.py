@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from leasehold.cli.options import operator_name
+from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, BulkVerdict, Receipt
-from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument, UnknownIntent
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.verdict import EnqueueVerdict
@@ -104,7 +103,7 @@ class Endpoint:
         """Take the command line, else LEASEHOLD_API_URL, else LEASEHOLD_DATABASE_URL."""
         if database_url is not None and api_url is not None:
             raise InvalidArgument("--database-url and --api-url cannot be used together")
-        settings = read_settings(
+        settings = read_command_settings(
             database_url=database_url, api_url=api_url, application_name=application_name, **more
         )
         return cls(settings, is_api=database_url is None and bool(settings.api_url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
@@ -14,11 +15,16 @@ from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_a
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
 from leasehold.domain.intent import IntentId, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.store.rows import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from leasehold.cli.backend import Backend
+    from leasehold.store.rows import IntentStatus
+
+# How long `list` searches; someone is waiting at a terminal.
+SEARCH_SECONDS = 10.0
 
 Answer = TypeVar("Answer")
 
@@ -96,7 +102,11 @@ def list_(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of intents.")] = 50,
 ) -> None:
-    """List intents, newest first. The last line says how to get the next page."""
+    """List intents, newest first. The last line says how to get the next page.
+
+    No index leads from a status, target or stream to its intents. A search for rare ones stops
+    after 10 seconds, and the last line says how to continue.
+    """
     search = Search(
         status=status,
         target=target,
@@ -106,15 +116,19 @@ def list_(
         before=IntentId(before) if before else None,
         limit=limit,
     )
-    found = _call(database_url, api_url, lambda backend: backend.list(search))
+    found = _call(database_url, api_url, lambda backend: _search(backend, search))
     if found.intents:
         console().print(intents_table(found.intents))
-    else:
-        typer.echo("No intents found.")
     if len(found.intents) == limit:
         typer.echo(f"There may be more: add --before {found.intents[-1].intent_id}")
     elif found.searched_to is not None:
-        typer.echo(f"The search stopped early: continue with --before {found.searched_to}")
+        count = "No intents" if not found.intents else f"Only {len(found.intents)}"
+        typer.echo(
+            f"{count} found so far; older intents were not looked at: continue with "
+            f"--before {found.searched_to}"
+        )
+    elif not found.intents:
+        typer.echo("No intents found.")
 
 
 @app.command()
@@ -184,6 +198,23 @@ def redrive(
         typer.echo(f"{one.intent_id}: {_explain(one.verdict, is_done=is_done)}{new}")
     if any(one.verdict is not RedriveVerdict.REDRIVEN for one in results):
         raise typer.Exit(code=1)
+
+
+async def _search(backend: Backend, search: Search) -> Listing:
+    """Search until the page is full, every intent was looked at, or the time is up.
+
+    Each call looks at a bounded number of intents.
+    """
+    ends_at = time.monotonic() + SEARCH_SECONDS
+    before, limit = search["before"], search["limit"]
+    found: list[IntentStatus] = []
+    while True:
+        page: Search = {**search, "before": before, "limit": limit - len(found)}
+        listing = await backend.list(page)
+        found += listing.intents
+        before = listing.searched_to
+        if len(found) == limit or before is None or time.monotonic() >= ends_at:
+            return Listing(found, before)
 
 
 def _call(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
-from leasehold.config import read_settings
+from leasehold.cli.options import DatabaseUrl, read_command_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import migrate as migrations
 from leasehold.store.postgres.address import connect
@@ -34,7 +33,7 @@ def migrate(
     if print_script:
         typer.echo(migrations.script(), nl=False)
         return
-    address = read_settings(database_url=database_url).required_database_url()
+    address = read_command_settings(database_url=database_url).required_database_url()
     if plan:
         _print_plan(address)
         return

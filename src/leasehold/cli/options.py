@@ -7,15 +7,18 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from leasehold.config import OPERATOR_VARIABLE, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from leasehold.config import Settings
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_OPERATOR_VARIABLE = "LEASEHOLD_OPERATOR"
 
 
 def setting(text: str, *names: str) -> Any:  # noqa: ANN401 (Typer's type is private)
@@ -67,21 +70,45 @@ SettingsFile: TypeAlias = Annotated[
 ]
 
 
-def split_targets(targets: str | None) -> tuple[str, ...] | None:
-    """Split the value of --targets."""
-    return tuple(one.strip() for one in targets.split(",")) if targets else None
+def read_options(
+    settings_file: Path | None = None,
+    **given: Any,  # noqa: ANN401 (settings, which pydantic checks)
+) -> Settings:
+    """Read the settings of a command; errors name the option that a value was given with."""
+    return read_settings(settings_file, name_given=_option_name, **given)
+
+
+def read_command_settings(**given: Any) -> Settings:  # noqa: ANN401 (as above)
+    """Read the settings of a command that logs nothing; warn of misspelt variables on stderr."""
+    for name, meant in ignored_variables().items():
+        typer.secho(
+            f"Warning: {name} is ignored: {ignored_advice(meant)}",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+    return read_options(**given)
+
+
+def ignored_advice(meant: str | None) -> str:
+    """Say what to do about a variable that is ignored."""
+    return f"it is not a setting; did you mean {meant}?" if meant else "it is not a setting"
+
+
+def _option_name(setting: str) -> str:
+    # The options of `serve` leave out the prefix that its settings share.
+    return f"--{setting.removeprefix('http_').replace('_', '-')}"
 
 
 def operator_name(option: str | None) -> str:
     """Return the name that an intervention is recorded under."""
-    name = option or os.environ.get(_OPERATOR_VARIABLE)
+    name = option or os.environ.get(OPERATOR_VARIABLE)
     if name:
         return name
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # the user of a container may have no name
         raise InvalidArgument(
-            f"your login has no name: use --operator NAME or set {_OPERATOR_VARIABLE}"
+            f"your login has no name: use --operator NAME or set {OPERATOR_VARIABLE}"
         ) from None
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl  # noqa: TC001 (Typer reads the annotation)
-from leasehold.config import read_settings
+from leasehold.cli.options import DatabaseUrl, read_command_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import retention
 
@@ -41,7 +40,7 @@ def prune(
     """
     if (before is None) == (keep_days is None):
         raise InvalidArgument("give either --before or --keep-days")
-    address = read_settings(database_url=database_url).required_database_url()
+    address = read_command_settings(database_url=database_url).required_database_url()
     intents, months = 0, 0
     kept: list[str] = []
     for step in retention.prune(

@@ -16,11 +16,10 @@ from leasehold.cli.options import (
     SettingsFile,
     Standalone,
     Targets,
+    read_options,
     setting,
-    split_targets,
 )
-from leasehold.cli.worker import exit_past_stuck_calls, reload_settings
-from leasehold.config import Settings, read_settings
+from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, reload_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
@@ -34,6 +33,8 @@ from leasehold.web.service import WebService, WebSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from leasehold.config import Settings
 
 # The role for submitting; each API scope has a role of its own.
 _EXECUTOR_ROLE = "leasehold_executor"
@@ -86,7 +87,7 @@ def serve(
     """
 
     def read() -> Settings:
-        return read_settings(
+        return read_options(
             settings_file,
             database_url=database_url,
             http_host=host,
@@ -98,7 +99,7 @@ def serve(
             http_requests_max=requests_max,
             http_waiting_max=waiting_max,
             execute=execute,
-            targets=split_targets(targets),
+            targets=targets,
             concurrency=concurrency,
             elector=elector,
             standalone=standalone,
@@ -106,15 +107,18 @@ def serve(
             log_level=log_level,
         )
 
-    event_loop.run(run_serve(read))
+    event_loop.run(run_serve(read, settings_file=settings_file))
 
 
 async def run_serve(
-    read: Callable[[], Settings], make: Callable[[Settings], Instance] = Instance
+    read: Callable[[], Settings],
+    make: Callable[[Settings], Instance] = Instance,
+    settings_file: Path | None = None,
 ) -> None:
     """Run an instance with its API until a signal; SIGHUP reads the settings again."""
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
+    log_ignored_variables(settings_file)
     address = _address(settings)
     if settings.standalone and not settings.execute:
         raise InvalidArgument(

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl, Operator, operator_name
+from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
 from leasehold.cli.tables import print_table
 from leasehold.cli.targets_file import FILE_NAME, TargetsFileError, read_targets, write_target
-from leasehold.config import read_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres.store import PostgresStore
 
@@ -106,7 +105,9 @@ def _read(file: Path) -> list[Contract]:
 
 
 def _store(database_url: str | None) -> PostgresStore:
-    settings = read_settings(database_url=database_url, application_name="leasehold targets")
+    settings = read_command_settings(
+        database_url=database_url, application_name="leasehold targets"
+    )
     return PostgresStore(settings.required_database_url(), settings.pool())
 
 

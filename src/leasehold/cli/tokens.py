@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl, Operator, operator_name
+from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
 from leasehold.cli.tables import print_table
-from leasehold.config import read_settings
 from leasehold.domain.api_token import ApiToken, TokenScope, new_token, token_hash
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.verdict import RevokeVerdict
@@ -137,7 +136,7 @@ async def _revoke(database_url: str | None, name: str, operator: str) -> RevokeV
 
 @asynccontextmanager
 async def _store(database_url: str | None) -> AsyncGenerator[PostgresStore]:
-    settings = read_settings(
+    settings = read_command_settings(
         database_url=database_url, application_name="leasehold tokens", pool_size_max=1
     )
     pool = replace(settings.pool(), role=_OWNER_ROLE)

@@ -14,10 +14,11 @@ from leasehold.cli.options import (
     SettingsFile,
     Standalone,
     Targets,
+    ignored_advice,
+    read_options,
     setting,
-    split_targets,
 )
-from leasehold.config import Settings, read_settings
+from leasehold.config import ignored_variables
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
@@ -26,6 +27,9 @@ from leasehold.runtime.shutdown import on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from leasehold.config import Settings
 
 _LOG = get_logger(__name__)
 
@@ -73,10 +77,10 @@ def worker(
     """
 
     def read() -> Settings:
-        return read_settings(
+        return read_options(
             settings_file,
             database_url=database_url,
-            targets=split_targets(targets),
+            targets=targets,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
@@ -92,15 +96,18 @@ def worker(
             standalone=standalone,
         )
 
-    event_loop.run(run_worker(read))
+    event_loop.run(run_worker(read, settings_file=settings_file))
 
 
 async def run_worker(
-    read: Callable[[], Settings], make: Callable[[Settings], Instance] = Instance
+    read: Callable[[], Settings],
+    make: Callable[[Settings], Instance] = Instance,
+    settings_file: Path | None = None,
 ) -> None:
     """Run an instance until a signal; SIGHUP reads the settings again."""
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
+    log_ignored_variables(settings_file)
     instance = make(settings)
     server = None
     if settings.metrics_port is not None:
@@ -114,6 +121,12 @@ async def run_worker(
         if server is not None:
             server.close()
     exit_past_stuck_calls(instance)
+
+
+def log_ignored_variables(settings_file: Path | None) -> None:
+    """Log each variable that looks like a setting but is none."""
+    for name, meant in ignored_variables(settings_file).items():
+        _LOG.warning("variable_ignored", variable=name, advice=ignored_advice(meant))
 
 
 def reload_settings(instance: Instance, read: Callable[[], Settings]) -> None:

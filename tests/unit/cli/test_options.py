@@ -1,4 +1,4 @@
-"""Values of the shared options: target lists, operators and times."""
+"""Values of the shared options: operators and times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ from leasehold.cli.options import (
     operator_name,
     parse_duration_or_time,
     parse_time_or_age,
-    split_targets,
 )
 from leasehold.domain.errors import InvalidArgument
-
-
-def test_targets_are_separated_by_commas_and_spaces_do_not_matter():
-    assert split_targets("sms, mail") == ("sms", "mail")
-    assert split_targets(None) is None
 
 
 def test_operator_is_the_option_else_the_variable_else_the_login(monkeypatch):
