@@ -1,4 +1,4 @@
-"""Election by advisory lock: who may take the lease, when, and what a former holder still can."""
+"""Election by advisory lock: who may take over, when, and what a former holder may still do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def acquire(connection, holder, lease_name=CLUSTER_LEASE):
 
 
 def elected(outbox, holder="holder-1"):
-    """A holder by lock, and the session that it depends on."""
+    """A holder by advisory lock, with its session."""
     session = outbox.database.connect("executor")
     row = acquire(session, holder)
     assert row["acquired"], row
@@ -41,7 +41,7 @@ def elected(outbox, holder="holder-1"):
 
 
 def let_renewal_age(database, seconds=3):
-    """As if the last ping had been so long ago."""
+    """Move the last ping back by this many seconds."""
     database.owner_execute(
         "UPDATE leasehold.leases SET renewed_at = renewed_at - make_interval(secs => %s)",
         [seconds],
@@ -106,7 +106,7 @@ def test_free_lock_alone_does_not_permit_a_takeover(outbox, database):
     answer = acquire(database.connect("executor"), "holder-2")
     assert (answer["acquired"], answer["lease_epoch"]) == (False, 1)
     assert 1 < answer["free_in_seconds"] <= 2  # not the sixty of the lease
-    assert lock_holders(database) == [], "who does not lead does not keep the lock"
+    assert lock_holders(database) == [], "an instance that does not lead must not keep the lock"
 
 
 def test_lease_is_taken_before_expiry_once_its_holder_begins_no_calls(outbox, database):
@@ -288,7 +288,7 @@ async def test_session_limits_are_set_on_the_server(url):
 
 
 async def test_leader_cut_off_from_its_session_ends_it_from_a_new_one(stores, url, database):
-    """Else nobody could lead until the server had noticed by itself, a minute later."""
+    """Otherwise nobody could lead until the server ends the session by itself, a minute later."""
     async with TcpProxy(url) as proxy:
         reached = [proxy.through(url), url]
 
@@ -371,4 +371,4 @@ async def test_error_of_an_unreachable_database_hides_its_password(url):
 
 async def test_session_uses_the_tls_settings_of_the_pool(url):
     with pytest.raises(DatabaseUnavailable, match="SSL"):
-        await opener(with_tls(url, "require", None))(60, None)  # this server has none
+        await opener(with_tls(url, "require", None))(60, None)  # this server has no TLS

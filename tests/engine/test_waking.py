@@ -118,6 +118,7 @@ async def test_metrics_are_served_with_the_state_of_the_queue(engine):
 
     await until(lambda: f"leasehold_queue_depth {len(held)}.0" in exposition())
     await engine.until_status(engine.outbox.enqueue(3))
-    text = exposition()
-    assert "leasehold_reaper_runs_total" in text
-    assert 'leasehold_attempts_total{state="DISPATCHED",target="sms",worker_id=' in text
+    # The worker counts a result right after the database has it.
+    dispatched = 'leasehold_attempts_total{state="DISPATCHED",target="sms",worker_id='
+    await until(lambda: dispatched in exposition())
+    assert "leasehold_reaper_runs_total" in exposition()

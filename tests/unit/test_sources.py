@@ -1,4 +1,4 @@
-"""What no linter knows of this project: the rules of its SQL, and that Python never writes rows."""
+"""Project rules that no linter checks: SQL files, logging, and that Python writes no rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 PROTOCOLS = ("protocol.py", "protocol_schedule.py", "lock_session.py")
 MODULE_LINES_MAX = 400
 SECURITY = "SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp"
-# Readers of the view call it with their own rights; it looks at nothing but its arguments.
+# Readers of a view call it with their own rights; it only reads its arguments.
 GRANTED_WITHOUT_RIGHTS = {"final_status"}
 GRANTED = [
     path
@@ -31,7 +31,7 @@ GRANTED = [
     if re.search(r"^GRANT\b", path.read_text(), re.MULTILINE)
     and path.stem not in GRANTED_WITHOUT_RIGHTS
 ]
-# The bookkeeping of migrations: who else could write down that the schema exists?
+# Migrations record themselves; no function of the schema could.
 WRITES = {"store/postgres/migrate.py": {"schema_migrations", "schema_sources"}}
 DML = re.compile(
     r"\b(?:INSERT\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE(?:\s+TABLE)?|MERGE\s+INTO|COPY)\s+"
@@ -82,7 +82,7 @@ def test_function_has_a_caller(path):
 
 
 @pytest.mark.parametrize("path", FUNCTIONS, ids=name_of)
-def test_function_is_closed_to_the_public_and_safe_where_it_is_granted(path):
+def test_function_is_revoked_from_public_and_secured_if_granted(path):
     text = without_comments(path.read_text())
     assert re.search(
         rf"REVOKE ALL ON FUNCTION leasehold\.{path.stem}\b.*?FROM PUBLIC", text, re.DOTALL
@@ -91,7 +91,7 @@ def test_function_is_closed_to_the_public_and_safe_where_it_is_granted(path):
         assert SECURITY in re.sub(r"\s+", " ", text)
 
 
-# Called by users, inside a transaction of their own.
+# Users call these in their own transactions.
 OF_USERS = {"hold_lease"}
 
 
@@ -107,7 +107,7 @@ def test_python_writes_no_rows(path):
     assert written <= WRITES.get(name_of(path), set()), "call a function of the schema instead"
 
 
-def test_the_search_for_writes_finds_them():
+def test_search_for_writes_finds_them():
     for statement in (
         "INSERT INTO leasehold.intents VALUES (1)",
         "update leasehold.leases set x = 1",
@@ -121,17 +121,19 @@ def test_the_search_for_writes_finds_them():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_is_one_idea(path):
-    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX, "it is two ideas: split it"
+def test_module_is_short(path):
+    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX, (
+        "split it: it has more than one idea"
+    )
 
 
 LEVELS = set(logging.getLevelNamesMapping())
-# What the user of a command reads is printed, not logged.
+# Commands print their output.
 PRINTING = ("cli/", "demo/")
 
 
-def logs_past_our_logs(tree: ast.Module) -> list[str]:
-    """Find every line that could log other than through observe.logs."""
+def foreign_loggers(tree: ast.Module) -> list[str]:
+    """Find every line that may log by other means than observe.logs."""
     found: list[str] = []
     for node in ast.walk(tree):
         match node:
@@ -159,7 +161,7 @@ def test_module_logs_through_observe_logs_alone(path):
         return
     tree = ast.parse(path.read_text())
     tree.body = [node for node in tree.body if not is_only_for_types(node)]
-    found = logs_past_our_logs(tree)
+    found = foreign_loggers(tree)
     if name.startswith(PRINTING):
         found = [one for one in found if not one.endswith("prints")]
     assert found == []
@@ -178,12 +180,12 @@ def test_module_logs_through_observe_logs_alone(path):
     ],
 )
 def test_search_for_foreign_loggers_finds_them(source):
-    assert logs_past_our_logs(ast.parse(source))
+    assert foreign_loggers(ast.parse(source))
 
 
 def test_search_for_foreign_loggers_permits_levels_and_our_logger():
     source = "import logging\nget_logger(__name__).log(logging.DEBUG, 'x')"
-    assert logs_past_our_logs(ast.parse(source)) == []
+    assert foreign_loggers(ast.parse(source)) == []
 
 
 VERDICTS = {
@@ -211,13 +213,13 @@ def with_callees(name: str) -> str:
 
 
 @pytest.mark.parametrize("verdicts", VERDICTS, ids=lambda kind: kind.__name__)
-def test_each_verdict_is_one_that_the_functions_give(verdicts):
+def test_each_verdict_is_returned_by_its_functions(verdicts):
     text = "".join(with_callees(name) for name in VERDICTS[verdicts])
     missing = [one for one in verdicts if f"'{one}'" not in text]
     assert missing == []
 
 
-def test_no_kind_of_verdict_is_left_out_above():
+def test_every_verdict_enum_is_covered_above():
     kinds = {
         kind
         for kind in vars(verdict).values()
@@ -226,7 +228,7 @@ def test_no_kind_of_verdict_is_left_out_above():
     assert kinds == set(VERDICTS)
 
 
-def test_states_and_statuses_are_those_of_the_schema():
+def test_states_and_statuses_equal_those_of_the_schema():
     ledger = (SQL / "functions" / "check_attempt_row.sql").read_text()
     assert all(f"'{state}'" in ledger for state in AttemptState)
     told = "".join(

@@ -89,6 +89,7 @@ class Instance:
         self.worker_id = settings.holder_id or new_worker_id()
         self.metrics = metrics or Metrics(self.worker_id)
         self._settings = settings
+        self._timings = settings.timings()
         self._environment = environment
         self._is_standalone = settings.standalone
         is_elected_by_lock = settings.elector == "advisory" and not settings.standalone
@@ -155,7 +156,7 @@ class Instance:
 
     def timings(self) -> Timings:
         """Return the current timings."""
-        return self._settings.timings()
+        return self._timings
 
     def scopes(self) -> dict[str, ScopeState]:
         """Return the state of this instance in each scope, for health checks."""
@@ -173,6 +174,7 @@ class Instance:
     def apply(self, settings: Settings) -> None:
         """Adopt new timings and a new concurrency while running."""
         self._settings = settings
+        self._timings = settings.timings()
         self._claims.slots = settings.concurrency
         self.elections.apply()
         for service in (self._heartbeat, self._reaper, self._targets, self._executor):

@@ -1,4 +1,4 @@
-"""Lock keys, terms and settings of an election by advisory lock."""
+"""Lock keys and settings of an election by advisory lock."""
 
 from __future__ import annotations
 

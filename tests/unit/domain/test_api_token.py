@@ -1,4 +1,4 @@
-"""Tokens cannot be guessed, and what is stored of one does not give it away."""
+"""API tokens cannot be guessed, and their stored hashes do not reveal them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A contract refuses what cannot work, and reads back from its published terms as it was."""
+"""A contract refuses terms that cannot work, and can be read back from its published terms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def contract(**fields):
 
 
 def refusals(**fields):
-    """What people are told of terms that must be refused."""
+    """The problems of terms that must be refused, as shown to people."""
     with pytest.raises(ValidationError) as raised:
         contract(**fields)
     return [str(problem) for problem in contract_problems(raised.value)]

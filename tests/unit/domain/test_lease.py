@@ -10,7 +10,7 @@ from leasehold.domain.lease import TrustWindow
 def test_trust_is_counted_from_before_the_renewal_was_sent():
     asked_at, answered_at, lease_seconds = 1000.0, 1004.0, 30.0
     trust = TrustWindow.counted_from(asked_at, lease_seconds)
-    # The database granted the lease somewhere between the two, so it cannot end before this.
+    # The database granted the lease between the two readings, so it expires after this.
     assert trust.ends_at < asked_at + lease_seconds
     assert trust.seconds_left(answered_at) < lease_seconds - 4
 
@@ -18,7 +18,7 @@ def test_trust_is_counted_from_before_the_renewal_was_sent():
 def test_holder_with_a_slow_clock_stops_before_its_lease_expires():
     lease_seconds = 3600.0
     trust = TrustWindow.counted_from(0.0, lease_seconds)
-    slow = 1 - 0.001  # our seconds for each of the database's
+    slow = 1 - 0.001  # seconds of our clock per second of the database's
     assert trust.is_over(lease_seconds * slow)
 
 

@@ -1,4 +1,4 @@
-"""Each outcome has one name on the ledger, and says when to look again."""
+"""Each outcome has one ledger state and one delay."""
 
 from __future__ import annotations
 

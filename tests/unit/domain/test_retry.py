@@ -56,7 +56,7 @@ def contract(guarantee="keyed", **fields):
 
 
 def claimed(last_state=None, age=0.0, deadline=None, **fields):
-    """A claim, taken `age` seconds after the first; `deadline` counts from the first too."""
+    """A claim, taken `age` seconds after the first attempt; `deadline` counts from there too."""
     claimed_at = FIRST_TRIED + timedelta(seconds=age)
     return Claimed(
         intent_id=IntentId(ID),
@@ -263,7 +263,7 @@ def test_backoff_stays_within_its_jitter_and_the_databases_limit(retry, attempt_
     assert min(retry.first_seconds, retry.longest_seconds) <= plain <= retry.longest_seconds
     assert 0 <= spread <= DELAY_SECONDS_MAX
     assert spread <= retry.longest_seconds * (1 + retry.jitter)
-    # Beside the spread, what the rounding of floats may add.
+    # Allow for float rounding.
     assert abs(spread - plain) <= plain * (retry.jitter + 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Each relation between times is refused by name, for a process and for each lease."""
+"""Timings that cannot work together are refused, for the process and for each lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our histogram shows what that of prometheus_client would."""
+"""Our histogram exposes the same samples as that of prometheus_client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold.observe.histogram import LightHistogram
 
 BOUNDS = (0.005, 0.01, 0.5, 1, 10)
 LABELS = ["worker_id", "target"]
-# The bounds themselves too: a value that is equal to one is counted under it.
+# Includes the bounds: a value equal to a bound belongs to the bucket below it.
 VALUES = st.one_of(st.floats(0, 1e6), st.sampled_from(BOUNDS))
 SEEN = st.lists(st.tuples(VALUES, st.sampled_from([("w", "sms"), ("w", 'a "b"')])))
 

@@ -1,4 +1,4 @@
-"""Logs: one form for all lines, fields on each, and never a secret."""
+"""Logs: one format for all lines, with fields and without secrets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_console_format_shows_event_and_fields(stream):
     text = stream.getvalue()
     assert "lease lost" in text
     assert "worker_id=w" in text
-    assert "\x1b" not in text  # no colours where there is no terminal
+    assert "\x1b" not in text  # no colours without a terminal
 
 
 def test_second_configuration_replaces_the_first(stream):
@@ -118,7 +118,7 @@ def test_password_never_reaches_the_log(stream, form, text):
     log.info("nested", settings={"databases": [{"first": text}]})
     logging.getLogger("library").info("connecting to %s", text)
     try:
-        int(text)  # its error quotes what it could not read
+        int(text)  # the error quotes its argument
     except ValueError:
         log.exception("broke")
         logging.getLogger("library").exception("broke too")

@@ -1,4 +1,4 @@
-"""Metrics count what they say, stay bounded, and are all described."""
+"""Metrics count correctly, are bounded, and are all documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: the W3C header read strictly, continued by every try, and sent nowhere by default."""
+"""Traces: the W3C header is parsed strictly and continued by each attempt."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_spans_are_recorded_by_opentelemetry_if_configured(monkeypatch):
     provider = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    # That it was not set up a moment ago is believed for a second.
+    # The check is repeated after a second; repeat it now.
     monkeypatch.setattr(traces._UNCONFIGURED, "until", 0.0)
     with span("submit", TraceContext(TRACE, SPAN), {"target": "sms"}) as made:
         pass
