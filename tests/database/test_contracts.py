@@ -126,6 +126,22 @@ def test_terms_that_cannot_work_are_refused_one_by_one(outbox, database):
     assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
+def test_secret_in_place_of_the_name_of_its_variable_is_refused_unseen(outbox, database):
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    for gateway in (
+        {"signing_secret_env": secret},
+        {"secret_headers": {"X-Team": "TEAM", "Authorization": secret}},
+    ):
+        with refused("22023") as caught:
+            outbox.publish(gateway={"kind": "http", "url": "https://sms.example"} | gateway)
+        diagnostic = caught.value.diag
+        told = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
+        assert secret not in str(told)
+    assert database.execute("SELECT * FROM leasehold.contracts") == []
+    names = {"signing_secret_env": "SIGNING_2", "secret_headers": {"Authorization": "TOKEN"}}
+    assert outbox.publish(gateway=names) == 1
+
+
 def test_more_attempts_than_the_ceiling_are_refused_as_such(outbox):
     with refused("P7004"):
         outbox.publish(attempts_max=21)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from leasehold.domain.secret_text import may_be_secret
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -96,5 +98,9 @@ def _rephrase(message: str) -> str:
 
 
 def _as_in_file(place: tuple[str, ...]) -> tuple[str, ...]:
-    """Remove the gateway kind, which pydantic adds to the path of a value in a union."""
-    return (*place[:1], *place[2:]) if place[:1] == ("gateway",) else place
+    """Remove the gateway kind, which pydantic adds to the path of a value in a union.
+
+    A name that was given may be a secret in the wrong place, so it is hidden.
+    """
+    written = (*place[:1], *place[2:]) if place[:1] == ("gateway",) else place
+    return tuple("***" if may_be_secret(part) else part for part in written)

@@ -7,7 +7,8 @@ variables that do.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,7 +21,9 @@ from pydantic import (
     model_validator,
 )
 
+from leasehold.domain.address import classify_address
 from leasehold.domain.contract_problems import refuse_all
+from leasehold.domain.secret_text import is_variable_name, may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +81,15 @@ def matching(pattern: str, allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _variable_name(text: str) -> str:
+    if not is_variable_name(text):
+        raise ValueError(
+            "must be the name of an environment variable, in capitals such as SMS_TOKEN, not the "
+            "secret itself"
+        )
+    return text
+
+
 def _status_pattern(given: Any) -> Any:  # noqa: ANN401 (pydantic validates the rest)
     """Accept 429 as well as "429"."""
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
@@ -91,13 +103,7 @@ StatusPattern: TypeAlias = Annotated[
 StatusPatterns: TypeAlias = Annotated[
     tuple[StatusPattern, ...], Field(strict=False, max_length=100)
 ]
-EnvironmentName: TypeAlias = Annotated[
-    str,
-    matching(
-        r"[A-Za-z_][A-Za-z0-9_]{0,127}",
-        "must be the name of an environment variable, such as SMS_TOKEN, not the secret itself",
-    ),
-]
+EnvironmentName: TypeAlias = Annotated[str, AfterValidator(_variable_name)]
 FunctionPath: TypeAlias = Annotated[
     str,
     matching(rf"{_NAMES}:{_NAMES}", "must be an import path such as package.module:function"),
@@ -159,12 +165,29 @@ class HttpTerms(Terms):
         """Whether the gateway can look up the outcome of a key."""
         return self.lookup_url is not None
 
+    @property
+    def hosts_in_clear(self) -> frozenset[str]:
+        """The hosts that are called over plain http."""
+        urls = [url for url in (self.url, self.lookup_url) if url and url.startswith("http:")]
+        return frozenset(urlsplit(url).hostname or "" for url in urls)
+
     @field_validator("url", "lookup_url")
     @classmethod
     def _validate_address(cls, url: str | None) -> str | None:
         if url is not None:
             _require_address(url)
         return url
+
+    @field_validator("headers", "secret_headers", mode="before")
+    @classmethod
+    def _refuse_secrets_as_names(cls, headers: Any) -> Any:  # noqa: ANN401 (as above)
+        # First, because other errors show the name.
+        if any(may_be_secret(str(name)) for name in _members(headers)):
+            raise ValueError(
+                "the name of a header looks like a secret: write the header first, then the name "
+                "of the environment variable that holds its value"
+            )
+        return headers
 
     @field_validator("headers", "secret_headers")
     @classmethod
@@ -214,13 +237,26 @@ class HttpTerms(Terms):
         names = [name.lower() for name in (*self.headers, *self.secret_headers)]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"the header {name} is given twice, in headers or secret_headers"
-        is_clear = any((url or "").startswith("http:") for url in (self.url, self.lookup_url))
-        is_inside = self.allow_private or self.allow_hosts
-        if self.secret_headers and is_clear and not is_inside:
+        if self.secret_headers and not all(map(self._is_internal, self.hosts_in_clear)):
             yield (
-                "secret_headers need https: plain http would expose them "
-                "(allow_private or allow_hosts permit it, for your own network)"
+                "secret_headers need https: plain http would expose them. Plain http is only for a "
+                "host in your own network: list its name in allow_hosts, or give its private "
+                "address and set allow_private"
             )
+
+    def _is_internal(self, host: str) -> bool:
+        """Whether the contract says that a host is in the user's own network.
+
+        A listed name may still resolve to a public address; the gateway checks that before a call.
+        """
+        is_listed = host in self.allow_hosts or any(
+            one.startswith("*.") and host.endswith(one[1:]) for one in self.allow_hosts
+        )
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return is_listed or (self.allow_private and host == "localhost")
+        return (is_listed or self.allow_private) and classify_address(address) is not None
 
     def _broken_statuses(self) -> Iterator[str]:
         meanings: dict[str, str] = {}
@@ -250,6 +286,11 @@ class PythonTerms(Terms):
 
 
 GatewayTerms: TypeAlias = Annotated[HttpTerms | PythonTerms, Field(discriminator="kind")]
+
+
+def _members(given: object) -> dict[Any, Any]:
+    """Return what was given for a table; empty if it is none."""
+    return cast("dict[Any, Any]", given) if isinstance(given, dict) else {}
 
 
 def _require_address(url: str) -> None:

@@ -66,7 +66,11 @@ class HttpGateway:
         self, contract: Contract, terms: HttpTerms, *, environment: Mapping[str, str]
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
-        guard = Guard(allow_hosts=terms.allow_hosts, allow_private=terms.allow_private)
+        guard = Guard(
+            allow_hosts=terms.allow_hosts,
+            allow_private=terms.allow_private,
+            never_public=terms.hosts_in_clear if terms.secret_headers else (),
+        )
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
         self._headers = Headers(terms, environment)

@@ -4,29 +4,24 @@ A URL is parsed once, by the parser that also connects, and refused if two parse
 differently. A name is resolved once, and only the checked addresses are connected to, so a name
 server that changes its answer in between gains nothing. Redirects are never followed, so there is
 no second URL.
-
-The address tables are ours and not those of `ipaddress`: its definition of "private" changed
-between patch releases of Python, and it knows no metadata services. An IPv6 address that carries an
-IPv4 address (mapped, translated, NAT64, 6to4) is classified by the latter, because the packets end
-there.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, NoReturn
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
+from leasehold.domain.address import AddressKind, classify_address
 from leasehold.gateway.errors import ForbiddenAddress, GatewayMisconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _KEY = "{key}"
 _SAMPLE_KEY = "00000000-0000-0000-0000-000000000000"
@@ -38,83 +33,6 @@ _NAME = re.compile(
 )
 # No host name ends in a numeric label, so some parser reads such a host as an address.
 _NUMBER_LABEL = re.compile(r"(?:\d+|0x[0-9a-f]*)\Z")
-
-
-class AddressKind(StrEnum):
-    """Why an address is not the public internet."""
-
-    METADATA = "a metadata service"
-    UNSPECIFIED = "unspecified"
-    LOOPBACK = "loopback"
-    PRIVATE = "private"
-    LINK_LOCAL = "link-local"
-    MULTICAST = "multicast"
-    RESERVED = "reserved"
-
-
-# Where clouds hand out credentials. Azure's 168.63.129.16 lies in a public range.
-_METADATA = frozenset(
-    {
-        IPv4Address("169.254.169.254"),
-        IPv4Address("169.254.170.2"),
-        IPv4Address("169.254.170.23"),
-        IPv4Address("168.63.129.16"),
-        IPv4Address("100.100.100.200"),
-        IPv4Address("192.0.0.192"),
-        IPv6Address("fd00:ec2::254"),
-        IPv6Address("fd00:ec2::23"),
-        IPv6Address("fd20:ce::254"),
-    }
-)
-
-_NETWORKS_V4 = tuple(
-    (IPv4Network(network), kind)
-    for network, kind in (
-        ("0.0.0.0/8", AddressKind.UNSPECIFIED),
-        ("10.0.0.0/8", AddressKind.PRIVATE),
-        ("100.64.0.0/10", AddressKind.PRIVATE),
-        ("127.0.0.0/8", AddressKind.LOOPBACK),
-        ("169.254.0.0/16", AddressKind.LINK_LOCAL),
-        ("172.16.0.0/12", AddressKind.PRIVATE),
-        ("192.0.0.0/24", AddressKind.RESERVED),
-        ("192.0.2.0/24", AddressKind.RESERVED),
-        ("192.88.99.0/24", AddressKind.RESERVED),
-        ("192.168.0.0/16", AddressKind.PRIVATE),
-        ("198.18.0.0/15", AddressKind.RESERVED),
-        ("198.51.100.0/24", AddressKind.RESERVED),
-        ("203.0.113.0/24", AddressKind.RESERVED),
-        ("224.0.0.0/4", AddressKind.MULTICAST),
-        ("240.0.0.0/4", AddressKind.RESERVED),
-    )
-)
-
-_NETWORKS_V6 = tuple(
-    (IPv6Network(network), kind)
-    for network, kind in (
-        ("::/128", AddressKind.UNSPECIFIED),
-        ("::1/128", AddressKind.LOOPBACK),
-        ("2001::/23", AddressKind.RESERVED),
-        ("2001:db8::/32", AddressKind.RESERVED),
-        ("3fff::/20", AddressKind.RESERVED),
-        ("fc00::/7", AddressKind.PRIVATE),
-        ("fe80::/10", AddressKind.LINK_LOCAL),
-        ("fec0::/10", AddressKind.PRIVATE),
-        ("ff00::/8", AddressKind.MULTICAST),
-    )
-)
-_GLOBAL_V6 = IPv6Network("2000::/3")
-
-# IPv6 networks that carry an IPv4 address, and the number of bits to the right of it.
-_CARRYING_V4 = tuple(
-    (IPv6Network(network), shift)
-    for network, shift in (
-        ("::ffff:0:0/96", 0),
-        ("::ffff:0:0:0/96", 0),
-        ("64:ff9b::/96", 0),
-        ("2002::/16", 80),
-    )
-)
-_BITS_V4 = 0xFFFFFFFF
 _KINDS_ALLOWED_AS_PRIVATE = frozenset({AddressKind.PRIVATE, AddressKind.LOOPBACK})
 
 
@@ -124,10 +42,18 @@ class Guard:
     `allow_private` permits private and loopback addresses for all hosts; `allow_hosts` permits them
     for the hosts that it names (`gateway.internal`) or below a suffix (`*.svc.internal`). Metadata
     services, link-local addresses and the others stay refused. Only a literal address in
-    `allow_hosts` (`169.254.7.1`) is not checked at all.
+    `allow_hosts` (`169.254.7.1`) is not checked at all. The hosts in `never_public` would get
+    secrets in clear text, so they must not have a public address.
     """
 
-    def __init__(self, *, allow_hosts: Sequence[str] = (), allow_private: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        allow_hosts: Sequence[str] = (),
+        allow_private: bool = False,
+        never_public: Collection[str] = (),
+    ) -> None:
+        self._never_public = frozenset(one.lower() for one in never_public)
         self._hosts = frozenset(one.lower() for one in allow_hosts if not one.startswith("*."))
         self._suffixes = tuple(one[1:].lower() for one in allow_hosts if one.startswith("*."))
         self._allow_private = allow_private
@@ -164,9 +90,16 @@ class Guard:
 
     def check_address(self, host: str, address: str) -> None:
         """Raise ForbiddenAddress unless calls to `host` may go to `address`."""
+        kind = classify_address(ip_address(address))
+        if kind is None and host.lower() in self._never_public:
+            raise ForbiddenAddress(
+                f"a call to {host} would send secret_headers in clear text to {address}, which is"
+                " public: use https",
+                host=host,
+                address=address,
+            )
         if host == address and host.lower() in self._hosts:
             return
-        kind = classify_address(ip_address(address))
         if kind is None or (kind in _KINDS_ALLOWED_AS_PRIVATE and self._allows_private(host)):
             return
         raise ForbiddenAddress(
@@ -248,34 +181,3 @@ def _advice(kind: AddressKind) -> str:
     if kind in _KINDS_ALLOWED_AS_PRIVATE:
         return "to permit it, add the host to allow_hosts or set allow_private"
     return "to permit it, add the address itself to allow_hosts"
-
-
-def classify_address(address: IPv4Address | IPv6Address) -> AddressKind | None:
-    """Return why an address is not public; None for the public internet."""
-    if isinstance(address, IPv6Address):
-        return _classify_v6(address)
-    if address in _METADATA:
-        return AddressKind.METADATA
-    return next((kind for network, kind in _NETWORKS_V4 if address in network), None)
-
-
-def _classify_v6(address: IPv6Address) -> AddressKind | None:
-    # Without its scope (fe80::1%eth0), which would make it unequal to the addresses in the tables.
-    bare = IPv6Address(int(address))
-    if bare in _METADATA:
-        return AddressKind.METADATA
-    carried = _carried_v4(bare)
-    if carried is not None:
-        return classify_address(carried)
-    for network, kind in _NETWORKS_V6:
-        if bare in network:
-            return kind
-    return None if bare in _GLOBAL_V6 else AddressKind.RESERVED
-
-
-def _carried_v4(address: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address at which packets to this address end."""
-    for network, shift in _CARRYING_V4:
-        if address in network:
-            return IPv4Address((int(address) >> shift) & _BITS_V4)
-    return None

@@ -8,13 +8,9 @@ from ipaddress import ip_address
 import pytest
 from aiohttp.abc import AbstractResolver
 
+from leasehold.domain.address import AddressKind, classify_address
 from leasehold.gateway.errors import ForbiddenAddress, GatewayMisconfigured
-from leasehold.gateway.http.guard import (
-    AddressKind,
-    Guard,
-    GuardedResolver,
-    classify_address,
-)
+from leasehold.gateway.http.guard import Guard, GuardedResolver
 
 FORBIDDEN = {
     "0.0.0.0": AddressKind.UNSPECIFIED,
@@ -214,6 +210,16 @@ def test_host_in_allow_hosts_may_be_private_but_never_metadata():
             guard.check_address(host, "10.1.2.3")
     with pytest.raises(ForbiddenAddress):
         guard.check_address("gateway.internal", "169.254.169.254")
+
+
+def test_host_that_would_get_secrets_in_clear_text_must_not_be_public():
+    hosts = ["gateway.internal", "93.184.215.14"]
+    guard = Guard(allow_hosts=hosts, allow_private=True, never_public=["Gateway.Internal", *hosts])
+    guard.check_address("gateway.internal", "10.1.2.3")
+    guard.check_address("api.example.com", "93.184.215.14")
+    for host in hosts:
+        with pytest.raises(ForbiddenAddress, match="clear text"):
+            guard.check_address(host, "93.184.215.14")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 -- the terms have not changed. Terms that are left out get their defaults here, so that a contract
 -- row is complete on its own.
 -- Locks: the contracts table against other publishers, until commit; readers do not wait.
--- Raises: 22023 when the terms cannot work, P7004 when they ask for more than 20 attempts.
+-- Raises: 22023 when the terms cannot work or hold a secret in place of the name of its environment
+-- variable, P7004 when they ask for more than 20 attempts.
 CREATE OR REPLACE FUNCTION leasehold.publish_contract(p_target text, p_terms jsonb, p_operator text)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -26,6 +27,12 @@ BEGIN
   -- Enqueuers read it from the terms: what is no priority would make them all fail.
   IF p_terms -> 'priority' NOT IN ('0', '1', '2', '3') THEN
     RAISE EXCEPTION 'priority is %, but must be from 0 (first) to 3 (last)', left(p_terms ->> 'priority', 80)
+      USING ERRCODE = '22023';
+  END IF;
+  -- Everybody may read a contract, so a secret that was written in place of a variable's name must not get in.
+  IF jsonb_path_exists(p_terms, '$.gateway.signing_secret_env ? (!(@ like_regex "^[A-Z_][A-Z0-9_]{0,127}$"))')
+     OR jsonb_path_exists(p_terms, '$.gateway.secret_headers.* ? (!(@ like_regex "^[A-Z_][A-Z0-9_]{0,127}$"))') THEN
+    RAISE EXCEPTION 'secret_headers and signing_secret_env must name environment variables in capitals, such as SMS_TOKEN, never the secret itself'
       USING ERRCODE = '22023';
   END IF;
 
