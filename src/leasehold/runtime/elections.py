@@ -37,11 +37,13 @@ _LOG = get_logger(__name__)
 
 
 class Elections:
-    """The service that starts and stops one elector per group."""
+    """The service that starts and stops one elector per group.
+
+    Without `open_lock_session`, the electors use the lease row instead of an advisory lock.
+    """
 
     name = "elections"
 
-    # Without `open_lock_session`, the electors use the lease row instead of an advisory lock.
     def __init__(
         self,
         store: ExecutorStore,

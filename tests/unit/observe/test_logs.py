@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from leasehold.observe.logs import SECRET_NAMES, configure_logs, get_logger
+from leasehold.observe.logs import SECRET_NAMES, BufferedLog, configure_logs, get_logger
 
 SECRET = "hunter2"
 
@@ -169,3 +169,21 @@ def test_redaction_of_long_text_is_fast(stream):
     began = datetime.now(UTC)
     get_logger("x").info("body", text="a" * 200_000 + "://" * 1000 + ":" * 10_000)
     assert datetime.now(UTC) - began < timedelta(seconds=5)
+
+
+async def test_buffered_log_writes_its_lines_together_and_in_the_common_format(stream):
+    log = BufferedLog("json", "info", stream)
+    for number in range(2):
+        log.info("request", number=number)
+    assert stream.getvalue() == ""
+    log.flush()
+    for number, line in enumerate(lines(stream)):
+        assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() == timedelta(0)
+        assert line == {"level": "info", "event": "request", "number": number}
+
+
+async def test_buffered_log_writes_nothing_below_its_level(stream):
+    log = BufferedLog("json", "warning", stream)
+    log.info("request")
+    log.flush()
+    assert stream.getvalue() == ""
