@@ -86,7 +86,7 @@ async def test_limits_hold_for_each_call_and_for_nobody_else(pooler):
     settings = PoolSettings(through_pooler=True, statement_seconds=0.3, lock_seconds=0.2)
     async with PostgresStore(pooler.url, settings) as store:
         with pytest.raises(DatabaseUnavailable) as raised:
-            await store._calls.value("SELECT pg_sleep(5)")
+            await store._query.value("SELECT pg_sleep(5)")
         assert raised.value.sqlstate == "57014"
     with psycopg.connect(pooler.url, prepare_threshold=None) as other:
         for _ in range(SESSIONS * 2):
@@ -97,7 +97,7 @@ async def test_limits_hold_for_each_call_and_for_nobody_else(pooler):
 async def test_name_of_the_application_reaches_the_server(pooler):
     settings = PoolSettings(through_pooler=True, application_name="leasehold pooled")
     async with PostgresStore(pooler.url, settings) as store:
-        shown = await store._calls.value("SELECT current_setting('application_name')")
+        shown = await store._query.value("SELECT current_setting('application_name')")
     assert shown == "leasehold pooled"
 
 
@@ -110,6 +110,6 @@ async def test_forgotten_setting_is_told(pooler):
 async def sessions_of(store):
     """How many sessions of the server a crowd of calls meets."""
     asked = [
-        store._calls.value("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for _ in range(TASKS)
+        store._query.value("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for _ in range(TASKS)
     ]
     return len(set(await asyncio.gather(*asked)))

@@ -50,7 +50,7 @@ def login(server, database):
 
 
 async def current_role(store):
-    return await store._calls.value("SELECT current_user::text")
+    return await store._query.value("SELECT current_user::text")
 
 
 @BOTH_WAYS

@@ -7,17 +7,19 @@ import shutil
 import tempfile
 import time
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 from leasehold.embedded.server import EmbeddedPostgres
-from leasehold.store.postgres import lending
+from leasehold.store.postgres import pool as module
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.pool import Pool, PoolSettings
-from leasehold.store.postgres.query import Calls, first_column
+from leasehold.store.postgres.query import Query, first_column
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until
 from tests.support.servers import available_binaries
@@ -28,11 +30,11 @@ BOTH_WAYS = pytest.mark.parametrize("through_pooler", [False, True], ids=["direc
 
 
 @asynccontextmanager
-async def calls_on(url, **settings):
+async def query_on(url, **settings):
     pool = Pool(url, PoolSettings(**settings))
     await pool.open()
     try:
-        yield Calls(pool)
+        yield Query(pool)
     finally:
         await pool.close()
 
@@ -40,20 +42,20 @@ async def calls_on(url, **settings):
 @BOTH_WAYS
 async def test_limits_are_the_servers_own(database, through_pooler):
     names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
-    async with calls_on(
+    async with query_on(
         database.url_as("executor"),
         through_pooler=through_pooler,
         statement_seconds=4.5,
         lock_seconds=2,
         idle_in_transaction_seconds=3,
         application_name="leasehold test",
-    ) as calls:
-        seen = await calls.rows(
+    ) as query:
+        seen = await query.rows(
             lambda _cursor: tuple,
             "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)",
             names,
         )
-        activity = await calls.value(
+        activity = await query.value(
             "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         )
     assert dict(seen) == dict(zip(names, ["4500", "2000", "3000"], strict=True))
@@ -62,26 +64,26 @@ async def test_limits_are_the_servers_own(database, through_pooler):
 
 async def test_direct_limits_leave_the_options_of_the_address_alone(database):
     url = make_conninfo(database.url, options="-c search_path=leasehold")
-    async with calls_on(url) as calls:
-        assert await calls.value("SELECT current_setting('search_path')") == "leasehold"
-        assert await calls.value("SELECT current_setting('statement_timeout')") == "5s"
+    async with query_on(url) as query:
+        assert await query.value("SELECT current_setting('search_path')") == "leasehold"
+        assert await query.value("SELECT current_setting('statement_timeout')") == "5s"
 
 
 @BOTH_WAYS
 async def test_long_statement_is_ended_by_the_server(database, through_pooler):
-    async with calls_on(
+    async with query_on(
         database.url, through_pooler=through_pooler, statement_seconds=0.3, lock_seconds=0.2
-    ) as calls:
+    ) as query:
         with pytest.raises(DatabaseUnavailable) as raised:
-            await calls.value("SELECT pg_sleep(10)")
+            await query.value("SELECT pg_sleep(10)")
         assert raised.value.sqlstate == "57014"
-        assert await calls.value("SELECT 1") == 1
+        assert await query.value("SELECT 1") == 1
 
 
 @BOTH_WAYS
 async def test_call_is_one_transaction_that_is_committed_when_it_returns(database, through_pooler):
-    async with calls_on(database.url, through_pooler=through_pooler) as calls:
-        first = await calls.value("SELECT pg_current_xact_id()::text")
+    async with query_on(database.url, through_pooler=through_pooler) as query:
+        first = await query.value("SELECT pg_current_xact_id()::text")
         status = "SELECT pg_xact_status(%s::xid8) AS status"
         assert database.execute(status, [first]) == [{"status": "committed"}]
         idle = "SELECT state FROM pg_stat_activity WHERE application_name = 'leasehold'"
@@ -89,10 +91,10 @@ async def test_call_is_one_transaction_that_is_committed_when_it_returns(databas
 
 
 async def test_pooled_call_leaves_nothing_in_the_session(database):
-    async with calls_on(database.url, through_pooler=True, size_max=1) as calls:
+    async with query_on(database.url, through_pooler=True, size_max=1) as query:
         for _ in range(10):  # beyond what psycopg would prepare after
-            await calls.value("SELECT 1")
-        async with calls._pool.connection() as connection:
+            await query.value("SELECT 1")
+        async with query._pool.connection() as connection:
             found = await connection.execute(
                 "SELECT current_setting('statement_timeout'),"
                 " (SELECT count(*) FROM pg_prepared_statements)"
@@ -101,8 +103,8 @@ async def test_pooled_call_leaves_nothing_in_the_session(database):
 
 
 async def test_pool_never_has_more_connections_than_its_bound(database):
-    async with calls_on(database.url, size_max=2, application_name="bounded") as calls:
-        await asyncio.gather(*[calls.value("SELECT pg_sleep(0.02)") for _ in range(20)])
+    async with query_on(database.url, size_max=2, application_name="bounded") as query:
+        await asyncio.gather(*[query.value("SELECT pg_sleep(0.02)") for _ in range(20)])
         count = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'bounded'"
         assert database.execute(count) == [{"n": 2}]
 
@@ -110,67 +112,89 @@ async def test_pool_never_has_more_connections_than_its_bound(database):
 PID = "SELECT pg_backend_pid()"
 
 
-async def test_connection_that_was_asked_most_is_lent_first(database):
+async def test_most_used_connection_is_lent_first(database):
     """Whatever was asked of others meanwhile, and in which order they came back."""
-    async with calls_on(database.url, size_min=4, size_max=4) as calls:
-        warm = {await calls.value(PID) for _ in range(10)}
+    async with query_on(database.url, size_min=4, size_max=4) as query:
+        warm = {await query.value(PID) for _ in range(10)}
         assert len(warm) == 1
         for seconds in ([0.02, 0.04, 0.06], [0.06, 0.04, 0.02]):
-            sleeps = [calls.value("SELECT pg_sleep(%s)", one) for one in seconds]
+            sleeps = [query.value("SELECT pg_sleep(%s)", one) for one in seconds]
             await asyncio.gather(*sleeps)
-            assert {await calls.value(PID) for _ in range(3)} == warm
+            assert {await query.value(PID) for _ in range(3)} == warm
 
 
-@pytest.mark.parametrize("kept_seconds", [0, 3600])
-async def test_who_waits_gets_the_connection_before_it_is_kept(database, monkeypatch, kept_seconds):
-    monkeypatch.setattr(lending, "KEPT_SECONDS", kept_seconds)
-    async with calls_on(database.url, size_max=1, wait_seconds=5) as calls:
-        pids = await asyncio.gather(*[calls.value(PID) for _ in range(50)])
+@pytest.mark.parametrize("cache_seconds", [0, 3600])
+async def test_waiting_call_gets_a_connection_before_the_cache_does(
+    database, monkeypatch, cache_seconds
+):
+    monkeypatch.setattr(module, "CACHE_SECONDS", cache_seconds)
+    async with query_on(database.url, size_max=1, wait_seconds=5) as query:
+        pids = await asyncio.gather(*[query.value(PID) for _ in range(50)])
     assert len(set(pids)) == 1
 
 
-async def test_connection_that_is_kept_for_long_goes_back_to_the_pool(database, monkeypatch):
-    async with calls_on(database.url, size_min=2, size_max=2) as calls:
-        monkeypatch.setattr(lending, "KEPT_SECONDS", 0)
-        await asyncio.gather(*[calls.value("SELECT pg_sleep(0.05)") for _ in range(2)])
-        assert len({await calls.value(PID) for _ in range(10)}) == 2
+async def test_cached_connection_returns_to_the_pool_after_a_while(database, monkeypatch):
+    async with query_on(database.url, size_min=2, size_max=2) as query:
+        monkeypatch.setattr(module, "CACHE_SECONDS", 0)
+        await asyncio.gather(*[query.value("SELECT pg_sleep(0.05)") for _ in range(2)])
+        assert len({await query.value(PID) for _ in range(10)}) == 2
 
 
-async def test_connection_that_broke_is_not_kept(database):
-    async with calls_on(database.url) as calls:
+async def test_broken_connection_is_not_cached(database):
+    async with query_on(database.url) as query:
         for _ in range(3):
-            pid = await calls.value(PID)
+            pid = await query.value(PID)
             database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
             with pytest.raises(DatabaseUnavailable):
-                await calls.value("SELECT 1")
-            assert await calls.value(PID) != pid
+                await query.value("SELECT 1")
+            assert await query.value(PID) != pid
+
+
+LISTS = {
+    "uuid": [uuid4() for _ in range(1000)],
+    "integer": [1, 2, 70_000],
+    "bigint": [1, 2**40],
+    "float8": [0.25, 1e300],
+    "boolean": [True, False],
+    "text": ["a", None, 'b"c', "{}"],
+    "timestamptz": [datetime(2026, 1, 2, tzinfo=UTC)],
+}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("kind", LISTS)
+async def test_list_reaches_the_server_as_it_is(database, through_pooler, kind):
+    async with query_on(database.url, through_pooler=through_pooler) as query:
+        for _ in range(3):  # also when the statement is prepared, and for another type of number
+            for given in (LISTS[kind], LISTS[kind][:1], []):
+                assert await query.value(f"SELECT %s::{kind}[]", given) == given
 
 
 async def test_rows_are_made_as_each_call_asks(database):
-    async with calls_on(database.url) as calls:
+    async with query_on(database.url) as query:
         made = [
-            await calls.rows(lambda _, kind=kind: kind, "SELECT 1 AS a, 2 AS b")
+            await query.rows(lambda _, kind=kind: kind, "SELECT 1 AS a, 2 AS b")
             for kind in (tuple, list, tuple)
         ]
     assert made == [[(1, 2)], [[1, 2]], [(1, 2)]]
 
 
 async def test_closed_pool_leaves_no_connection_behind(database):
-    async with calls_on(database.url, application_name="left behind") as calls:
-        await calls.value("SELECT 1")
+    async with query_on(database.url, application_name="left behind") as query:
+        await query.value("SELECT 1")
     count = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = 'left behind'"
     await until(lambda: database.execute(count) == [{"n": 0}])
 
 
 async def test_wait_for_a_connection_is_bounded_in_time_and_in_number(database):
-    async with calls_on(database.url, size_max=1, wait_seconds=0.3, waiting_max=1) as calls:
-        busy = asyncio.create_task(calls.value("SELECT pg_sleep(1)"))
+    async with query_on(database.url, size_max=1, wait_seconds=0.3, waiting_max=1) as query:
+        busy = asyncio.create_task(query.value("SELECT pg_sleep(1)"))
         await asyncio.sleep(0.1)
-        waiting = asyncio.create_task(calls.value("SELECT 1"))
+        waiting = asyncio.create_task(query.value("SELECT 1"))
         await asyncio.sleep(0.05)
         began = time.monotonic()
         with pytest.raises(DatabaseUnavailable, match="the database did not answer"):
-            await calls.value("SELECT 1")
+            await query.value("SELECT 1")
         assert time.monotonic() - began < 0.2
         with pytest.raises(DatabaseUnavailable, match=r"0\.30 sec"):
             await waiting
@@ -179,20 +203,20 @@ async def test_wait_for_a_connection_is_bounded_in_time_and_in_number(database):
 
 @BOTH_WAYS
 async def test_cancelled_call_gives_its_connection_back(database, through_pooler):
-    async with calls_on(database.url, size_max=1, through_pooler=through_pooler) as calls:
-        task = asyncio.create_task(calls.value("SELECT pg_sleep(4)"))
+    async with query_on(database.url, size_max=1, through_pooler=through_pooler) as query:
+        task = asyncio.create_task(query.value("SELECT pg_sleep(4)"))
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await calls.value("SELECT 1") == 1
+        assert await query.value("SELECT 1") == 1
 
 
 async def test_error_in_a_pooled_call_is_that_of_the_call(database):
-    async with calls_on(database.url, through_pooler=True) as calls:
+    async with query_on(database.url, through_pooler=True) as query:
         with pytest.raises(InvalidArgument, match="division by zero"):
-            await calls.rows(first_column, "SELECT 1 / 0")
-        assert await calls.value("SELECT 1") == 1
+            await query.rows(first_column, "SELECT 1 / 0")
+        assert await query.value("SELECT 1") == 1
 
 
 async def test_unreachable_database_tells_the_reason_and_not_the_password(database):
@@ -248,19 +272,19 @@ async def test_network_that_swallows_everything_ends_the_call_in_time(database, 
     parts = conninfo_to_dict(database.url)
     async with swallowing_network(parts["host"], parts["port"]) as (port, swallow):
         url = make_conninfo(database.url, port=port)
-        async with calls_on(
+        async with query_on(
             url,
             through_pooler=through_pooler,
             size_max=1,
             wait_seconds=0.5,
             statement_seconds=0.5,
             lock_seconds=0.2,
-        ) as calls:
-            assert await calls.value("SELECT 1") == 1
+        ) as query:
+            assert await query.value("SELECT 1") == 1
             swallow()
             began = time.monotonic()
             with pytest.raises(DatabaseUnavailable):
-                await calls.value("SELECT 1")
+                await query.value("SELECT 1")
             assert time.monotonic() - began < 5
 
 

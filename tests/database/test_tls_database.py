@@ -149,7 +149,7 @@ async def test_every_connection_of_an_instance_is_encrypted_the_notifier_too(tls
         RoleStores(settings.required_database_url(), settings.pool()) as stores,
     ):
         for store in stores.all:
-            await store._calls.value("SELECT 1")
+            await store._query.value("SELECT 1")
         await until(lambda: tls_server.seen("leasehold notifier%"))
         seen = tls_server.seen("leasehold%")
     assert len(seen) >= 7

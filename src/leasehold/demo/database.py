@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.store.postgres.query import Calls, first_column, rows_of
+from leasehold.store.postgres.query import Query, first_column, rows_of
 from leasehold.store.postgres.scratch_database import scratch_database
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ class Queries:
     """Reads the tables and views of the schema."""
 
     def __init__(self, pool: Pool) -> None:
-        self._calls = Calls(pool)
+        self._query = Query(pool)
 
     async def instances(self) -> list[InstanceRow]:
         """Read the instances, newest first."""
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(InstanceRow),
             "SELECT i.instance_id, i.role, (i.detail ->> 'pid')::integer AS pid,"
             "       (SELECT count(*) FROM leasehold.outbox_pending p"
@@ -147,7 +147,7 @@ class Queries:
 
     async def leases(self) -> list[LeaseRow]:
         """Read the leases."""
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(LeaseRow),
             "SELECT lease_name, holder_id, lease_epoch,"
             "       extract(epoch FROM expires_at - clock_timestamp())::float AS left_seconds"
@@ -156,7 +156,7 @@ class Queries:
 
     async def unfinished(self) -> dict[str, UnfinishedRow]:
         """Count the unfinished intents, by target."""
-        rows = await self._calls.rows(
+        rows = await self._query.rows(
             rows_of(UnfinishedRow),
             "SELECT target, count(*)::integer AS unfinished, count(claimed_by)::integer AS claimed,"
             "       count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity')"
@@ -169,7 +169,7 @@ class Queries:
 
     async def ledger(self, limit: int) -> list[LedgerRow]:
         """Read the newest ledger rows of the last minute."""
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(LedgerRow),
             "SELECT a.intent_id, i.target, a.attempt_no, a.state, a.reason, a.code, a.holder,"
             "       a.finished_at"
@@ -181,7 +181,7 @@ class Queries:
 
     async def finished_per_second(self, seconds: float) -> float:
         """Read the rate at which intents finished in the last `seconds`."""
-        count: int = await self._calls.value(
+        count: int = await self._query.value(
             "SELECT count(*) FROM (SELECT FROM leasehold.outbox_attempts"
             " WHERE finished_at > clock_timestamp() - make_interval(secs => %s)"
             "   AND state IN ('DISPATCHED', 'FAILED', 'CANCELLED') LIMIT 100000) AS a",
@@ -191,18 +191,18 @@ class Queries:
 
     async def unsettled(self) -> int:
         """Count the intents that are neither finished nor held."""
-        return await self._calls.value(
+        return await self._query.value(
             "SELECT count(*) FROM (SELECT FROM leasehold.outbox_pending"
             " WHERE due_at < 'infinity' LIMIT 100000) AS p"
         )
 
     async def clock(self) -> datetime:
         """Read the clock of the database, which all leases go by."""
-        return await self._calls.value("SELECT clock_timestamp()")
+        return await self._query.value("SELECT clock_timestamp()")
 
     async def claims_of(self, instance_id: str) -> list[ClaimRow]:
         """Read the claims of a worker."""
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(ClaimRow),
             "SELECT intent_id, target,"
             "       extract(epoch FROM lease_expires_at - clock_timestamp())::float AS left_seconds"
@@ -215,7 +215,7 @@ class Queries:
         self, holder: str, intent_ids: Sequence[UUID], since: datetime
     ) -> list[RecoveryRow]:
         """Read the ledger rows that ended expired claims of a holder."""
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(RecoveryRow),
             "SELECT intent_id, state, extract(epoch FROM finished_at - %s)::float AS after_seconds"
             "  FROM leasehold.outbox_attempts"
@@ -228,7 +228,7 @@ class Queries:
 
     async def statuses(self, intent_ids: Sequence[UUID]) -> list[str]:
         """Read the status of each of these intents."""
-        return await self._calls.rows(
+        return await self._query.rows(
             first_column,
             "SELECT status FROM leasehold.intent_status WHERE intent_id = ANY (%s) LIMIT 1000",
             list(intent_ids),
@@ -238,7 +238,7 @@ class Queries:
         """Read every intent, page by page."""
         after: UUID | None = None
         while True:
-            page = await self._calls.rows(
+            page = await self._query.rows(
                 rows_of(IntentRow),
                 "SELECT i.intent_id, i.submission_key, s.status"
                 "  FROM (SELECT intent_id, submission_key FROM leasehold.intents"

@@ -1,18 +1,20 @@
-"""A connection that answers one statement at a time, and stays registered with the event loop.
+"""A connection that runs one statement at a time and stays registered with the event loop.
 
-Of what a small call costs a client, half is psycopg's cursor: it looks at the statement anew, and
-joins and leaves the event loop for each wait. Here are the parts of psycopg that do the work
-(libpq, and the adapters of values) without what stands around them. Answers travel in binary, where
-ids and times cost either side half of what their texts do. A statement is prepared when it comes
-for the second time.
+psycopg's cursor is half of what a small call costs a client: it parses the statement again, and
+joins and leaves the event loop for each wait. This module uses the parts of psycopg that do the
+work (libpq, and the adapters of values) without the cursor. Results are binary, which halves the
+cost of ids and times on both sides. A statement is prepared when it is run for the second time.
+See docs/decisions/0012.
 
-Cursors and everything else of psycopg work on such a connection too, between its own calls.
+Cursors and all other features of psycopg work on such a connection too, between its own calls.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -29,36 +31,36 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
     from psycopg.rows import RowMaker
 
-# For the server to hear that nobody waits for an answer any more, and then to give it.
+# For the server to process a cancel request and to answer.
 _CANCEL_SECONDS = 5.0
-_READS_AT_ONCE = 64  # buffers of libpq, each of some ten thousand bytes
+_READS_AT_ONCE = 64  # buffers of libpq, about ten thousand bytes each
 _STALE_PLAN = "0A000"
-STATEMENTS_MAX = 100  # that are kept; ours are fewer
+STATEMENTS_MAX = 100  # that a connection remembers; the store has fewer
 
 Row = TypeVar("Row")
 
 
-class Answered(Protocol):
-    """Whatever has an answer of the server: our statements here, or a cursor of psycopg."""
+class HasResult(Protocol):
+    """Something with a result of the server: a statement of ours, or a cursor of psycopg."""
 
     @property
     def pgresult(self) -> PGresult | None:
-        """The answer, with the names of its columns."""
+        """The result, with the names of its columns."""
         ...
 
 
-RowFactory: TypeAlias = "Callable[[Answered], RowMaker[Row]]"
+RowFactory: TypeAlias = "Callable[[HasResult], RowMaker[Row]]"
 
 
 class _Statement:
-    """What a connection has learned of a statement: how to write its arguments, how to read its
-    answer, and under which name the server has it for arguments of these types.
+    """What a connection remembers of a statement: how to write its arguments, how to read its rows,
+    and its prepared name for each combination of argument types.
     """
 
     def __init__(self, text: LiteralString, connection: Connection) -> None:
         parts = text.split("%s")
         self.query = "".join(
-            [f"{part}${place}" for place, part in enumerate(parts[:-1], 1)] + parts[-1:]
+            [f"{part}${number}" for number, part in enumerate(parts[:-1], 1)] + parts[-1:]
         ).encode()
         self.names: dict[tuple[int, ...] | None, bytes | None] = {}
         self._formats = [PyFormat.AUTO] * (len(parts) - 1)
@@ -74,67 +76,67 @@ class _Statement:
     def formats(self) -> list[Format] | None:
         return self._values.formats
 
-    def written(self, arguments: Sequence[object]) -> Sequence[Buffer | None]:
+    def write(self, arguments: Sequence[object]) -> Sequence[Buffer | None]:
         return self._values.dump_sequence(arguments, self._formats)
 
-    def rows(self, result: PGresult, row: RowFactory[Row]) -> list[Row]:
+    def read(self, result: PGresult, row: RowFactory[Row]) -> list[Row]:
         self._values.set_pgresult(result)
         if self._row is not row:
             self._make, self._row = row(self._values), row
         try:
             return self._values.load_rows(0, result.ntuples, self._make)
         finally:
-            self._values.set_pgresult(None)  # or a large answer stays in memory
+            self._values.set_pgresult(None)  # otherwise a large result stays in memory
 
-    def forget_rows(self) -> None:
-        """Look at the columns of the next answer anew."""
+    def forget_columns(self) -> None:
+        """Read the columns of the next result again."""
         self._row = None
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """One of the pool's; whoever has it may ask one thing at a time."""
+    """A connection of the pool. One call uses it at a time."""
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
-        self.kept_until = 0.0
-        self.asked_count = 0
+        self.cached_until = 0.0
+        self.query_count = 0
         self._statements: dict[str, _Statement] = {}
         self._prepared_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # where it is registered
         self._fileno = -1
         self._waiting: asyncio.Future[None] | None = None
 
-    async def ask(
+    async def fetch(
         self, text: LiteralString, arguments: Sequence[object], row: RowFactory[Row]
     ) -> list[Row]:
-        """Run a statement with `%s` for its arguments, and give its rows."""
-        self.asked_count += 1
+        """Run a statement with `%s` for its arguments, and return its rows."""
+        self.query_count += 1
         statement = self._statements.get(text)
         if statement is None:
             statement = _Statement(text, self)
             if len(self._statements) < STATEMENTS_MAX:
                 self._statements[text] = statement
-        written = statement.written(arguments)
+        written = statement.write(arguments)
         try:
-            name = await self._name_of(statement)
+            name = await self._prepared_name(statement)
             if name is None:
                 self.pgconn.send_query_params(
                     statement.query, written, statement.types, statement.formats, Format.BINARY
                 )
             else:
                 self.pgconn.send_query_prepared(name, written, statement.formats, Format.BINARY)
-            result = await self._answer()
+            result = await self._result()
         except asyncio.CancelledError:
-            await self._give_up()
+            await self._abandon()
             raise
         except psycopg.OperationalError:
-            self._leave_loop()  # libpq may have closed the socket, and its number go to another
+            self._leave_loop()  # libpq may have closed the socket, and its number may be reused
             raise
         except psycopg.Error as error:
             if error.sqlstate == _STALE_PLAN:
                 self._statements.pop(text, None)
             raise
-        return statement.rows(result, row)
+        return statement.read(result, row)
 
     async def wait(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 (psycopg's own)
         """Let psycopg wait in its own way."""
@@ -142,12 +144,12 @@ class Connection(psycopg.AsyncConnection[Any]):
         return await super().wait(*arguments, **options)
 
     async def close(self) -> None:
-        """Close it, and leave the event loop first: the socket's number may go to another."""
+        """Leave the event loop and close: the number of the socket may be reused."""
         self._leave_loop()
         await super().close()
 
-    async def _name_of(self, statement: _Statement) -> bytes | None:
-        """Give the name under which the server has a statement; None the first time."""
+    async def _prepared_name(self, statement: _Statement) -> bytes | None:
+        """Return the prepared name of a statement; None the first time."""
         types = statement.types
         if types not in statement.names:
             statement.names[types] = None
@@ -157,19 +159,19 @@ class Connection(psycopg.AsyncConnection[Any]):
             self._prepared_count += 1
             name = b"leasehold_%d" % self._prepared_count
             self.pgconn.send_prepare(name, statement.query, types)
-            await self._answer()
+            await self._result()
             statement.names[types] = name
-            statement.forget_rows()
+            statement.forget_columns()
         return name
 
-    async def _answer(self) -> PGresult:
-        """Have the last thing that was sent answered, or raise as a cursor would."""
+    async def _result(self) -> PGresult:
+        """Send what is queued and return the result, or raise as a cursor would."""
         pgconn, waits = self.pgconn, 0
-        while pgconn.flush():  # it is longer than the network takes at once
+        while pgconn.flush():  # longer than the network takes at once
             await self._ready(again=waits > 0, is_writing=True)
             waits += 1
             pgconn.consume_input()
-        answer: PGresult | None = None
+        last: PGresult | None = None
         while True:
             while pgconn.is_busy():
                 await self._ready(again=waits > 0)
@@ -178,28 +180,30 @@ class Connection(psycopg.AsyncConnection[Any]):
             result = pgconn.get_result()
             if result is None:
                 break
-            answer = result
-        if answer is None or answer.status == ExecStatus.FATAL_ERROR:
-            if answer is None:
-                raise psycopg.OperationalError("the server gave no answer")
-            raise error_from_result(answer, encoding=self.info.encoding)
-        return answer
+            last = result
+        if last is None:
+            raise psycopg.OperationalError("the server returned no result")
+        if last.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(last, encoding=self.info.encoding)
+        return last
 
     def _read(self) -> None:
-        """Take what has come. libpq reads a buffer at a time, and a large answer would wait for the
-        event loop again for each: so some are read at once, as long as there is more.
+        """Read what has arrived, several buffers of libpq at once.
+
+        libpq reads one buffer at a time, and a large result would wait for the event loop once for
+        each of them.
         """
-        come = select.poll()
-        come.register(self._fileno, select.POLLIN)
+        arrived = select.poll()
+        arrived.register(self._fileno, select.POLLIN)
         for _ in range(_READS_AT_ONCE):
             self.pgconn.consume_input()
-            if not self.pgconn.is_busy() or not come.poll(0):
+            if not self.pgconn.is_busy() or not arrived.poll(0):
                 return
 
     async def _ready(self, *, again: bool, is_writing: bool = False) -> None:
-        """Wait until the network has something for us, or takes something from us."""
+        """Wait until the socket is readable, or writable."""
         if again:
-            # After an error on a socket, uvloop looks at it no more, and does not say so.
+            # After an error on a socket, uvloop silently stops watching it: register again.
             self._leave_loop()
         loop = self._loop
         if loop is None:
@@ -218,7 +222,7 @@ class Connection(psycopg.AsyncConnection[Any]):
     def _wake(self) -> None:
         waiting = self._waiting
         if waiting is None or waiting.done():
-            self._leave_loop()  # the server said something unasked: whoever asks next will see
+            self._leave_loop()  # unrequested data, which the next call reads
         else:
             waiting.set_result(None)
 
@@ -227,13 +231,23 @@ class Connection(psycopg.AsyncConnection[Any]):
             self._loop.remove_reader(self._fileno)
             self._loop = None
 
-    async def _give_up(self) -> None:
-        """Have the server stop, so that what nobody waits for does not act later on; a connection
-        that is not done with it by then is not lent again.
+    async def _abandon(self) -> None:
+        """Cancel the statement on the server, so that it does not take effect later.
+
+        A connection on which this fails is not idle, so the pool does not lend it again.
         """
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             with suppress(psycopg.Error, TimeoutError):
                 await self.cancel_safe(timeout=_CANCEL_SECONDS)
                 async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self._answer()
+                    await self._result()
         self._leave_loop()
+
+
+def shut_down(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Shut down the socket of a connection, so that whoever waits for it gets an error now."""
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)

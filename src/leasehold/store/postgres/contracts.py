@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.domain.contract import Contract
-    from leasehold.store.postgres.query import Calls
+    from leasehold.store.postgres.query import Query
 
 _PUBLISHED = rows_of(PublishedContract)
 
@@ -20,8 +20,8 @@ _PUBLISHED = rows_of(PublishedContract)
 class PostgresContracts:
     """The part of ExecutorStore and ReaderStore that is about contracts."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def read_contracts(
         self, refused: Callable[[str, str], None] | None = None
@@ -43,7 +43,7 @@ class PostgresContracts:
 
     async def read_published_contracts(self) -> list[PublishedContract]:
         """Read the current terms of every target as they were published, by name."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _PUBLISHED,
             "SELECT DISTINCT ON (target) target, version, terms, published_at, published_by"
             "  FROM leasehold.contracts ORDER BY target, version DESC LIMIT 10000",
@@ -53,7 +53,7 @@ class PostgresContracts:
         self, target: str, version: int | None = None
     ) -> PublishedContract | None:
         """Read one version of a target's terms, or the current one; None where there is none."""
-        found = await self._calls.rows(
+        found = await self._query.rows(
             _PUBLISHED,
             "SELECT target, version, terms, published_at, published_by FROM leasehold.contracts"
             " WHERE target = %s AND version = coalesce(%s::integer, version)"

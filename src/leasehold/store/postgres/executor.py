@@ -25,14 +25,14 @@ class PostgresExecutor(
 
     async def read_former_terms(self) -> list[FormerTerms]:
         """Read under which terms, no longer current, intents are still pending."""
-        return await self._calls.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
+        return await self._query.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
         """Make the ledger's partitions ahead of time."""
-        return await self._calls.rows(
+        return await self._query.rows(
             first_column, "SELECT leasehold.create_ledger_partitions(%s)", months_ahead
         )
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
         """Wake whoever waits for work of these targets."""
-        await self._calls.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))
+        await self._query.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))

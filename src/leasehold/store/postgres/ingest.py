@@ -12,7 +12,7 @@ from leasehold.store.postgres.arguments import (
     intents_argument,
     json_text,
 )
-from leasehold.store.postgres.query import Calls, members_by_text, tuple_maker
+from leasehold.store.postgres.query import Query, members_by_text, tuple_maker
 from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def _enqueued(_cursor: object) -> RowMaker[Enqueued]:
 class PostgresIngest:
     """IngestStore on PostgreSQL."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[Enqueued]:
         """Accept intents; the verdicts come in the order of `intents`."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _enqueued,
             "SELECT ordinal, verdict, intent_id, problem"
             "  FROM leasehold.enqueue_intents(%s::jsonb) ORDER BY ordinal",
@@ -69,12 +69,12 @@ class PostgresIngest:
         if wakes:
             statement += _AND_WAKE
             arguments.append([new.target])
-        return IntentId(await self._calls.value(statement, *arguments))
+        return IntentId(await self._query.value(statement, *arguments))
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
         """Wake whoever waits for work of these targets: a hint, after the commits, for many."""
         # It writes nothing that a crash could lose, so it need not wait for the disk.
-        await self._calls.value(
+        await self._query.value(
             "SELECT leasehold.notify_targets(%s::text[])"
             "  FROM set_config('synchronous_commit', 'off', true)",
             list(targets),

@@ -9,8 +9,7 @@ from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.postgres.arguments import results_argument, told_of
-from leasehold.store.postgres.ids import Ids
-from leasehold.store.postgres.query import Calls, members_by_text, rows_of
+from leasehold.store.postgres.query import Query, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
     DueRow,
@@ -62,8 +61,8 @@ def with_states(rows: list[Tried]) -> list[Tried]:
 class PostgresItems:
     """The part of ExecutorStore that a competing executor and the reaper use."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def claim_outbox_batch(
         self,
@@ -74,7 +73,7 @@ class PostgresItems:
         target_limits: Sequence[int] | None = None,
     ) -> list[Claimed]:
         """Lease due items, each under a fresh token."""
-        claimed = await self._calls.rows(
+        claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
             "       reference, priority, stream, submission_key, payload, body, content_type,"
@@ -93,29 +92,29 @@ class PostgresItems:
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
     ) -> list[RenewedClaim]:
         """Beat the heart of these claims, and learn which are lost."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s)",
             worker_id,
-            Ids([claim.lease_token for claim in claims]),
+            [claim.lease_token for claim in claims],
             lease_seconds,
         )
 
     async def begin_outbox_attempts(self, worker_id: str, claims: Sequence[Claim]) -> list[Begun]:
         """Make "about to call" durable."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_outbox_attempts(%s, %s::uuid[], %s::uuid[])",
             worker_id,
-            Ids([claim.intent_id for claim in claims]),
-            Ids([claim.lease_token for claim in claims]),
+            [claim.intent_id for claim in claims],
+            [claim.lease_token for claim in claims],
         )
 
     async def complete_outbox_attempts(
         self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
         """Record what became of claimed items."""
-        return await self._calls.rows(
+        return await self._query.rows(
             RECORDED,
             f"{SELECT_RECORDED} leasehold.complete_outbox_attempts(%s, %s::jsonb) {WHERE_TOLD}",
             worker_id,
@@ -125,7 +124,7 @@ class PostgresItems:
 
     async def complete_outbox_attempt(self, worker_id: str, claim: Claim, outcome: Outcome) -> int:
         """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
-        return await self._calls.value(
+        return await self._query.value(
             "SELECT leasehold.complete_outbox_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             worker_id,
             *claim,
@@ -138,17 +137,17 @@ class PostgresItems:
         self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
     ) -> list[ReleasedClaim]:
         """Give claims back without a try."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s)",
             worker_id,
-            Ids([claim.lease_token for claim in claims]),
+            [claim.lease_token for claim in claims],
             delay_seconds,
         )
 
     async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[Repaired]:
         """End the claims of holders that fell silent."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _REPAIRED,
             "SELECT * FROM leasehold.repair_expired_leases(%s, %s)",
             batch_size,
@@ -159,7 +158,7 @@ class PostgresItems:
         self, batch_size: int, worker_id: str
     ) -> list[MissedDeadline]:
         """Finish items that passed their deadline while nobody had them."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _MISSED,
             "SELECT * FROM leasehold.repair_missed_deadlines(%s, %s)",
             batch_size,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.verdict import ReleaseVerdict, RenewVerdict
 from leasehold.store.postgres.arguments import json_argument
-from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Acquisition, ReleasedStream, RenewedStream, SurplusStream
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ _SURPLUS = rows_of(SurplusStream)
 class PostgresLeases:
     """The part of ExecutorStore that electors, stream claimers and instances use."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
@@ -34,7 +34,7 @@ class PostgresLeases:
             lease = Lease(name=lease_name, **columns)
             return Acquisition(is_ours=acquired, lease=lease, seconds_left=seconds_left)
 
-        [answer] = await self._calls.rows(
+        [answer] = await self._query.rows(
             rows_of(acquisition),
             "SELECT acquired, holder_id, lease_epoch AS epoch, expires_at, grace_expires_at,"
             "       extract(epoch FROM expires_at - clock_timestamp())::float8 AS seconds_left"
@@ -50,7 +50,7 @@ class PostgresLeases:
         self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
     ) -> datetime:
         """Extend it and return its expiry, or raise LeaseLost."""
-        return await self._calls.value(
+        return await self._query.value(
             "SELECT leasehold.renew_lease(%s, %s, %s, %s, %s)",
             *fence(lease),
             lease_seconds,
@@ -60,7 +60,7 @@ class PostgresLeases:
 
     async def release_lease(self, lease: Lease) -> bool:
         """Let go; False when it was not ours any more."""
-        return await self._calls.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
+        return await self._query.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
 
     async def claim_streams(
         self,
@@ -77,7 +77,7 @@ class PostgresLeases:
                 target=target, stream=stream, lease=Lease(holder_id=holder_id, **columns)
             )
 
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(stream_lease),
             "SELECT target, stream, lease_name AS name, lease_epoch AS epoch, expires_at,"
             "       grace_expires_at"
@@ -93,7 +93,7 @@ class PostgresLeases:
         self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
     ) -> list[RenewedStream]:
         """Extend the leases of streams, and learn which are lost."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
             *fences(holder_id, leases),
@@ -105,7 +105,7 @@ class PostgresLeases:
         self, holder_id: str, leases: Sequence[Lease]
     ) -> list[ReleasedStream]:
         """Let go of streams."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[])",
             *fences(holder_id, leases),
@@ -113,7 +113,7 @@ class PostgresLeases:
 
     async def surplus_streams(self, holder_id: str, targets: Sequence[str]) -> list[SurplusStream]:
         """Say which streams to release because others have come to share the work."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _SURPLUS,
             "SELECT * FROM leasehold.surplus_streams(%s, %s::text[])",
             holder_id,
@@ -129,7 +129,7 @@ class PostgresLeases:
         alive_seconds: float,
     ) -> None:
         """Say that an instance is alive, as what, and whose streams it serves."""
-        await self._calls.value(
+        await self._query.value(
             "SELECT leasehold.renew_instance(%s, %s, %s::text[], %s::jsonb, %s)",
             instance_id,
             role,
@@ -140,11 +140,11 @@ class PostgresLeases:
 
     async def release_instance(self, instance_id: str) -> bool:
         """Say that an instance is going; False when it was not known."""
-        return await self._calls.value("SELECT leasehold.release_instance(%s)", instance_id)
+        return await self._query.value("SELECT leasehold.release_instance(%s)", instance_id)
 
     async def record_leader_heartbeat(self, lease: Lease, detail: Mapping[str, Any]) -> None:
         """Say what a leader does, for monitoring."""
-        await self._calls.value(
+        await self._query.value(
             "SELECT leasehold.record_leader_heartbeat(%s, %s, %s, %s::jsonb)",
             *fence(lease),
             json_argument(dict(detail)),

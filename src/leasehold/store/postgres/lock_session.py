@@ -20,9 +20,9 @@ import psycopg
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
 from leasehold.domain.lease import Lease
 from leasehold.store.postgres.address import without_password
+from leasehold.store.postgres.connection import shut_down
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.leases import fence
-from leasehold.store.postgres.lending import cut
 from leasehold.store.postgres.pool import connect_parameters
 from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.rows import Acquisition
@@ -226,7 +226,7 @@ class PostgresLockSession:
         """End the session, also when it does not answer."""
         self._has_failed = True
         if self._turn.locked():
-            cut(self._connection)
+            shut_down(self._connection)
         try:
             async with asyncio.timeout(_CLOSE_SECONDS), self._turn:
                 await self._connection.close()
@@ -243,7 +243,9 @@ class PostgresLockSession:
     ) -> list[Row]:
         async with self._turn:
             watch = (
-                asyncio.get_running_loop().call_later(self.answer_seconds, cut, self._connection)
+                asyncio.get_running_loop().call_later(
+                    self.answer_seconds, shut_down, self._connection
+                )
                 if is_cut
                 else None
             )

@@ -11,7 +11,7 @@ import psycopg
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.store.notifications import Hint
 from leasehold.store.postgres.address import connection_parameters, without_password
-from leasehold.store.postgres.lending import cut
+from leasehold.store.postgres.connection import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -92,7 +92,7 @@ async def _execute(connection: psycopg.AsyncConnection[Any], statement: str) -> 
 
     Cancelling it would wait for a network that drops packets; shutting the socket down does not.
     """
-    deadline = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, cut, connection)
+    deadline = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, shut_down, connection)
     try:
         await connection.execute(statement.encode())
     finally:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.store.postgres.arguments import json_argument
-from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ _REDRIVEN = rows_of(Redriven, verdict=RedriveVerdict)
 class PostgresOperators:
     """OperatorStore on PostgreSQL."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def publish_contract(self, target: str, terms: Mapping[str, Any], operator: str) -> int:
         """Publish terms and return their version."""
-        return await self._calls.value(
+        return await self._query.value(
             "SELECT leasehold.publish_contract(%s, %s::jsonb, %s)",
             target,
             json_argument(dict(terms)),
@@ -35,7 +35,7 @@ class PostgresOperators:
     async def cancel_intent(self, intent_id: IntentId, operator: str, note: str) -> CancelVerdict:
         """Cancel what no call was made for."""
         return CancelVerdict(
-            await self._calls.value(
+            await self._query.value(
                 "SELECT leasehold.cancel_intent(%s, %s, %s)", intent_id, operator, note
             )
         )
@@ -50,7 +50,7 @@ class PostgresOperators:
     ) -> ResolveVerdict:
         """Say what became of a doubt: DISPATCHED, FAILED or RETRYABLE."""
         return ResolveVerdict(
-            await self._calls.value(
+            await self._query.value(
                 "SELECT leasehold.resolve_intent(%s, %s, %s, %s, %s)",
                 intent_id,
                 state,
@@ -64,7 +64,7 @@ class PostgresOperators:
         self, intent_ids: Sequence[IntentId], operator: str, note: str
     ) -> list[Redriven]:
         """Try finished intents anew, as new intents."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _REDRIVEN,
             "SELECT * FROM leasehold.redrive_intents(%s::uuid[], %s, %s)",
             list(intent_ids),

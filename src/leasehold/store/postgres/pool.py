@@ -1,56 +1,68 @@
 """The connections to PostgreSQL: bounded in number, in waiting, and in the time of each call.
 
-Every call runs under limits that the server keeps (statement_timeout, lock_timeout,
-idle_in_transaction_session_timeout), so that a call that we gave up on does not act later on. They
-reach the server in one of two ways:
+Every call runs under limits that the server enforces (statement_timeout, lock_timeout,
+idle_in_transaction_session_timeout), so a call that we gave up on cannot take effect later. The
+limits reach the server in one of two ways:
 
-- direct: as start-up options of each connection;
-- through a transaction pooler (`through_pooler`): with each call, in its own transaction, because
-  the next call may go to another session, and because pgbouncer refuses start-up options. Both
-  travel in one query string, so a call is one round trip either way. Nothing is prepared.
+- direct: as startup options of each connection;
+- through a transaction pooler (`through_pooler`): with each call, in its transaction, because the
+  next call may use another session and because pgbouncer rejects startup options. The limits and
+  the statement travel in one query string, so a call is one round trip. Nothing is prepared.
 
-A `role` travels the same ways: every call of the pool then has the rights of that role alone,
-whatever else the login is a member of.
+A `role` travels the same way: every call then has the rights of that role only, whatever else the
+login is a member of.
+
+In front of psycopg's pool stands a cache of up to three warm connections, the most used first. A
+session needs several milliseconds to plan its first claim, and psycopg's pool lends the connection
+that was idle longest. A connection returns to the pool when someone waits for one, when it is not
+fit for another call, and every minute: the pool still decides how many there are and how old.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.adapt import Loader
-from psycopg.pq import Format
+from psycopg.pq import Format, TransactionStatus
+from psycopg.types.array import ListBinaryDumper
 from psycopg_pool import AsyncConnectionPool
 
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
 from leasehold.observe.logs import get_logger
 from leasehold.store.postgres.address import connection_parameters, without_password
-from leasehold.store.postgres.connection import Connection
+from leasehold.store.postgres.connection import Connection, shut_down
 from leasehold.store.postgres.errors import translated
-from leasehold.store.postgres.ids import register_ids
-from leasehold.store.postgres.lending import Lending
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from psycopg.abc import Buffer
 
-_LOG = get_logger(__name__)
-# Beyond the server's own limit, for its answer to arrive.
+CACHE_SIZE = 3
+CACHE_SECONDS = 60.0
+
+# Time for an answer to arrive after the server's own limit has ended a statement.
 _ANSWER_SECONDS = 2.0
-# The pool waits twice as long after each failure to connect, and this bounds how long it can sleep
-# through the database's return.
+# psycopg's pool doubles its wait after each failure to connect; this bounds how long the return of
+# the database can go unnoticed.
 _RECONNECT_SECONDS = 5.0
-# Anything more would need quotes on its way to the server.
+# Any other name would need quotes in a startup option.
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+_log = get_logger(__name__)
+_query_count = attrgetter("query_count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """How many connections, how long anything may take, and by which way the limits travel."""
+    """How many connections, how long anything may take, and how the limits reach the server."""
 
     application_name: str = "leasehold"
     size_min: int = 1
@@ -72,22 +84,22 @@ class PoolSettings:
             )
         if not 0 <= self.size_min <= self.size_max or self.size_max < 1:
             raise InvalidArgument(
-                f"size_min ({self.size_min}) must not be over size_max ({self.size_max}), "
-                "and size_max at least 1"
+                f"size_min ({self.size_min}) must not exceed size_max ({self.size_max}), "
+                "and size_max must be at least 1"
             )
         if self.lock_seconds >= self.statement_seconds:
             raise InvalidArgument(
                 f"lock_seconds ({self.lock_seconds:g}) must be less than statement_seconds "
-                f"({self.statement_seconds:g}): else a wait for a lock is never told as such"
+                f"({self.statement_seconds:g}): otherwise a lock timeout is never reported as one"
             )
 
     @property
     def call_seconds(self) -> float:
-        """The longest that any call can take, from asking for a connection to giving up."""
+        """The longest that a call can take, from the request for a connection to the timeout."""
         return self.wait_seconds + self.statement_seconds + _ANSWER_SECONDS
 
     def server_settings(self) -> dict[str, str]:
-        """Give the limits that the server keeps, in its words, and the role that it acts as."""
+        """Return the limits as settings of the server, and the role."""
         seconds = {
             "statement_timeout": self.statement_seconds,
             "lock_timeout": self.lock_seconds,
@@ -98,7 +110,7 @@ class PoolSettings:
 
 
 class Pool:
-    """Hands out connections; each in autocommit, each cut when its call takes too long."""
+    """Lends connections in autocommit, one call each, and ends calls that take too long."""
 
     def __init__(self, database_url: str, settings: PoolSettings) -> None:
         self.settings = settings
@@ -116,52 +128,102 @@ class Pool:
             name=settings.application_name,
             open=False,
         )
-        self._lending = Lending(
-            self._pool,
-            seconds=settings.statement_seconds + _ANSWER_SECONDS,
-            keeps=not settings.check_on_checkout,
-        )
+        self._cache: list[Connection] = []  # the most used one last
+        self._cache_size = 0 if settings.check_on_checkout else CACHE_SIZE
+        self._waiting = 0
 
     async def open(self) -> None:
         """Connect, or raise DatabaseUnavailable with the server's reason."""
-        await self._refuse_unreachable()
+        await self._require_reachable()
         with translated():
             await self._pool.open()
 
     async def close(self) -> None:
-        """Close all connections; those in use when they are given back."""
-        await self._lending.close()
+        """Close all connections; those in use when they are returned."""
+        self._cache_size = 0
+        while self._cache:
+            await self._pool.putconn(self._cache.pop())
         await self._pool.close()
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
-        """Lend a connection for one call: `async with`. Its errors are still psycopg's."""
-        return self._lending.lend()
+        """Lend a connection for one call: `async with`. Errors are still psycopg's."""
+        return _Lent(self, self.settings.statement_seconds + _ANSWER_SECONDS)
 
-    async def _refuse_unreachable(self) -> None:
-        """Try once by hand: the pool would only say that it waited in vain."""
+    async def take(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        """Take a cached connection, or one of psycopg's pool."""
+        if self._cache:
+            return self._cache.pop()
+        self._waiting += 1
+        try:
+            connection = await self._pool.getconn()
+        finally:
+            self._waiting -= 1
+        connection.cached_until = loop.time() + CACHE_SECONDS
+        return connection
+
+    async def give_back(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Cache a connection, or return it to psycopg's pool."""
+        if (
+            len(self._cache) < self._cache_size
+            and not self._waiting
+            and connection.pgconn.transaction_status == TransactionStatus.IDLE
+            and loop.time() < connection.cached_until
+        ):
+            insort(self._cache, connection, key=_query_count)
+        else:
+            await self._pool.putconn(connection)
+
+    async def _require_reachable(self) -> None:
+        """Connect once by hand: psycopg's pool would report only a timeout, not the reason."""
         try:
             connection = await psycopg.AsyncConnection.connect(**self._parameters)
         except psycopg.OperationalError as error:
-            said = without_password(str(error), self._parameters)
-            if "unsupported startup parameter" in said:
-                said += ": a pooler stands before the database; set LEASEHOLD_THROUGH_POOLER=true"
-            if self.settings.role is not None and "permission denied to set role" in said:
+            message = without_password(str(error), self._parameters)
+            if "unsupported startup parameter" in message:
+                message += ": this is a connection pooler; set LEASEHOLD_THROUGH_POOLER=true"
+            if self.settings.role is not None and "permission denied to set role" in message:
                 raise AccessDenied(
                     f"this login may not act as {self.settings.role}: have a DBA run "
                     f"GRANT {self.settings.role} TO the login"
                 ) from None
-            raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
+            raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
         await connection.close()
 
 
+class _Lent:
+    """A connection while one call uses it.
+
+    In autocommit, nothing is left to commit or roll back when it is returned.
+    """
+
+    __slots__ = ("_connection", "_deadline", "_loop", "_pool", "_seconds")
+
+    def __init__(self, pool: Pool, seconds: float) -> None:
+        self._pool = pool
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> Connection:
+        connection = await self._pool.take(self._loop)
+        # On a network that drops packets, neither the server's limit nor a cancellation ends the
+        # wait for an answer. Shutting the socket down does.
+        self._deadline = self._loop.call_later(self._seconds, shut_down, connection)
+        self._connection = connection
+        return connection
+
+    async def __aexit__(self, *_: object) -> None:
+        self._deadline.cancel()
+        await self._pool.give_back(self._connection, self._loop)
+
+
 def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, Any]:
-    """Give what every connection of ours is opened with."""
+    """Return the parameters of every connection that we open under these settings."""
     parameters = connection_parameters(database_url)
     ours: dict[str, Any] = {
         "application_name": settings.application_name,
         "autocommit": True,
         "connect_timeout": settings.connect_seconds,
-        # A peer that vanished is noticed while we wait (keepalives) and while we send.
+        # Notice a dead peer while we wait (keepalives) and while we send (tcp_user_timeout).
         "keepalives": 1,
         "keepalives_idle": 5,
         "keepalives_interval": 2,
@@ -180,19 +242,20 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
 async def _configure(connection: Connection) -> None:
     connection.adapters.register_loader("jsonb", _RawJson)
     connection.adapters.register_loader("jsonb", _RawBinaryJson)
-    register_ids(connection)
+    # Binary, because parsing an id from text costs the server as much as finding its row.
+    connection.adapters.register_dumper(list, ListBinaryDumper)
     connection.add_notice_handler(_log_warning)
 
 
 class _RawJson(Loader):
-    """Leaves JSON unparsed: most of it only passes through."""
+    """Leaves JSON unparsed, because most of it is only passed on."""
 
     def load(self, data: Buffer) -> JsonDocument:
         return JsonDocument(bytes(data))
 
 
 class _RawBinaryJson(Loader):
-    """The same where values travel in binary: after the number of the format comes the text."""
+    """The same for the binary format: a version byte, then the text."""
 
     format = Format.BINARY
 
@@ -201,6 +264,6 @@ class _RawBinaryJson(Loader):
 
 
 def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
-    """Repair warns of rows that it had to set aside; everything else is chatter."""
+    """Log warnings, such as those of repair about rows that it cannot repair; skip notices."""
     if diagnostic.severity_nonlocalized == "WARNING":
-        _LOG.warning("database_warned", message=diagnostic.message_primary)
+        _log.warning("database_warned", message=diagnostic.message_primary)

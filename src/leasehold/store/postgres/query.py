@@ -1,4 +1,4 @@
-"""One call of one database function: the statement out, typed rows or one of our errors back."""
+"""Runs one statement and returns typed rows, or raises one of our errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from psycopg.rows import RowMaker
 
-    from leasehold.store.postgres.connection import Answered, Connection, RowFactory
+    from leasehold.store.postgres.connection import Connection, HasResult, RowFactory
     from leasehold.store.postgres.pool import Pool
 
 Row = TypeVar("Row")
@@ -26,8 +26,8 @@ _SET_LIMITS = (
 )
 
 
-class Calls:
-    """Runs statements on a pool; the parts of a store share one."""
+class Query:
+    """Runs statements on a pool. The parts of a store share one."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -41,17 +41,20 @@ class Calls:
         *arguments: object,
         lease_name: str | None = None,
     ) -> list[Row]:
-        """Run a statement in a transaction of its own, and return its rows once it is committed."""
+        """Run a statement in its own transaction, and return its rows once it is committed.
+
+        `lease_name` is the lease that the call acts under; a LeaseLost error carries it.
+        """
         with translated(lease_name):
             async with self._pool.connection() as connection:
                 if self._pool.settings.through_pooler:
                     return await self._rows_with_limits(connection, row, statement, arguments)
-                return await connection.ask(statement, arguments, row)
+                return await connection.fetch(statement, arguments, row)
 
     async def value(
         self, statement: LiteralString, *arguments: object, lease_name: str | None = None
     ) -> Any:  # noqa: ANN401 (the caller knows what its function returns)
-        """Return the one value of a statement."""
+        """Return the only value of a statement."""
         [only] = await self.rows(first_column, statement, *arguments, lease_name=lease_name)
         return only
 
@@ -62,10 +65,10 @@ class Calls:
         statement: LiteralString,
         arguments: Sequence[object],
     ) -> list[Row]:
-        """Send the limits and the statement as one query string: it is one transaction.
+        """Send the limits and the statement as one query string, which is one transaction.
 
-        Any pooler understands that. A pipeline would do the same, but of fifty at once through two
-        sessions of pgbouncer 1.18, some were seen to stay without an answer.
+        Every pooler supports that. A pipeline would do the same, but with fifty at once through two
+        sessions of pgbouncer 1.18, some never got an answer.
         """
         cursor = AsyncClientCursor(connection, row_factory=row)
         await cursor.execute(f"{_SET_LIMITS}; {statement}", [*self._limits, *arguments])
@@ -74,16 +77,16 @@ class Calls:
 
 
 def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> RowFactory[Row]:
-    """Make rows into values by column name; `convert` turns what a column holds into
-    what it means, such as a text into a member of its enum.
+    """Return a factory that makes rows into values of `kind` by column name.
 
-    A NamedTuple whose fields are the columns in their order is made without looking at names.
+    `convert` maps a column to a function for its values, for example the enum of a text. A
+    NamedTuple whose fields are the columns, in order, is made without looking up names.
     """
-    meanings = {name: _meaning(to) for name, to in convert.items()}
+    converters = {name: _converter(to) for name, to in convert.items()}
 
-    def factory(answered: Answered) -> RowMaker[Row]:
-        names = _column_names(answered)
-        converted = [(names.index(name), to) for name, to in meanings.items() if name in names]
+    def factory(source: HasResult) -> RowMaker[Row]:
+        names = _column_names(source)
+        converted = [(names.index(name), to) for name, to in converters.items() if name in names]
         is_in_order = getattr(kind, "_fields", None) == tuple(names)
         whole = tuple_maker(kind) if is_in_order else None
         if whole is not None and not converted:
@@ -91,8 +94,8 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> RowFac
 
         def make(values: Sequence[Any]) -> Row:
             row = list(values)
-            for place, to in converted:
-                row[place] = to(row[place])
+            for index, to in converted:
+                row[index] = to(row[index])
             return whole(row) if whole else kind(**dict(zip(names, row, strict=True)))
 
         return make
@@ -100,39 +103,37 @@ def rows_of(kind: Callable[..., Row], **convert: Callable[[Any], Any]) -> RowFac
     return factory
 
 
-def _column_names(answered: Answered) -> list[str]:
-    """As a cursor's description says, which makes an object of each column first."""
-    result = answered.pgresult
+def _column_names(source: HasResult) -> list[str]:
+    """Return the same names as a cursor's description, which creates an object per column."""
+    result = source.pgresult
     if result is None:
         return []
-    return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+    return [(result.fname(index) or b"").decode() for index in range(result.nfields)]
 
 
 def tuple_maker(kind: Callable[..., Row]) -> RowMaker[Row]:
-    """Make a NamedTuple of values that are all of its fields, in their order: the same as calling
-    it, in a fraction of the time.
-    """
+    """Return a faster constructor of a NamedTuple, from a sequence of all its fields in order."""
     new = tuple[Any, ...].__new__
     return cast("RowMaker[Row]", partial(new, cast("type[tuple[Any, ...]]", kind)))
 
 
-def _meaning(to: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Leave NULL alone, and find an enum's member without calling the enum."""
+def _converter(to: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Keep NULL as None, and look up the members of an enum without calling it."""
     if isinstance(to, type) and issubclass(to, StrEnum):
         return members_by_text(to).__getitem__
     return lambda value: None if value is None else to(value)
 
 
 def members_by_text(enum: type[StrEnum]) -> dict[str | None, Any]:
-    """Give the members of an enum by what the database calls them; NULL stays None."""
+    """Map the texts of the database to the members of an enum; NULL stays None."""
     return {None: None, **{member.value: member for member in enum}}
 
 
-def first_column(_answered: Answered) -> RowMaker[Any]:
+def first_column(_source: HasResult) -> RowMaker[Any]:
     """Make rows of one column into their values."""
     return lambda values: values[0]
 
 
-def as_tuples(_answered: Answered) -> RowMaker[tuple[Any, ...]]:
-    """Leave rows as they come."""
+def as_tuples(_source: HasResult) -> RowMaker[tuple[Any, ...]]:
+    """Make rows into tuples."""
     return tuple

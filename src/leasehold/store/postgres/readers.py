@@ -45,7 +45,7 @@ class PostgresReaders(PostgresContracts):
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
         """Read the attempts of these intents, in order."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _ATTEMPT,
             "SELECT intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch,"
             "       started_at, finished_at, reference, code, detail"
@@ -56,7 +56,7 @@ class PostgresReaders(PostgresContracts):
 
     async def read_status(self, intent_ids: Sequence[IntentId]) -> list[IntentStatus]:
         """Read where these intents stand."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _STATUS,
             "SELECT intent_id, target, stream, stream_seq, idempotency_key, contract_version,"
             "       status, reason, attempts, reference, code, detail, priority,"
@@ -84,7 +84,7 @@ class PostgresReaders(PostgresContracts):
         allowed = _either(target, targets)
         if allowed == []:
             return Listing([], None)
-        [(found, searched_to)] = await self._calls.rows(
+        [(found, searched_to)] = await self._query.rows(
             rows_of(_found),
             "SELECT * FROM leasehold.list_intents(%s, %s, %s::text[], %s, %s, %s, %s, %s)",
             limit,
@@ -104,7 +104,7 @@ class PostgresReaders(PostgresContracts):
         all: each costs two looks into an index.
         """
         return set(
-            await self._calls.rows(
+            await self._query.rows(
                 rows_of(_asked_key),
                 "SELECT asked.target, asked.key"
                 "  FROM unnest(%s::text[], %s::text[]) AS asked (target, key)"
@@ -122,13 +122,13 @@ class PostgresReaders(PostgresContracts):
 
     async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
         """Say whether an intent that has a key carries what another one would."""
-        return await self._calls.value(
+        return await self._query.value(
             "SELECT leasehold.has_content(%s, %s::jsonb)", intent_id, intent_argument(new)
         )
 
     async def read_content(self, intent_id: IntentId) -> Content | None:
         """Read what an intent carries, as it was accepted; None where it is not known."""
-        found = await self._calls.rows(
+        found = await self._query.rows(
             _CONTENT,
             "SELECT payload, body, content_type, metadata FROM leasehold.intents"
             " WHERE intent_id = %s",
@@ -139,7 +139,7 @@ class PostgresReaders(PostgresContracts):
     async def read_events(self, after: EventCursor | None, limit: int) -> list[LedgerEvent]:
         """Read rows of the ledger as they became final; None is the beginning."""
         cursor = after or _BEGINNING
-        return await self._calls.rows(
+        return await self._query.rows(
             rows_of(_event, state=AttemptState),
             "SELECT * FROM leasehold.read_events(%s, %s, %s, %s)",
             cursor.transaction,
@@ -150,7 +150,7 @@ class PostgresReaders(PostgresContracts):
 
     async def newest_event(self) -> EventCursor:
         """Give the cursor after which only what is not final yet will come."""
-        newest = await self._calls.value(
+        newest = await self._query.value(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
         )
         return EventCursor(transaction=newest, intent_id=_LAST_ID, attempt_no=0)
@@ -158,7 +158,7 @@ class PostgresReaders(PostgresContracts):
     async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
         """Count the unfinished intents of each target, but no further than its limit."""
         return dict(
-            await self._calls.rows(
+            await self._query.rows(
                 rows_of(_depth),
                 "SELECT * FROM leasehold.read_queue_depths(%s::text[], %s::integer[])",
                 list(limits),
@@ -168,7 +168,7 @@ class PostgresReaders(PostgresContracts):
 
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
         """Read the instances after an id, as they last reported themselves, by id."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _INSTANCE,
             "SELECT instance_id, role, detail, started_at, last_seen_at AS seen_at,"
             "       alive_until AS expires_at, alive_until > clock_timestamp() AS is_alive"
@@ -182,7 +182,7 @@ class PostgresReaders(PostgresContracts):
         self, prefix: str | None, after: str | None, limit: int
     ) -> list[LeaseSeen]:
         """Read the leases after a name, and of names that begin so, by name."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _LEASE,
             "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at,"
             "       expires_at > clock_timestamp() AS is_live"

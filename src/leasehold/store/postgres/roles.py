@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from leasehold.domain.errors import AccessDenied, MigrationError
 from leasehold.store.postgres.pool import Pool, PoolSettings
-from leasehold.store.postgres.query import Calls, as_tuples
+from leasehold.store.postgres.query import Query, as_tuples
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RoleStores:
         pool = Pool(self._database_url, replace(self._settings, role=None, size_min=0, size_max=1))
         await pool.open()
         try:
-            rows = await Calls(pool).rows(as_tuples, _READ_MEMBERSHIPS, roles)
+            rows = await Query(pool).rows(as_tuples, _READ_MEMBERSHIPS, roles)
         finally:
             await pool.close()
         absent = [name for name, _, is_there, _ in rows if not is_there]

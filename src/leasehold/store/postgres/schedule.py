@@ -9,7 +9,6 @@ from uuid import UUID
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.ids import Ids, Integers
 from leasehold.store.postgres.items import (
     CLAIMED,
     RECORDED,
@@ -18,7 +17,7 @@ from leasehold.store.postgres.items import (
     with_states,
 )
 from leasehold.store.postgres.leases import fence, fences
-from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claimed
 
 if TYPE_CHECKING:
@@ -76,8 +75,8 @@ _MARKED = rows_of(_MarkedRow)
 class PostgresSchedule:
     """The part of ExecutorStore that a scheduled executor uses."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def refresh_schedule(
         self,
@@ -87,7 +86,7 @@ class PostgresSchedule:
         limit: int,
     ) -> list[DueRow]:
         """Read what changed after a cursor; None is the beginning."""
-        rows = await self._calls.rows(
+        rows = await self._query.rows(
             _DUE_ROW,
             f"{_PLACE} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
@@ -120,7 +119,7 @@ class PostgresSchedule:
             if after is not None
             else None
         )
-        rows = await self._calls.rows(
+        rows = await self._query.rows(
             _DUE_ROW,
             f"{_PLACE} {_CONTENT}, {_TIMES},"
             "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
@@ -132,21 +131,21 @@ class PostgresSchedule:
             limit,
             content_bytes,
             positions and [due_at for due_at, _ in positions],
-            positions and Ids([intent_id for _, intent_id in positions]),
+            positions and [intent_id for _, intent_id in positions],
         )
         return with_states(rows)
 
     async def mark_calls(self, lease: Lease, rows: Sequence[DueRow], mark_no: int) -> Marked:
         """Mark calls as in flight, and get the content of those rows that came without it."""
         needs_content = [not row.has_content for row in rows]
-        [first, *found] = await self._calls.rows(
+        [first, *found] = await self._query.rows(
             _MARKED,
             "SELECT marked_at, left_out, intent_id, submission_key, payload, body, content_type,"
             "       metadata, trace_context, created_at"
             "  FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s, %s::boolean[])",
             *fence(lease),
-            Ids([row.intent_id for row in rows]),
-            Integers([row.attempt_no for row in rows]),
+            [row.intent_id for row in rows],
+            [row.attempt_no for row in rows],
             mark_no,
             needs_content if any(needs_content) else None,
             lease_name=lease.name,
@@ -164,10 +163,10 @@ class PostgresSchedule:
 
     async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
         """Remove the marks of all calls except `keep`."""
-        await self._calls.value(
+        await self._query.value(
             "SELECT leasehold.unmark_calls(%s, %s, %s, %s::uuid[])",
             *fence(lease),
-            Ids(keep),
+            list(keep),
             lease_name=lease.name,
         )
 
@@ -181,7 +180,7 @@ class PostgresSchedule:
         self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
     ) -> list[Claimed]:
         """Get what calls need, and mark them as in flight."""
-        claimed = await self._calls.rows(
+        claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
             "       attempt_no, reference, priority, stream, submission_key, payload, body,"
@@ -189,7 +188,7 @@ class PostgresSchedule:
             "       first_tried_at, read_at AS claimed_at"
             "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s)",
             *fence(lease),
-            Ids(intent_ids),
+            list(intent_ids),
             mark_no,
             lease_name=lease.name,
         )
@@ -203,11 +202,11 @@ class PostgresSchedule:
         self, lease: Lease, intent_ids: Sequence[IntentId]
     ) -> list[BegunLeased]:
         """Make "about to call" durable under a lease, and get the content."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])",
             *fence(lease),
-            Ids(intent_ids),
+            list(intent_ids),
             lease_name=lease.name,
         )
 
@@ -215,7 +214,7 @@ class PostgresSchedule:
         self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
         """Record outcomes under a lease."""
-        return await self._calls.rows(
+        return await self._query.rows(
             RECORDED,
             f"{SELECT_RECORDED} leasehold.record_attempts(%s, %s, %s, %s::jsonb) {WHERE_TOLD}",
             *fence(lease),

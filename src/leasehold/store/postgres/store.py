@@ -11,7 +11,7 @@ from leasehold.store.postgres.executor import PostgresExecutor
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.operators import PostgresOperators
 from leasehold.store.postgres.pool import Pool, PoolSettings
-from leasehold.store.postgres.query import Calls
+from leasehold.store.postgres.query import Query
 from leasehold.store.postgres.readers import PostgresReaders
 from leasehold.store.postgres.tokens import PostgresTokens
 
@@ -26,7 +26,7 @@ class PostgresStore(
 
     def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
         self.pool = Pool(database_url, settings or PoolSettings())
-        super().__init__(Calls(self.pool))
+        super().__init__(Query(self.pool))
 
     async def __aenter__(self) -> Self:
         await self.pool.open()

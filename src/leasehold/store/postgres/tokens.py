@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.api_token import ApiToken, TokenScope
 from leasehold.domain.verdict import RevokeVerdict
-from leasehold.store.postgres.query import Calls, rows_of
+from leasehold.store.postgres.query import Query, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class PostgresTokens:
     """TokenStore on PostgreSQL."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def create_token(
         self,
@@ -28,7 +28,7 @@ class PostgresTokens:
         operator: str,
     ) -> ApiToken:
         """Make a token known by its hash, or raise InvalidArgument."""
-        created_at = await self._calls.value(
+        created_at = await self._query.value(
             "SELECT leasehold.create_token(%s, %s::bytea, %s::text[], %s::text[], %s)",
             name,
             token_hash,
@@ -47,19 +47,19 @@ class PostgresTokens:
     async def revoke_token(self, name: str, operator: str) -> RevokeVerdict:
         """End a token, for ever."""
         return RevokeVerdict(
-            await self._calls.value("SELECT leasehold.revoke_token(%s, %s)", name, operator)
+            await self._query.value("SELECT leasehold.revoke_token(%s, %s)", name, operator)
         )
 
     async def list_tokens(self, after: str | None = None, limit: int = 1000) -> list[ApiToken]:
         """Read what is known of the tokens after a name, the revoked ones too, by name."""
-        return await self._calls.rows(
+        return await self._query.rows(
             _TOKEN, "SELECT * FROM leasehold.list_tokens(%s, %s)", after or "", limit
         )
 
     async def read_active_tokens(self) -> dict[bytes, ApiToken]:
         """Read the tokens that are in force, by their hashes."""
         return dict(
-            await self._calls.rows(_HASHED_TOKEN, "SELECT * FROM leasehold.read_active_tokens()")
+            await self._query.rows(_HASHED_TOKEN, "SELECT * FROM leasehold.read_active_tokens()")
         )
 
 

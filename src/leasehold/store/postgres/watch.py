@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.store.postgres.query import first_column, rows_of
 
 if TYPE_CHECKING:
-    from leasehold.store.postgres.query import Calls
+    from leasehold.store.postgres.query import Query
 
 _BY_NAME = rows_of(dict[str, Any])
 
@@ -15,12 +15,12 @@ _BY_NAME = rows_of(dict[str, Any])
 class PostgresWatch:
     """The part of ExecutorStore that looks at the whole queue, and at the other instances."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     async def read_supervisor(self) -> dict[str, Any]:
         """Read the state of the whole queue, by the names of the view's columns."""
-        [row] = await self._calls.rows(
+        [row] = await self._query.rows(
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
             "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age"
@@ -33,7 +33,7 @@ class PostgresWatch:
 
         Who says goodbye ends its time in the moment in which it is last seen.
         """
-        return await self._calls.rows(
+        return await self._query.rows(
             first_column,
             "SELECT instance_id FROM leasehold.instances"
             " WHERE alive_until <= clock_timestamp()"

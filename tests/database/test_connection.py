@@ -28,8 +28,8 @@ async def connected(database):
     return await Connection.connect(database.url, autocommit=True)
 
 
-async def ask(connection, statement, *arguments):
-    return await connection.ask(statement, arguments, first_column)
+async def fetch(connection, statement, *arguments):
+    return await connection.fetch(statement, arguments, first_column)
 
 
 async def count_prepared(connection):
@@ -42,7 +42,7 @@ def test_statement_is_prepared_when_it_comes_again(database, run):
         async with await connected(database) as connection:
             seen = []
             for number in (1, 2, 3):
-                assert await ask(connection, "SELECT %s + %s", number, 1) == [number + 1]
+                assert await fetch(connection, "SELECT %s + %s", number, 1) == [number + 1]
                 seen.append(await count_prepared(connection))
             return seen
 
@@ -55,7 +55,7 @@ def test_arguments_of_other_types_are_another_statement(database, run):
 
     async def scenario():
         async with await connected(database) as connection:
-            return [await ask(connection, "SELECT %s::bigint", one) for one in given]
+            return [await fetch(connection, "SELECT %s::bigint", one) for one in given]
 
     assert run(scenario()) == [[one] for one in given]
 
@@ -65,7 +65,7 @@ def test_cursors_work_between_the_calls(database, run):
         async with await connected(database) as connection:
             found = []
             for number in range(5):
-                found += await ask(connection, "SELECT %s + 0", number)
+                found += await fetch(connection, "SELECT %s + 0", number)
                 cursor = await connection.execute("SELECT %s + 0", [number])
                 found += await cursor.fetchone()
             return found
@@ -78,8 +78,8 @@ def test_error_leaves_the_connection_as_it_was(database, run):
         async with await connected(database) as connection:
             for _ in range(3):
                 with pytest.raises(psycopg.errors.DivisionByZero):
-                    await ask(connection, "SELECT 1 / %s", 0)
-                assert await ask(connection, "SELECT 1 / %s", 1) == [1]
+                    await fetch(connection, "SELECT 1 / %s", 0)
+                assert await fetch(connection, "SELECT 1 / %s", 1) == [1]
 
     run(scenario())
 
@@ -91,7 +91,7 @@ def test_arguments_and_answers_larger_than_the_network_takes_at_once(database, r
     async def scenario():
         async with await connected(database) as connection:
             for _ in range(2):
-                [found] = await ask(connection, "SELECT %s::text", text)
+                [found] = await fetch(connection, "SELECT %s::text", text)
                 assert found == text
 
     run(asyncio.wait_for(scenario(), 60))
@@ -104,9 +104,9 @@ def test_answer_that_has_come_is_read_at_once_though_it_is_many_buffers_of_libpq
     async def scenario():
         connection = await Woken.connect(database.url, autocommit=True)
         for _ in range(2):
-            assert len(await ask(connection, rows)) == 1500
+            assert len(await fetch(connection, rows)) == 1500
         connection.count = 0
-        asking = asyncio.create_task(ask(connection, rows))
+        asking = asyncio.create_task(fetch(connection, rows))
         await asyncio.sleep(0)
         time.sleep(0.5)  # noqa: ASYNC251 (the event loop has other things to do meanwhile)
         assert len(await asking) == 1500
@@ -124,12 +124,12 @@ def test_plan_of_before_a_migration_fails_once(database, run):
     async def scenario():
         async with await connected(database) as connection:
             for _ in range(2):
-                assert await connection.ask(statement, (), as_tuples) == [(1,)]
+                assert await connection.fetch(statement, (), as_tuples) == [(1,)]
             database.execute("ALTER TABLE public.changed ADD b text DEFAULT 'two'")
             with pytest.raises(psycopg.errors.FeatureNotSupported):
-                await connection.ask(statement, (), as_tuples)
+                await connection.fetch(statement, (), as_tuples)
             for _ in range(3):
-                assert await connection.ask(statement, (), as_tuples) == [(1, "two")]
+                assert await connection.fetch(statement, (), as_tuples) == [(1, "two")]
 
     run(scenario())
 
@@ -139,14 +139,14 @@ def test_session_that_ends_while_nobody_asks_costs_no_cpu_and_is_told_to_who_ask
 ):
     async def scenario():
         connection = await Woken.connect(database.url, autocommit=True)
-        [pid] = await ask(connection, PID)
+        [pid] = await fetch(connection, PID)
         connection.count = 0
         database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         await until(lambda: connection.count)
         await asyncio.sleep(0.05)
         assert connection.count == 1  # and not again and again
         with pytest.raises(psycopg.OperationalError):
-            await ask(connection, "SELECT 1")
+            await fetch(connection, "SELECT 1")
         await connection.close()
 
     run(asyncio.wait_for(scenario(), 20))
@@ -168,8 +168,8 @@ def test_number_of_a_broken_connections_socket_may_go_to_the_next_one(database, 
         for _ in range(5):
             connection = await connected(database)
             numbers.append(connection.fileno())
-            [pid] = await ask(connection, PID)
-            asking = asyncio.create_task(ask(connection, "SELECT pg_sleep(60)"))
+            [pid] = await fetch(connection, PID)
+            asking = asyncio.create_task(fetch(connection, "SELECT pg_sleep(60)"))
             await asyncio.sleep(0.02)
             database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
             with pytest.raises(psycopg.OperationalError):
@@ -184,12 +184,12 @@ def test_cancelled_statement_ends_on_the_server_too(database, run):
 
     async def scenario():
         async with await connected(database) as connection:
-            asking = asyncio.create_task(ask(connection, "SELECT pg_sleep(60)"))
+            asking = asyncio.create_task(fetch(connection, "SELECT pg_sleep(60)"))
             await until(lambda: database.execute(sleeping, []) == [{"n": 1}])
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-            assert await ask(connection, "SELECT 1") == [1]
+            assert await fetch(connection, "SELECT 1") == [1]
 
     run(asyncio.wait_for(scenario(), 30))
 
@@ -197,12 +197,12 @@ def test_cancelled_statement_ends_on_the_server_too(database, run):
 async def test_statements_that_are_kept_are_bounded(database):
     async with await connected(database) as connection:
         for number in range(STATEMENTS_MAX + 20):
-            assert await ask(connection, f"SELECT {number}") == [number]
+            assert await fetch(connection, f"SELECT {number}") == [number]
         assert len(connection._statements) == STATEMENTS_MAX
 
 
 async def test_large_answer_does_not_stay_in_memory(database):
     series = "SELECT * FROM generate_series(1, 10000)"
     async with await connected(database) as connection:
-        assert len(await ask(connection, series)) == 10_000
+        assert len(await fetch(connection, series)) == 10_000
         assert connection._statements[series]._values.pgresult is None
