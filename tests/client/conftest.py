@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -71,9 +72,14 @@ class Clients:
         if token is None:
             token = make_token(self.api.database, *scopes, targets=more.pop("targets", None))
             await self.api.service.tokens.step()
-        if self.kind == "async":
-            return await self._opened.enter_async_context(AsyncClient(url, token, **more))
-        return await self._opened.enter_async_context(InThreads(Client(url, token, **more)))
+        return await self._opened.enter_async_context(client_of(self.kind, url, token, **more))
+
+
+def client_of(kind: str, url: str, token: str | None = None, **more: Any) -> Any:
+    """An async client, or a sync one behind the same interface."""
+    if kind == "async":
+        return AsyncClient(url, token, **more)
+    return InThreads(Client(url, token, **more))
 
 
 @pytest.fixture
@@ -81,6 +87,12 @@ async def clients(request: pytest.FixtureRequest, api: Api) -> AsyncIterator[Cli
     """Creates async clients, unless the test asks for sync ones: the rest is shared."""
     async with AsyncExitStack() as opened:
         yield Clients(getattr(request, "param", "async"), api, opened)
+
+
+@pytest.fixture(params=["async", "sync"])
+def connect(request: pytest.FixtureRequest) -> Any:
+    """Creates clients of each kind for a URL; the test closes them."""
+    return partial(client_of, request.param)
 
 
 @pytest.fixture

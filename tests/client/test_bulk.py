@@ -40,7 +40,7 @@ def run(bulk, answer):
         try:
             bulk.record(verdicts(*answer(entries)))
         except InvalidArgument as error:
-            bulk.reject_batch(error)
+            bulk.record_error(error)
     return made
 
 
@@ -97,17 +97,18 @@ def test_queue_that_stays_full_is_reported_after_the_retry_budget():
     assert [one.verdict for one in bulk.results] == ["queue_full", "accepted"]
 
 
-def test_full_queue_after_a_lost_answer_is_reported_as_outcome_unknown():
+def test_refusal_after_a_lost_answer_is_reported_as_outcome_unknown():
     bulk = BulkEnqueue([new(1, idempotency_key="mine"), new(2), new(3, priority=9)], 0)
     retried = bulk.next_request()
     with pytest.raises(ApiUnavailable):
         retried.pause_after_error(httpx.ReadError("cut"))
     bulk.record(verdicts("queue_full", "accepted", "invalid"))
-    first, *others = bulk.results
-    assert first.verdict is BulkVerdict.UNAVAILABLE
-    assert "got no answer" in first.problem
+    first, second, third = bulk.results
+    assert first.verdict is third.verdict is BulkVerdict.UNAVAILABLE
+    assert "got no answer, and the last one was refused: queue_full" in first.problem
     assert "idempotency key: 'mine'" in first.problem
-    assert [one.verdict for one in others] == ["accepted", "invalid"]
+    assert "refused: invalid" in third.problem
+    assert second.verdict is BulkVerdict.ACCEPTED
 
 
 def test_unknown_outcome_is_remembered_per_intent_across_batches(monkeypatch):
@@ -165,5 +166,6 @@ def test_batch_has_one_trace_context():
 def test_response_with_too_few_results_is_an_error():
     bulk = BulkEnqueue([new(1), new(2)], 30)
     bulk.next_request()
-    with pytest.raises(ApiError, match="1 results"):
+    with pytest.raises(ApiError, match="1 results") as caught:
         bulk.record(verdicts("accepted"))
+    assert caught.value.outcome_unknown

@@ -26,10 +26,13 @@ from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdi
 from tests.support.engine import until
 
 KEY = "order-4711"
-OVERLOADED = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
-    b'Connection: close\r\nContent-Length: 21\r\n\r\n{"code":"overloaded"}'
-)
+REFUSALS = {
+    "overloaded": 503,
+    "unauthenticated": 401,
+    "unknown_target": 404,
+    "invalid_json": 400,
+    "idempotency_conflict": 409,
+}
 # For the code that is generated for the sync client: the loops around requests, pages and streams.
 BOTH = pytest.mark.parametrize("clients", ["async", "sync"], indirect=True)
 
@@ -106,7 +109,7 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
 @pytest.mark.parametrize(
     ("new", "error", "told"),
     [
-        (NewIntent(target="nowhere", payload=1), UnknownTarget, "targets apply"),
+        (NewIntent(target="nowhere", payload=1), UnknownTarget, "'nowhere': .*targets apply"),
         (NewIntent(target="sms"), InvalidArgument, "exactly one of payload"),
         (NewIntent(target="sms", payload=1, priority=9), InvalidArgument, "priority"),
         (NewIntent(target="sms", payload="\0"), InvalidArgument, "NUL"),
@@ -295,13 +298,37 @@ async def test_full_queue_is_retried_and_then_reported(clients, api, outbox):
     assert (await waiting).is_new
 
 
+def refusal(code):
+    body = json.dumps({"code": code}).encode()
+    head = (
+        f"HTTP/1.1 {REFUSALS[code]} No\r\nContent-Type: application/problem+json\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 @BOTH
-async def test_rejection_after_a_lost_answer_does_not_claim_that_nothing_was_written(clients, api):
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_written(
+    clients, api, code
+):
     async with lossy(api.url, 1) as network:
-        network.then = OVERLOADED
+        network.then = refusal(code)
         client = await clients.make("ingest", url=network.url, retry_seconds=0.7)
         with pytest.raises(ApiUnavailable, match=f"idempotency key: '{KEY}'"):
             await client.enqueue("sms", 1, idempotency_key=KEY)
+    assert api.intents() == 1
+
+
+async def test_key_of_an_error_repeats_the_intent_whose_answer_was_lost(clients, api):
+    async with lossy(api.url, 1) as network:
+        network.then = refusal("unauthenticated")
+        client = await clients.make("ingest", url=network.url)
+        with pytest.raises(ApiUnavailable) as caught:
+            await client.enqueue("sms", 1)
+    client = await clients.make("ingest")
+    receipt = await client.enqueue("sms", 1, idempotency_key=caught.value.idempotency_key)
+    assert not receipt.is_new
     assert api.intents() == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 from leasehold.domain.intent import AttemptState
 from leasehold.store.rows import EventCursor
 from tests.support.api import make_token
+from tests.support.http_gateways import RawServer
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 EXAMPLES = dict(
@@ -25,11 +26,11 @@ async def run(api):
     token = make_token(api.database, "ingest", "read")
     await api.service.tokens.step()
 
-    async def run(name, *arguments):
+    async def run(name, *arguments, url=api.url):
         namespace = {}
         exec(compile(EXAMPLES[name], f"{DOCUMENT.name}:{name}", "exec"), namespace)
         function = [one for one in namespace.values() if hasattr(one, "__code__")][-1]
-        given = (api.url, token, *arguments)
+        given = (url, token, *arguments)
         if iscoroutinefunction(function):
             return await function(*given)
         if isgeneratorfunction(function):
@@ -40,7 +41,7 @@ async def run(api):
 
 
 def test_every_example_is_run():
-    assert set(EXAMPLES) == {"enqueue", "enqueue-many", "look", "follow"}
+    assert set(EXAMPLES) == {"enqueue", "enqueue-many", "repeat", "look", "follow"}
 
 
 async def test_repeated_enqueue_returns_the_same_intents(run, api):
@@ -50,6 +51,24 @@ async def test_repeated_enqueue_returns_the_same_intents(run, api):
     assert await run("enqueue-many", ["Ada", "Grace"]) == ["accepted"] * 2
     assert await run("enqueue-many", ["Ada", "Mary"]) == ["duplicate", "accepted"]
     assert api.intents() == 4
+
+
+async def test_message_whose_outcome_is_unknown_is_kept_with_its_key(run, api):
+    kept = {}
+
+    async def fail(_reader, writer):
+        writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n")
+
+    def keep(message, idempotency_key):
+        kept[idempotency_key] = message
+
+    async with RawServer(fail).running() as server:
+        assert await run("repeat", {"text": "Hello"}, keep, url=server.url) is None
+    [(key, message)] = kept.items()
+    assert message == {"text": "Hello"}
+    assert key.encode() in server.requests[0]
+    assert isinstance(await run("repeat", message, keep), UUID)
+    assert api.intents() == len(kept) == 1
 
 
 async def test_failures_are_listed_with_their_reasons(run, outbox):

@@ -4,8 +4,8 @@
   later one, so that the order within a stream is kept.
 - If the API cannot read a batch, the batch is halved until the invalid intent is alone. The others
   are accepted.
-- An intent that was once sent without an answer never ends as QUEUE_FULL, only as UNAVAILABLE: it
-  may have been written.
+- An intent that was once sent without an answer is never reported as refused: it may have been
+  written. Unless a later try finds it in the database, its verdict is UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leasehold.client.requests import enqueue_batch, intent_json, key_advice, key_of
+from leasehold.client.requests import (
+    BATCH_ADVICE,
+    enqueue_batch,
+    intent_json,
+    key_advice,
+    key_of,
+)
 from leasehold.client.responses import BulkResult, BulkVerdict
-from leasehold.client.retry import RetriedRequest, RetryBudget
-from leasehold.domain.errors import ApiError, InvalidArgument
+from leasehold.client.retry import RetriedRequest, RetryBudget, refused_after_silence
+from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from leasehold.domain.errors import LeaseholdError
     from leasehold.domain.intent import NewIntent
 
 BATCH_MAX = 1000
@@ -31,7 +38,6 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class _Entry:
     ordinal: int
-    key: str
     json: bytes
     trace_context: str | None
 
@@ -45,6 +51,8 @@ class BulkEnqueue:
         # For intents that the API rejects one by one; each request has a budget of its own.
         self._budget = RetryBudget(retry_seconds)
         self._results: dict[int, BulkResult] = {}
+        # In the order of the intents: a generated key stays the same however often it is sent.
+        self._keys: list[str] = []
         self._waiting: deque[_Entry] = deque()
         self._batch: list[_Entry] = []
         self._request: RetriedRequest[tuple[BulkResult, ...]] | None = None
@@ -75,6 +83,8 @@ class BulkEnqueue:
         if len(results) != len(self._batch):
             raise ApiError(
                 f"the API returned {len(results)} results for a batch of {len(self._batch)} intents"
+                f". {BATCH_ADVICE}",
+                outcome_unknown=True,
             )
         self._note_unanswered()
         pairs = list(zip(self._batch, results, strict=True))
@@ -85,7 +95,7 @@ class BulkEnqueue:
         pause = self._budget.pause() if again else None
         for one, result in pairs:
             if pause is None or not result.verdict.is_temporary:
-                self._results[one.ordinal] = self._final(one, result)
+                self._add_result(replace(result, ordinal=one.ordinal))
         if pause is not None:
             self._waiting.extendleft(reversed(again))
         if len(again) < len(pairs):
@@ -94,11 +104,18 @@ class BulkEnqueue:
         self._batch_max = min(BATCH_MAX, self._batch_max * 2) if pause is None else len(again)
         return pause or 0.0
 
-    def reject_batch(self, error: InvalidArgument) -> None:
-        """Record that the last request was rejected because of some intent in it."""
+    def record_error(self, error: LeaseholdError) -> None:
+        """Record that the last request was refused because of some intent in it, or raise `error`.
+
+        All other errors concern every intent that follows.
+        """
+        refusal = error.__cause__ if isinstance(error, ApiUnavailable) else error
+        if not isinstance(refusal, InvalidArgument):
+            error.idempotency_keys = tuple(self._keys)
+            raise error
         self._note_unanswered()
         if len(self._batch) == 1:
-            self._reject(self._batch[0].ordinal, error)
+            self._reject(self._batch[0].ordinal, refusal)
             return
         self._waiting.extendleft(reversed(self._batch))
         self._batch_max = len(self._batch) // 2
@@ -107,13 +124,17 @@ class BulkEnqueue:
         if self._request is not None and self._request.maybe_written:
             self._maybe_written |= {one.ordinal for one in self._batch}
 
-    def _final(self, one: _Entry, result: BulkResult) -> BulkResult:
-        if one.ordinal in self._maybe_written and result.verdict.is_temporary:
-            problem = key_advice(one.key)
+    def _add_result(self, result: BulkResult) -> None:
+        key = self._keys[result.ordinal - 1]
+        if result.ordinal in self._maybe_written and not result.verdict.is_committed:
+            problem = key_advice(key)
             if result.verdict is not BulkVerdict.UNAVAILABLE:
-                problem = f"An earlier try got no answer, and the last one was rejected. {problem}"
-            result = replace(result, verdict=BulkVerdict.UNAVAILABLE, problem=problem)
-        return replace(result, ordinal=one.ordinal)
+                why = refused_after_silence(result.problem or result.verdict)
+                problem = f"{why}. {problem}"
+            result = replace(
+                result, verdict=BulkVerdict.UNAVAILABLE, intent_id=None, problem=problem
+            )
+        self._results[result.ordinal] = replace(result, idempotency_key=key)
 
     def _next_batch(self) -> list[_Entry]:
         batch: list[_Entry] = []
@@ -133,15 +154,17 @@ class BulkEnqueue:
     def _next_entry(self) -> _Entry | None:
         """Return the next intent that can be written as JSON; the others get their result here."""
         for ordinal, new in self._intents:
+            key = key_of(new)
+            self._keys.append(key)
             try:
-                # A generated key stays the same however often the intent is sent.
-                key = key_of(new)
-                return _Entry(ordinal, key, intent_json(new, key), new.trace_context)
+                return _Entry(ordinal, intent_json(new, key), new.trace_context)
             except InvalidArgument as error:
                 self._reject(ordinal, error)
         return None
 
     def _reject(self, ordinal: int, error: InvalidArgument) -> None:
-        self._results[ordinal] = BulkResult(
-            ordinal=ordinal, verdict=BulkVerdict.INVALID, intent_id=None, problem=str(error)
+        self._add_result(
+            BulkResult(
+                ordinal=ordinal, verdict=BulkVerdict.INVALID, intent_id=None, problem=str(error)
+            )
         )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Problem codes of responses that guarantee that nothing was written. Only an instance can know: a
 # proxy may have sent the request to one that died, and answered for lack of another.
 NOTHING_WRITTEN = frozenset({"queue_full", "too_many", "intake_full", "overloaded"})
-# After these nobody knows whether something was written.
-_OUTCOME_UNKNOWN = frozenset(
+# The same request may be answered by another instance, or a moment later.
+_TEMPORARY = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 _INVALID = frozenset(
@@ -76,7 +76,12 @@ class ErrorResponse:
     @property
     def is_temporary(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.wrote_nothing or self.status in _OUTCOME_UNKNOWN
+        return self.wrote_nothing or self.status in _TEMPORARY
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether a request that writes may have been executed: the server failed on its way."""
+        return not self.wrote_nothing and self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     def exception(self, target: str = "") -> LeaseholdError:
         """Return the exception for the caller; `target` is that of the request."""
@@ -86,7 +91,9 @@ class ErrorResponse:
             case "idempotency_conflict":
                 return IdempotencyConflict(self.detail, intent_id=self._intent_id())
             case "unknown_target":
-                return UnknownTarget(self.detail, target=target)
+                # The API never repeats what was sent to it, so its text does not have the name.
+                message = f"no contract is published for target {target!r}: {self.detail}"
+                return UnknownTarget(message, target=target)
             case _:
                 return self._exception_by_status()
 
@@ -98,7 +105,7 @@ class ErrorResponse:
         message = f"the API answered {self.status}: {self.detail}"
         if self.request_id:
             message += f" (request {self.request_id})"
-        kind = ApiUnavailable if self.status in _OUTCOME_UNKNOWN else ApiError
+        kind = ApiUnavailable if self.status in _TEMPORARY else ApiError
         return kind(message, status=self.status)
 
     def _intent_id(self) -> IntentId | None:

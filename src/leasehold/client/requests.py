@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from leasehold.client import responses
 from leasehold.client.errors import ErrorResponse
-from leasehold.domain.errors import ApiUnavailable, InvalidArgument, UnknownIntent
+from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument, UnknownIntent
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.store.rows import Redriven
@@ -34,6 +34,7 @@ Resolution = Literal["dispatched", "failed", "retry"]
 
 PAGE_MAX = 200
 WAIT_SECONDS_MAX = 30
+BATCH_ADVICE = "Outcome unknown. Enqueue all intents again with the same idempotency keys."
 _KEY_BYTES = 18
 # HTTP trims header values and carries only these characters safely.
 _HEADER_VALUE = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
@@ -70,17 +71,28 @@ class Request(Generic[Result]):
     body: bytes | None = None
     # How long the server may wait before it responds.
     wait_seconds: float = 0.0
-    # What the caller should do if the outcome is unknown.
+    # Of an enqueue.
+    idempotency_key: str | None = None
+    # What the caller should do if the outcome is unknown. A request that only reads has none.
     advice: str = ""
 
     def result(self, response: httpx.Response) -> Result:
         """Read the response, or raise the exception that it stands for."""
         try:
             return responses.parse(self.read, response)
-        except ApiUnavailable as error:
-            if not self.advice:
+        except ApiError as error:
+            # An unreadable success was executed, and a server error may have followed it.
+            tells = not response.is_success and not ErrorResponse.of(response).outcome_unknown
+            if tells or not self.advice:
                 raise
-            raise ApiUnavailable(f"{error}. {self.advice}", status=error.status) from None
+            raise self.outcome_unknown(error, kind=type(error)) from error.__cause__
+
+    def outcome_unknown(
+        self, why: object, *, kind: type[ApiError] = ApiUnavailable, status: int | None = None
+    ) -> ApiError:
+        """Return the error for a request that may have been executed."""
+        status = why.status if isinstance(why, ApiError) else status
+        return kind(f"{why}. {self.advice}", status=status, outcome_unknown=True)
 
 
 def key_of(new: NewIntent) -> str:
@@ -109,6 +121,7 @@ def enqueue(new: NewIntent, wait_seconds: float = 0) -> Request[Receipt]:
         read=_reader(responses.receipt, new.target),
         is_idempotent=True,
         wait_seconds=wait_seconds,
+        idempotency_key=key,
         advice=key_advice(key),
     )
 
@@ -124,7 +137,7 @@ def enqueue_batch(
         body=b'{"intents":[' + b",".join(intents) + b"]}",
         read=_reader(responses.bulk_results),
         is_idempotent=True,
-        advice="Outcome unknown. If your intents have idempotency keys, enqueue all of them again.",
+        advice=BATCH_ADVICE,
     )
 
 

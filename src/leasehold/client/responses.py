@@ -68,13 +68,15 @@ class Receipt:
 class BulkResult:
     """The result for one intent of enqueue_many; `ordinal` is its position, from 1.
 
-    After CONFLICT and DUPLICATE, `intent_id` is the intent that has the key.
+    After CONFLICT and DUPLICATE, `intent_id` is the intent that has the key. `idempotency_key` is
+    the key that was sent, also one that the client generated.
     """
 
     ordinal: int
     verdict: BulkVerdict
     intent_id: IntentId | None
     problem: str | None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import httpx
 
 from leasehold.client.errors import ErrorResponse
-from leasehold.domain.errors import ApiError, ApiUnavailable, IntakeFull
+from leasehold.domain.errors import ApiError, ApiUnavailable, LeaseholdError
 from leasehold.service.backoff import Backoff
 from leasehold.service.retry_after import retry_after_seconds
 
@@ -56,6 +56,11 @@ class RetryBudget:
         return seconds if self._clock() + seconds < self._ends_at else None
 
 
+def refused_after_silence(refusal: object) -> str:
+    """Return why a refusal is not the outcome."""
+    return f"an earlier try got no answer, and the last one was refused: {refusal}"
+
+
 class RetriedRequest(Generic[Result]):
     """One request over all its tries: reads how each ended and gives the pause before the next.
 
@@ -75,16 +80,13 @@ class RetriedRequest(Generic[Result]):
     def pause_after_error(self, error: httpx.TransportError) -> float:
         """Return the pause after a try without a response, or raise if it was the last one."""
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-            raise ApiError(f"the request cannot be sent: {_text(error)}") from error
+            raise self._failure(f"the request cannot be sent: {_text(error)}", ApiError) from error
         was_sent = not isinstance(error, _NOT_SENT)
         self._note_try(maybe_written=was_sent)
         is_retried = (self.request.is_idempotent or not was_sent) and not _is_certificate(error)
         pause = self._budget.pause() if is_retried else None
         if pause is None:
-            message = f"the API did not answer: {_text(error)}"
-            if self.maybe_written or self._maybe_written_before:
-                message += f". {self.request.advice}"
-            raise ApiUnavailable(message) from error
+            raise self._failure(f"the API did not answer: {_text(error)}") from error
         return pause
 
     def pause_after(self, response: httpx.Response) -> float | None:
@@ -102,14 +104,22 @@ class RetriedRequest(Generic[Result]):
         """Read the final response, or raise what it means after all earlier tries."""
         try:
             return self.request.result(response)
-        except IntakeFull as error:
-            if not (self.maybe_written or self._maybe_written_before):
+        except LeaseholdError as error:
+            is_known = not (isinstance(error, ApiError) and error.outcome_unknown)
+            if not (is_known and self._is_in_doubt):
                 raise
-            raise ApiUnavailable(
-                f"an earlier try got no answer, and the last one was rejected: {error}. "
-                f"{self.request.advice}",
-                status=response.status_code,
+            raise self.request.outcome_unknown(
+                refused_after_silence(error), status=response.status_code
             ) from error
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        return self.maybe_written or self._maybe_written_before
+
+    def _failure(self, message: str, kind: type[ApiError] = ApiUnavailable) -> ApiError:
+        if self._is_in_doubt:
+            return self.request.outcome_unknown(message, kind=kind)
+        return kind(message)
 
     def _note_try(self, *, maybe_written: bool) -> None:
         # A GET writes nothing, so its outcome is never in doubt.

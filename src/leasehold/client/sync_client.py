@@ -12,7 +12,7 @@ from leasehold.client import connection, requests
 from leasehold.client.bulk import BulkEnqueue
 from leasehold.client.event_stream import EventStream
 from leasehold.client.retry import RETRY_SECONDS, RetriedRequest, RetryBudget
-from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import as_intent
 
 if TYPE_CHECKING:
@@ -76,25 +76,25 @@ class Client:
         """Enqueue one intent. It is committed when this returns.
 
         With `wait_seconds` (at most 30) the call returns when the intent is finished, or after
-        that time. If you give no idempotency key the client generates one and can retry safely;
-        to repeat the call yourself you need a key of your own. Raises IdempotencyConflict,
-        UnknownTarget, InvalidArgument, AccessDenied or IntakeFull. After ApiUnavailable the
-        outcome is unknown.
+        that time. If you give no idempotency key the client generates one and can retry safely.
+        Raises IdempotencyConflict, UnknownTarget, InvalidArgument, AccessDenied or IntakeFull if
+        the intent was refused. After an ApiError whose `outcome_unknown` is true it may have been
+        accepted. To repeat the call, give the error's `idempotency_key`.
         """
         return self._send(requests.enqueue(as_intent(intent, payload, **options), wait_seconds))
 
     def enqueue_many(self, intents: Iterable[NewIntent]) -> tuple[BulkResult, ...]:
         """Enqueue any number of intents in batches. Returns one result each, in their order.
 
-        If this raises, earlier batches are committed. With idempotency keys of your own you can
-        enqueue everything again.
+        If this raises, earlier batches are committed. Enqueue everything again with your own
+        idempotency keys, or with the error's `idempotency_keys`.
         """
         bulk = BulkEnqueue(intents, self._retry_seconds)
         while (retried := bulk.next_request()) is not None:
             try:
                 pause = bulk.record(self._send_retried(retried))
-            except InvalidArgument as error:
-                bulk.reject_batch(error)
+            except LeaseholdError as error:
+                bulk.record_error(error)
             else:
                 time.sleep(pause)
         return bulk.results
@@ -183,6 +183,13 @@ class Client:
         return self._send_retried(RetriedRequest(request, RetryBudget(self._retry_seconds)))
 
     def _send_retried(self, retried: RetriedRequest[Result]) -> Result:
+        try:
+            return self._send_until_final(retried)
+        except LeaseholdError as error:
+            error.idempotency_key = retried.request.idempotency_key
+            raise
+
+    def _send_until_final(self, retried: RetriedRequest[Result]) -> Result:
         while True:
             try:
                 response = self._http.send(self._http_request(retried.request))

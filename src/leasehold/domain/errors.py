@@ -15,7 +15,7 @@ LeaseholdError
 ├── DatabaseUnavailable        the database did not answer; the outcome is unknown
 ├── IntakeFull                 too many intents are waiting; nothing was written
 ├── ApiError                   the HTTP API failed in a way that the caller cannot fix
-│   └── ApiUnavailable         the HTTP API did not answer; the outcome is unknown
+│   └── ApiUnavailable         the HTTP API did not answer, or not in every try
 ├── MigrationError             the schema does not match this release
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
@@ -29,7 +29,24 @@ if TYPE_CHECKING:
 
 
 class LeaseholdError(Exception):
-    """The base class of all errors that Leasehold raises on purpose."""
+    """The base class of all errors that Leasehold raises on purpose.
+
+    If `enqueue` of an API client raises, `idempotency_key` is the key that was sent, also one that
+    the client generated. If `enqueue_many` raises, `idempotency_keys` has the keys of all intents
+    that it has read so far, in their order.
+    """
+
+    idempotency_key: str | None = None
+    idempotency_keys: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without this, an error with a required keyword argument cannot be unpickled, and an error
+        # that a process pool cannot unpickle breaks the pool.
+        return _restore, (type(self), self.args), self.__dict__
+
+
+def _restore(kind: type[LeaseholdError], arguments: tuple[object, ...]) -> LeaseholdError:
+    return kind.__new__(kind, *arguments)
 
 
 class InvalidArgument(LeaseholdError):
@@ -120,17 +137,25 @@ class IntakeFull(LeaseholdError):
 
 
 class ApiError(LeaseholdError):
-    """The HTTP API, or a proxy in front of it, answered with an error; see `status`."""
+    """The HTTP API, or a proxy in front of it, answered with an error; see `status`.
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    If `outcome_unknown` is true, what was asked may have been done: retry an enqueue with the same
+    idempotency key, and look at the intent before you repeat an operation.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, outcome_unknown: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.outcome_unknown = outcome_unknown
 
 
 class ApiUnavailable(ApiError):
-    """The HTTP API did not answer. Outcome unknown. Retry with the same idempotency key.
+    """The HTTP API did not answer, or an earlier try got no answer and the last one was refused.
 
-    `status` is None if there was no response at all.
+    In the second case `__cause__` is the refusal. It proves nothing about the earlier try, so
+    `outcome_unknown` is true. `status` is None if there was no response at all.
     """
 
 
