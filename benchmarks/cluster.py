@@ -303,7 +303,7 @@ class Members:
 
     def seconds_to_build(self) -> float:
         [(_, log)] = self._processes.values()
-        built = self.event(log, "schedule_built")
+        built = self.event(log, "due_queue_built")
         acquired = self.event(log, "leader_acquired")
         return moment(built) - moment(acquired)
 

@@ -11,7 +11,7 @@ async def test_saturated_target_is_paused_and_probed_while_another_works(engine)
     engine.sandbox.set_faults("keyed", throttle_rate=1, retry_after_seconds=1)
     full = engine.outbox.enqueue(30, "full")
     worker = engine.worker()
-    opened = await worker.logged("breaker")
+    opened = await worker.logged("breaker_changed")
     assert (opened["target"], opened["now"]) == ("full", "open")
     free = engine.outbox.enqueue(100, "free")
     await engine.until_status(free)
@@ -21,7 +21,7 @@ async def test_saturated_target_is_paused_and_probed_while_another_works(engine)
     assert "accepted" not in engine.statuses(full)
     engine.sandbox.set_faults()
     await engine.until_status(full)
-    assert worker.lines("breaker")[-1]["now"] == "closed"
+    assert worker.lines("breaker_changed")[-1]["now"] == "closed"
 
 
 async def test_flood_for_a_slow_target_does_not_starve_another(engine):

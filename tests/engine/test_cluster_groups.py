@@ -11,7 +11,7 @@ import pytest
 from leasehold import Instance, read_settings
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.timing import Timings
-from leasehold.executor.leader import executor as scheduled
+from leasehold.executor.leader import reader
 from leasehold.runtime import notifier
 from leasehold.store.postgres import notifications
 from leasehold.store.postgres.store import PostgresStore
@@ -61,7 +61,7 @@ async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_on
 async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(group):
     group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
     leader = await start_leader(group, **ROW_LEASE_SETTINGS)
-    [said] = logged_lines(leader, "target_not_served", target="book")
+    [said] = logged_lines(leader, "target_refused", target="book")
     assert said["level"] == "error"
     [stuck] = group.outbox.enqueue(1, "book")
     await group.until_status(group.outbox.enqueue(2, "ledger"))
@@ -79,7 +79,7 @@ async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
     [slow] = group.outbox.enqueue(1, "ledger")
     group.sandbox.set_faults(latency_ms=700)
     leader = await start_leader(group, **ROW_LEASE_SETTINGS)
-    await leader.logged("contract_not_served")
+    await leader.logged("contract_refused")
     group.outbox.enqueue(1, "ledger")
 
     def cancelled():
@@ -117,7 +117,7 @@ async def test_leader_tells_how_long_intents_had_been_due(group):
 
 
 async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
-    monkeypatch.setattr(scheduled, "RECONCILE_SECONDS", 0.3)
+    monkeypatch.setattr(reader, "RECONCILE_SECONDS", 0.3)
     async with Instance(settings_of(group)) as instance:
 
         def missed():
@@ -226,7 +226,7 @@ async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_setting
 
 async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_not_in_doubt(group):
     first = group.worker(fault="after_claim:wait", **ROW_LEASE_SETTINGS)
-    await first.logged("schedule_built")
+    await first.logged("due_queue_built")
     # Started before the fault: the leader aborts calls that wait for longer than three leases.
     second = group.worker(**ROW_LEASE_SETTINGS)
     await second.started()
@@ -234,7 +234,7 @@ async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_not_in_do
     await first.logged("fault")
     first.send(SIGTERM)
     assert await first.ended() == 0
-    await second.logged("schedule_built")
+    await second.logged("due_queue_built")
     await group.until_status(ids)
     assert [group.outbox.states(one) for one in ids] == [["DISPATCHED"]] * 3
     assert fences(group) == [2, 2, 2]

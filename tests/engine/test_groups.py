@@ -45,7 +45,7 @@ async def test_target_that_changes_its_scope_is_finished_in_the_former(engine):
     ids += [*engine.outbox.enqueue(2, "ledger"), *engine.outbox.enqueue(2, "sms")]
     worker = engine.worker(**ROW_LEASE_SETTINGS)
     await engine.until_status(ids)
-    assert not worker.lines("target_not_served")
+    assert not worker.lines("target_refused")
     rows = engine.database.execute(
         "SELECT DISTINCT p.target, a.lease_name IS NULL AS is_item FROM leasehold.outbox_attempts a"
         " JOIN leasehold.intents p USING (intent_id) ORDER BY 1, 2"

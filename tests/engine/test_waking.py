@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import Instance, read_settings
 from leasehold.executor import competing
-from leasehold.executor.leader import executor as scheduled
+from leasehold.executor.leader.executor import LeaderExecutor
 from leasehold.store.postgres.items import PostgresItems
 from leasehold.store.postgres.schedule import PostgresSchedule
 from tests.support.engine import until
@@ -77,9 +77,7 @@ async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeyp
 @pytest.mark.parametrize("reading", ["refresh_due_window", "refresh_schedule"])
 async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypatch, reading):
     engine.publish("sms", scope="cluster")
-    hidden = heard_while(
-        monkeypatch, engine, (PostgresSchedule, reading), (scheduled.LeaderExecutor, "hint")
-    )
+    hidden = heard_while(monkeypatch, engine, (PostgresSchedule, reading), (LeaderExecutor, "hint"))
     settings = read_settings(
         database_url=engine.database.url_as("executor"),
         cluster_lease_seconds=60,

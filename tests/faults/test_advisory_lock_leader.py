@@ -98,7 +98,7 @@ async def test_leader_that_stood_still_before_a_call_is_not_robbed_and_goes_on(
 ):
     engine.publish("ledger", scope="cluster", **terms)
     slow = member(engine, fault=f"{point}:stop")
-    await slow.logged("schedule_built")
+    await slow.logged("due_queue_built")
     ids = engine.outbox.enqueue(3, "ledger")
     await slow.logged("fault")
     other = member(engine)
@@ -170,7 +170,7 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(cluster):
     await cluster.until_status(ids)
     sleeper.send(SIGCONT)
     await sleeper.logged("leader_lost")
-    assert sleeper.lines("call_not_made")
+    assert sleeper.lines("call_skipped")
     assert fences(cluster) == [2]
 
 
@@ -209,7 +209,7 @@ async def test_every_epoch_of_many_elections_has_one_holder(cluster):
 
 async def test_group_goes_from_row_to_lock_and_back_while_it_works(cluster):
     by_row = cluster.worker(**ROW_LEASE_SETTINGS)
-    await by_row.logged("schedule_built")
+    await by_row.logged("due_queue_built")
     async with constant_work(cluster):
         by_lock = [member(cluster, **SHORT) for _ in range(2)]
         for worker in by_lock:

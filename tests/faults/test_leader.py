@@ -113,7 +113,7 @@ async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(clus
 
 async def test_leader_picks_up_what_was_handed_in_elsewhere_without_being_told(cluster):
     leader = member(cluster, listen="false")
-    await leader.logged("schedule_built")
+    await leader.logged("due_queue_built")
     ids = cluster.outbox.enqueue(3, "ledger")
     await cluster.until_status(ids)
     later = cluster.outbox.enqueue(2, "ledger", delay_seconds=0.7)
@@ -180,7 +180,7 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, po
     await engine.until_status(ids)
     sleeper.send(SIGCONT)
     await sleeper.logged("leader_lost")
-    await until(lambda: len(sleeper.lines("call_not_made")) == 3)
+    await until(lambda: len(sleeper.lines("call_skipped")) == 3)
     later = engine.outbox.enqueue(3, "ledger")
     await engine.until_status(later)
     assert set(fences(engine)) == {2}
@@ -221,7 +221,7 @@ async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluste
     later = cluster.outbox.enqueue(3, "ledger")
     slow.send(SIGCONT)
     await slow.logged("leader_lost")
-    assert not slow.lines("schedule_built")
+    assert not slow.lines("due_queue_built")
     await cluster.until_status(later)
     assert holders(cluster, [*ids, *later]) == {acquired["holder_id"]}
 
@@ -231,7 +231,7 @@ async def test_leader_cut_off_stops_and_another_goes_on(cluster, trouble):
     url = cluster.database.url_as("executor")
     async with TcpProxy(url) as proxy:
         lonely = member(cluster, url=proxy.through(url))
-        await lonely.logged("schedule_built")
+        await lonely.logged("due_queue_built")
         getattr(proxy, trouble)()
         other = member(cluster)
         lost = await lonely.logged("leader_lost")
@@ -249,7 +249,7 @@ async def test_leader_cut_off_stops_and_another_goes_on(cluster, trouble):
 
 async def test_rows_that_commit_behind_the_cursor_are_found(cluster):
     leader = member(cluster, listen="false")
-    await leader.logged("schedule_built")
+    await leader.logged("due_queue_built")
     late = cluster.database.connect("ingest", autocommit=False)
     [row] = late.execute(
         "SELECT intent_id FROM leasehold.enqueue_intents(%s)",
@@ -265,7 +265,7 @@ async def test_rows_that_commit_behind_the_cursor_are_found(cluster):
 async def test_thousands_of_equal_stamps_are_all_done(cluster):
     cluster.publish("ledger", scope="cluster", concurrency=200)
     leader = member(cluster, listen="false", concurrency="200")
-    await leader.logged("schedule_built")
+    await leader.logged("due_queue_built")
     ids = cluster.outbox.enqueue(2500, "ledger")  # one transaction, one stamp, three pages
     await cluster.until_status(ids)
     assert cluster.sandbox.effects("keyed").effects == 2500
@@ -286,7 +286,7 @@ async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
     await cluster.until_status([soon])
     assert cluster.statuses([much_later]) == ["pending"]
     assert lease(cluster)["expires_at"] > lease(cluster)["renewed_at"]
-    told_at = datetime.fromisoformat(leader.lines("schedule_built")[0]["timestamp"])
+    told_at = datetime.fromisoformat(leader.lines("due_queue_built")[0]["timestamp"])
     assert told_at - lease(cluster)["renewed_at"] > timedelta(hours=4), "its clock was right"
 
 

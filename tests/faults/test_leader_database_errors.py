@@ -158,7 +158,7 @@ async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(clus
         assert not leader.lines("leader_lost")  # one of its calls has not ended
         other.rollback()
         await leader.logged("leader_lost")
-    assert logged_lines(leader, "call_not_made", intent_id=str(intent_id))
+    assert logged_lines(leader, "call_skipped", intent_id=str(intent_id))
     assert fences(cluster) == []
     leader.send(SIGTERM)
     assert await leader.ended() == 0
@@ -308,7 +308,7 @@ async def test_leader_gives_up_a_call_that_does_not_end_and_writes_down_its_doub
     )
     [intent_id] = engine.outbox.enqueue(1, "own")
     leader = engine.worker(test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
-    await leader.logged("call_given_up")
+    await leader.logged("call_aborted")
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"

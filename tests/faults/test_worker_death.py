@@ -96,7 +96,7 @@ async def test_call_that_does_not_end_is_given_up_and_its_doubt_written_down(eng
     )
     [intent_id] = engine.outbox.enqueue(1, "own")
     worker = engine.worker(test_folder=str(tmp_path))
-    await worker.logged("call_given_up")
+    await worker.logged("call_aborted")
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"

@@ -33,7 +33,7 @@ _ENQUEUE_SECONDS = 0.03
 async def start_leader(engine: Engine, **settings: str) -> Worker:
     """Start a worker; wait until it leads and has built its schedule."""
     worker = engine.worker(**settings)
-    await worker.logged("schedule_built")
+    await worker.logged("due_queue_built")
     return worker
 
 

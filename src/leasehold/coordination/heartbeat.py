@@ -1,4 +1,4 @@
-"""The heartbeat: one call renews all that is in flight; when it fails, everything is lost."""
+"""The heartbeat extends the leases of all claims in flight. If it fails, all of them are lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.item import ItemState
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
 from leasehold.observe.logs import get_logger
@@ -15,7 +16,8 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.claims import Claims, Held
+    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.item import Item
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
@@ -25,9 +27,9 @@ _LOG = get_logger(__name__)
 
 
 class Heartbeat:
-    """The service that keeps claims alive, and that says when they are not."""
+    """The service that renews claims, and ends the trust in those that it could not renew."""
 
-    name = "renewal"
+    name = "heartbeat"
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class Heartbeat:
         claims: Claims,
         timings: Callable[[], Timings],
         metrics: Metrics,
-        abort: Callable[[Held], None],
+        abort: Callable[[Item], None],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -46,57 +48,59 @@ class Heartbeat:
         self._next_at: float | None = None
 
     async def step(self) -> Pause:
-        """Renew everything once; raises after having lost everything."""
-        began_at = self._claims.clock()
+        """Renew every claim once. Raises if that fails, after all claims are lost."""
+        started_at = self._claims.clock()
         heartbeat_seconds = self._timings().heartbeat_seconds
         if self._next_at is not None:
-            self._metrics.heartbeat_lag(max(0.0, began_at - self._next_at))
-        self._next_at = began_at + heartbeat_seconds
-        self._lost(self._claims.lose_untrusted(), "trust ended before it was renewed")
-        for held in self._claims.overdue():
-            self._abort(held)
-        by_lease: defaultdict[float, list[Held]] = defaultdict(list)
-        for held in self._claims.renewable():
-            by_lease[held.lease_seconds].append(held)
-        for lease_seconds, group in by_lease.items():
-            await self._renew(group, lease_seconds)
+            self._metrics.heartbeat_lag(max(0.0, started_at - self._next_at))
+        self._next_at = started_at + heartbeat_seconds
+        self._report_lost(self._claims.lose_untrusted(), "trust ended before the renewal")
+        for item in self._claims.overdue():
+            self._abort(item)
+        by_lease: defaultdict[float, list[Item]] = defaultdict(list)
+        for item in self._claims.renewable():
+            by_lease[item.lease_seconds].append(item)
+        for lease_seconds, items in by_lease.items():
+            await self._renew(items, lease_seconds)
         return Pause(max(0.0, self._next_at - self._claims.clock()))
 
-    async def _renew(self, group: Sequence[Held], lease_seconds: float) -> None:
+    async def _renew(self, items: Sequence[Item], lease_seconds: float) -> None:
         asked_at = self._claims.clock()
         is_answered = False
         try:
-            answers = await self._ask(group, lease_seconds, asked_at)
+            renewals = await self._ask(items, lease_seconds, asked_at)
             is_answered = True
         finally:
-            # Whatever went wrong, nobody can say any more what is ours.
+            # Also when cancelled: without an answer, nobody can say which claims are still ours.
             if not is_answered:
                 lost = self._claims.lose(self._claims.all())
-                self._lost(lost, "the heartbeat failed: everything is given up")
+                self._report_lost(lost, "the heartbeat failed")
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
-        renewed = {one.lease_token for one in answers if one.verdict is RenewVerdict.RENEWED}
-        for held in group:
-            if held.claimed.lease_token in renewed:
-                held.trust = trust
-            elif held.stage != "recording":
-                # A claim whose result is on its way may be gone because the result has arrived.
-                self._lost(self._claims.lose([held]), "the database says so", held)
+        renewed = {one.lease_token for one in renewals if one.verdict is RenewVerdict.RENEWED}
+        for item in items:
+            if item.is_lost:
+                continue
+            if item.claimed.lease_token in renewed:
+                item.trust = trust
+            elif item.state < ItemState.RECORDING:
+                # If its result is being recorded, the claim may be gone because the result arrived.
+                self._claims.lose([item])
+                self._metrics.lease_lost()
+                _LOG.warning("lease_lost", reason="the database refused it", **item.log_fields())
 
     async def _ask(
-        self, group: Sequence[Held], lease_seconds: float, asked_at: float
+        self, items: Sequence[Item], lease_seconds: float, asked_at: float
     ) -> list[RenewedClaim]:
         """Wait for the answer no longer than we trust our leases."""
-        trust_left = min(held.trust.seconds_left(asked_at) for held in group)
+        trust_left = min(item.trust.seconds_left(asked_at) for item in items)
         call = self._store.renew_outbox_leases(
-            self._claims.worker_id, [held.claimed.claim for held in group], lease_seconds
+            self._claims.worker_id, [item.claimed.claim for item in items], lease_seconds
         )
         return await within_deadline(trust_left, call, "the heartbeat")
 
-    def _lost(self, count: int, why: str, held: Held | None = None) -> None:
-        if not count:
-            return
-        self._metrics.lease_lost(count)
-        of_work = {"intent_id": str(held.claimed.intent_id)} if held else {}
-        _LOG.warning(
-            "lease_lost", worker_id=self._claims.worker_id, claims=count, why=why, **of_work
-        )
+    def _report_lost(self, count: int, reason: str) -> None:
+        if count:
+            self._metrics.lease_lost(count)
+            _LOG.warning(
+                "lease_lost", worker_id=self._claims.worker_id, claims=count, reason=reason
+            )

@@ -1,8 +1,8 @@
-"""The competing executor: claims due items for as many slots as are free, and starts them at once.
+"""The competing executor claims due items for the slots that are free, and starts them at once.
 
-What cannot start now is not claimed: free slots, each target's concurrency, its rate and its
-breaker bound every claim, and it is a part of the slots at most. A claim also shrinks when its
-calls, one after the other, would outlive the lease.
+It claims only what can start now: free slots and each target's gate bound every claim, and one
+claim takes a third of the slots at most. A claim also shrinks if its calls, one after the other,
+would outlive the lease.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.fence import ClaimFence
 from leasehold.executor.limits import GATHER_SECONDS, claim_size, should_gather
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasehold.coordination.claims import Claims
+    from leasehold.coordination.item import Item
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.runner import Runner
@@ -28,13 +31,13 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
 
-# After work was found, we look again soon; each time that there is none, after twice as long.
+# The pause between polls: the shortest after work was found, doubled each time there was none.
 POLL_SECONDS_MIN = 0.1
 _TARGETS_MAX = 1000
 
 
 class CompetingExecutor:
-    """The service that claims."""
+    """The service that claims items."""
 
     name = "executor"
 
@@ -43,7 +46,7 @@ class CompetingExecutor:
         store: ExecutorStore,
         claims: Claims,
         targets: Targets,
-        attempts: Runner,
+        runner: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
@@ -51,38 +54,39 @@ class CompetingExecutor:
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
+        self._fence = ClaimFence(store, claims.worker_id)
         self._claims = claims
         self._targets = targets
-        self._runner = attempts
+        self._runner = runner
         self._metrics = metrics
         self._timings = timings
         self._trouble = trouble
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
-        self._hinted: set[str] = set()  # of which we heard since we last asked for them
+        self._hinted: set[str] = set()  # targets with a hint since the last claim
         self._claimed_at = claims.clock()
-        self._look_at = claims.clock()
-        claims.on_free(self._slot_is_free)
+        self._poll_at = claims.clock()
+        claims.on_free(self._on_free)
 
     def work_is_due(self, target: str) -> None:
-        """Take the hint that there is something to claim."""
+        """Hint: an intent for this target was enqueued."""
         if target in self._targets.current:
             self._hungry.add(target)
             self._hinted.add(target)
             self.wake.set()
 
     def lease_is_free(self, lease_name: str) -> None:
-        """Claims need no lease of a group."""
+        """Ignore the hint: claims need no cluster lease."""
 
     def look_everywhere(self) -> None:
-        """Take the hint that nobody knows what there is to claim."""
+        """Hint: notifications may have been missed, so any target may have work."""
         for target in self._targets.current:
             self.work_is_due(target)
 
     async def step(self) -> Pause:
-        """Claim once for every length of lease, and start what was given."""
+        """Claim once for each length of lease, and start what was claimed."""
         now = self._claims.clock()
-        is_poll = now >= self._look_at
+        is_poll = now >= self._poll_at
         if is_poll:
             self._hungry.update(self._targets.current)
         rooms = self._rooms()
@@ -95,11 +99,11 @@ class CompetingExecutor:
         for lease_seconds, room in self._by_lease(rooms).items():
             found += await self._claim(room, lease_seconds)
         self._adapt_poll(found, is_poll=is_poll)
-        return AGAIN if self._hungry else Pause(self._look_at - self._claims.clock())
+        return AGAIN if self._hungry else Pause(self._poll_at - self._claims.clock())
 
-    async def _claim(self, room: Mapping[str, int], lease_seconds: float) -> int:
+    async def _claim(self, rooms: Mapping[str, int], lease_seconds: float) -> int:
         batch_size = claim_size(
-            min(sum(room.values()), self._claims.free_slots),
+            min(sum(rooms.values()), self._claims.free_slots),
             slots=self._claims.slots,
             latency_seconds=self._runner.latency_seconds,
             lease_seconds=lease_seconds,
@@ -107,27 +111,29 @@ class CompetingExecutor:
         if batch_size == 0:
             return 0
         asked_at = self._claims.clock()
-        self._hinted -= room.keys()
+        self._hinted -= rooms.keys()
         try:
             claimed = await self._store.claim_outbox_batch(
-                batch_size, self._claims.worker_id, lease_seconds, list(room), list(room.values())
+                batch_size, self._claims.worker_id, lease_seconds, list(rooms), list(rooms.values())
             )
         except DatabaseUnavailable as error:
             self._trouble(error)
             raise
         if claimed:
             trust = TrustWindow.counted_from(asked_at, lease_seconds)
-            self._runner.start(self._claims.take(claimed, trust, lease_seconds, asked_at))
-        self._count(claimed, room, batch_size)
+            items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+            self._claims.take(items)
+            self._runner.start(items)
+        self._count(claimed, rooms, batch_size)
         return len(claimed)
 
-    def _count(self, claimed: list[Claimed], room: Mapping[str, int], batch_size: int) -> None:
+    def _count(self, claimed: list[Claimed], rooms: Mapping[str, int], batch_size: int) -> None:
         delays = queue_delays(claimed)
         is_full = len(claimed) >= batch_size
-        for target in room:
-            is_done = not is_full and len(delays.get(target, ())) < room[target]
-            # What a hint was about that came meanwhile, this claim may not have seen.
-            if is_done and target not in self._hinted:
+        for target, room in rooms.items():
+            is_satisfied = not is_full and len(delays.get(target, ())) < room
+            # A hint that came during the claim may be about work that the claim did not see.
+            if is_satisfied and target not in self._hinted:
                 self._hungry.discard(target)
             self._metrics.in_flight(target, self._claims.in_flight(target))
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
@@ -137,14 +143,14 @@ class CompetingExecutor:
             self._metrics.queue_delay(target, *seconds)
 
     def _rooms(self) -> dict[str, int]:
-        """How many items each hungry target can take now; those that can take none are left out."""
+        """Return how many items each hungry target can take now, without those that take none."""
         free = self._claims.free_slots
         if free == 0:
             return {}
         targets = self._targets.current
-        # One slow target must not have all slots: a few are left for the others.
-        others = max(1, self._claims.slots // 10) if len(targets) > 1 else 0
-        share = max(1, self._claims.slots - others)
+        # One slow target must not take all slots: some are reserved for the others.
+        reserved = max(1, self._claims.slots // 10) if len(targets) > 1 else 0
+        share = max(1, self._claims.slots - reserved)
         rooms: dict[str, int] = {}
         for target in self._hungry & targets.keys():
             in_flight = self._claims.in_flight(target)
@@ -160,25 +166,27 @@ class CompetingExecutor:
         return by_lease
 
     def _adapt_poll(self, found: int, *, is_poll: bool) -> None:
-        """Look for work more rarely, the longer there was none."""
+        """Poll more rarely, the longer there was no work."""
         if found:
             self._poll_seconds = POLL_SECONDS_MIN
         elif is_poll:
             self._poll_seconds = min(2 * self._poll_seconds, self._timings().poll_seconds)
         if is_poll:
-            self._look_at = self._claims.clock() + self._poll_seconds
+            self._poll_at = self._claims.clock() + self._poll_seconds
 
     def _seconds_until_room(self, now: float) -> float:
-        """Until time makes room for the hungry; a slot that becomes free wakes us by itself."""
+        """Return how long until time makes room for a hungry target, or the next poll.
+
+        A slot that becomes free wakes the executor by itself.
+        """
         waits = [
             self._targets.gate(target).seconds_until_room()
             for target in self._hungry & self._targets.current.keys()
         ]
-        # All that is hungry waits for a slot, or nothing is hungry until the next look.
-        longest = max(self._look_at - now, POLL_SECONDS_MIN)
-        return min([wait for wait in waits if wait > 0] + [longest])
+        until_poll = max(self._poll_at - now, POLL_SECONDS_MIN)
+        return min([wait for wait in waits if wait > 0] + [until_poll])
 
-    def _slot_is_free(self, numbers: Iterable[int]) -> None:
-        del numbers
+    def _on_free(self, items: Sequence[Item]) -> None:
+        del items
         if self._hungry:
             self.wake.set()

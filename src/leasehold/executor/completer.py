@@ -1,8 +1,8 @@
-"""Results on their way to the ledger: many in one call, within a few milliseconds.
+"""The completer writes results to the ledger: many in one call, within a few milliseconds.
 
-Nothing is tried twice. What the database refuses is decided; what it does not answer is unknown,
-so the results are dropped and the reaper ends the claims. Only when it refused a whole batch before
-it wrote anything, because of one result in it, are the others handed in by themselves.
+A write is never repeated. If the database refuses a result, that is decided. If it does not answer,
+nobody knows what it did: the results are dropped, and the reaper ends the claims. Only if it
+refuses a whole batch because of one result, and writes nothing, are the results sent one by one.
 """
 
 from __future__ import annotations
@@ -10,56 +10,45 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.item import ItemState
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.executor.fence import by_fence
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.claims import Claims, Held
+    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.item import Fence, Item
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
-    from leasehold.executor.fence import Fence
     from leasehold.observe.metrics import Metrics
-    from leasehold.observe.traces import Span
     from leasehold.store.rows import Recorded
 
 BATCH_MAX = 1000
-# Calls end one by one; those that end together are written together.
+# How long the first result waits for others, so that calls that end together share one write.
 LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)
-_DISPATCHED = AttemptState.DISPATCHED  # looked up once: on an enum that is a call
+_DISPATCHED = AttemptState.DISPATCHED  # looked up once: on this enum that is a call
 
 _LOG = get_logger(__name__)
-_is_chatty = _LOG.isEnabledFor
-
-
-@dataclass(slots=True, eq=False)
-class Finished:
-    """A claim that was worked on, and what became of it."""
-
-    held: Held
-    outcome: Outcome
-    elapsed_seconds: float | None = None
-    trace: Span | None = None
+_logs_level = _LOG.isEnabledFor
 
 
 class Completer:
-    """The service that hands in results, and gives claims back."""
+    """The service that records results and gives items back."""
 
-    name = "completion"
+    name = "completer"
 
     def __init__(
         self,
-        fence: Fence,
         claims: Claims,
         metrics: Metrics,
         *,
@@ -67,32 +56,34 @@ class Completer:
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.wake = asyncio.Event()
-        self._fence = fence
         self._claims = claims
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
-        self._finished: list[Finished] = []
-        self._returned: list[tuple[Held, float]] = []
+        self._finished: list[Item] = []
+        self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
 
-    def complete(self, finished: Finished) -> None:
-        """Hand in a result; its slot is free when the database has answered."""
+    def complete(self, item: Item, outcome: Outcome, elapsed_seconds: float | None = None) -> None:
+        """Have a result recorded. The item's slot is free when the database has answered."""
         if not self._finished:
             self._first_at = self._claims.clock()
-        finished.held.stage = "recording"
-        self._finished.append(finished)
+        item.state = ItemState.RECORDING
+        item.outcome = outcome
+        item.elapsed_seconds = elapsed_seconds
+        self._finished.append(item)
         self.wake.set()
 
-    def give_back(self, held: Held, delay_seconds: float) -> None:
-        """Return a claim without a try: due again after a while, with nothing on the ledger."""
-        held.stage = "recording"
-        self._returned.append((held, delay_seconds))
+    def give_back(self, item: Item, delay_seconds: float) -> None:
+        """Return an item without an attempt: due again after the delay, nothing on the ledger."""
+        item.state = ItemState.RECORDING
+        item.given_back_until = self._claims.clock() + delay_seconds
+        self._given_back.append((item, delay_seconds))
         self.wake.set()
 
     async def step(self) -> Pause:
-        """Write what there is, unless more is about to come."""
-        if self._returned:
+        """Write the results that are there, unless more are about to come."""
+        if self._given_back:
             await self._release()
         if not self._finished:
             return _IDLE
@@ -102,151 +93,147 @@ class Completer:
             return Pause(LINGER_SECONDS - waited)
         batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
         await self._write(batch)
-        return AGAIN if self._finished or self._returned else _IDLE
+        return AGAIN if self._finished or self._given_back else _IDLE
 
-    async def _write(self, batch: Sequence[Finished]) -> None:
-        try:
-            await self._write_together(batch)
-        finally:
-            self._claims.let_go(one.held for one in batch)
+    async def _write(self, batch: Sequence[Item]) -> None:
+        """Write the results of each fence. A fence that fails does not hold up the others."""
+        failures: list[Exception] = []
+        for fence, items in by_fence(batch).items():
+            try:
+                await self._write_under(fence, items)
+            except Exception as error:  # noqa: BLE001 (raised below, after the other fences)
+                self._trouble(error)
+                failures.append(error)
+            finally:
+                self._claims.let_go(items)
+        if failures:
+            raise failures[0]
 
-    async def _write_together(self, batch: Sequence[Finished]) -> None:
+    async def _write_under(self, fence: Fence, items: Sequence[Item]) -> None:
         now = self._claims.clock()
-        trusted: list[Finished] = []
-        for one in batch:
-            if one.held.is_trusted(now):
-                trusted.append(one)
+        trusted: list[Item] = []
+        for item in items:
+            if item.trust.is_over(now):
+                self._discard(item)
             else:
-                self._discard(one)
+                trusted.append(item)
         if not trusted:
             return
         try:
-            await self._record(trusted)
+            await self._record(fence, trusted)
         except LeaseLost as error:
-            for one in trusted:
-                self._refused(one, RecordVerdict.LEASE_LOST)
+            for item in trusted:
+                self._drop(item, RecordVerdict.LEASE_LOST)
             self._trouble(error)
-        except Exception as error:
-            self._trouble(error)
-            raise
 
-    async def _record(self, batch: Sequence[Finished]) -> None:
+    async def _record(self, fence: Fence, items: Sequence[Item]) -> None:
         results = [
             Result(
-                one.held.claimed.intent_id,
-                one.outcome,
-                one.held.claimed.lease_token,
-                one.elapsed_seconds,
+                item.claimed.intent_id, item.outcome, item.claimed.lease_token, item.elapsed_seconds
             )
-            for one in batch
+            for item in items
         ]
         try:
-            recorded = await self._sent(results)
+            recorded = await self._send(fence, results)
         except Exception as error:
-            if not self._fence.is_of_one_result(error):
+            if not fence.is_about_one_result(error):
                 raise
-            await self._record_apart(batch, error)
+            await self._record_one_by_one(fence, items, error)
             return
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
-        self._report(batch, recorded)
+        self._report(items, recorded)
 
-    async def _sent(self, results: Sequence[Result]) -> list[Recorded]:
+    async def _send(self, fence: Fence, results: Sequence[Result]) -> list[Recorded]:
         if self._faults is NO_FAULTS:
-            # At once: a task would come after all calls that are about to begin, and the database
-            # would have nothing to do meanwhile.
-            return await self._fence.record(results)
+            # Without a task: it would run only after all calls that are about to begin, and the
+            # database would sit idle meanwhile.
+            return await fence.record(results)
         recorded, _ = await asyncio.gather(
-            self._fence.record(results), self._faults.reach(FaultPoint.DURING_COMPLETE)
+            fence.record(results), self._faults.reach(FaultPoint.DURING_COMPLETE)
         )
         return recorded
 
-    async def _record_apart(self, batch: Sequence[Finished], refusal: Exception) -> None:
-        """Nothing was written: let no result suffer for its neighbour."""
-        if len(batch) > 1:
-            for one in batch:
-                await self._record([one])
+    async def _record_one_by_one(
+        self, fence: Fence, items: Sequence[Item], error: Exception
+    ) -> None:
+        """Nothing was written: do not let the other results suffer for the one that is refused."""
+        if len(items) > 1:
+            for item in items:
+                await self._record(fence, [item])
             return
-        if isinstance(refusal, TerminalGuardHit):
+        if isinstance(error, TerminalGuardHit):
             self._metrics.terminal_guard_hit()
-        self._tell(logging.ERROR, "result_refused", batch[0], error=str(refusal))
+        self._log(logging.ERROR, "result_refused", items[0], error=str(error))
 
-    def _report(self, batch: Sequence[Finished], recorded: Sequence[Recorded]) -> None:
-        """Count and log what was written; what the answer does not tell of was dispatched."""
-        told = {answer.intent_id.int: answer for answer in recorded}
-        written: defaultdict[AttemptState, list[Finished]] = defaultdict(list)
-        if told:
-            for one in batch:
-                answer = told.get(one.held.claimed.intent_id.int)
-                state = _DISPATCHED if answer is None else self._state_told(one, answer)
+    def _report(self, items: Sequence[Item], recorded: Sequence[Recorded]) -> None:
+        """Count and log what was recorded. What the answer leaves out became DISPATCHED."""
+        answers = {answer.intent_id.int: answer for answer in recorded}
+        by_state: defaultdict[AttemptState, list[Item]] = defaultdict(list)
+        if answers:
+            for item in items:
+                answer = answers.get(item.intent_no)
+                state = _DISPATCHED if answer is None else self._recorded_state(item, answer)
                 if state is not None:
-                    written[state].append(one)
+                    by_state[state].append(item)
         else:
-            written[_DISPATCHED] += batch
-        for state, finished in written.items():
-            self._count(state, finished)
-            if _is_chatty(logging.DEBUG):
-                for one in finished:
-                    answer = told.get(one.held.claimed.intent_id.int)
-                    why = answer.reason if answer else None
-                    self._tell(logging.DEBUG, "recorded", one, state=state, why=why)
+            by_state[_DISPATCHED] += items
+        for state, group in by_state.items():
+            self._count(state, group)
+            if _logs_level(logging.DEBUG):
+                for item in group:
+                    answer = answers.get(item.intent_no)
+                    reason = answer.reason if answer else None
+                    self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
 
-    def _count(self, state: AttemptState, finished: Sequence[Finished]) -> None:
+    def _count(self, state: AttemptState, items: Sequence[Item]) -> None:
         now = self._claims.clock()
-        by_target: defaultdict[str, list[Held]] = defaultdict(list)
-        for one in finished:
-            by_target[one.held.claimed.target].append(one.held)
-        for target, ended in by_target.items():
-            self._metrics.attempts(target, state, len(ended))
+        by_target: defaultdict[str, list[Item]] = defaultdict(list)
+        for item in items:
+            by_target[item.target].append(item)
+        for target, group in by_target.items():
+            self._metrics.attempts(target, state, len(group))
             if state.is_terminal:
-                # Both spans are on one clock each: the database's until the claim, then ours.
-                lives = [
-                    (held.claimed.claimed_at - held.claimed.created_at).total_seconds()
-                    + (now - held.taken_at)
-                    for held in ended
+                # Each span is measured on one clock: the database's until the claim, then ours.
+                lifetimes = [
+                    (item.claimed.claimed_at - item.claimed.created_at).total_seconds()
+                    + (now - item.taken_at)
+                    for item in group
                 ]
-                self._metrics.time_to_terminal(target, *lives)
+                self._metrics.time_to_terminal(target, *lifetimes)
 
-    def _state_told(self, one: Finished, answer: Recorded) -> AttemptState | None:
-        """Give what the ledger says of a result now; None, where it was not written."""
+    def _recorded_state(self, item: Item, answer: Recorded) -> AttemptState | None:
+        """Return what the ledger says of a result now; None if it was not recorded."""
         if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
-            self._refused(one, answer.verdict)
+            self._drop(item, answer.verdict)
             return None
         if answer.is_held:
-            self._tell(logging.WARNING, "held_for_a_person", one, state=answer.state)
+            self._log(logging.WARNING, "intent_held", item, state=answer.state)
         return answer.state
 
-    def _refused(self, one: Finished, verdict: RecordVerdict) -> None:
-        """A fenced write that hit nothing is loud, and never tried again."""
+    def _drop(self, item: Item, verdict: RecordVerdict) -> None:
+        """Report a fenced write that hit no row. It is never repeated."""
         if verdict is RecordVerdict.LEASE_LOST:
             self._metrics.lease_lost()
-        self._tell(logging.WARNING, "result_not_written", one, verdict=str(verdict))
+        self._log(logging.WARNING, "result_dropped", item, verdict=str(verdict))
 
-    def _discard(self, one: Finished) -> None:
+    def _discard(self, item: Item) -> None:
+        """Report a result that came after its lease was trusted. It is not sent."""
         self._metrics.late_result()
-        self._tell(logging.WARNING, "late_result_discarded", one)
+        self._log(logging.WARNING, "late_result_discarded", item)
 
     async def _release(self) -> None:
-        returned, self._returned = self._returned, []
-        by_delay: defaultdict[float, list[Held]] = defaultdict(list)
-        for held, delay_seconds in returned:
-            by_delay[delay_seconds].append(held)
+        given_back, self._given_back = self._given_back, []
+        groups: defaultdict[tuple[Fence, float], list[Item]] = defaultdict(list)
+        for item, delay_seconds in given_back:
+            groups[item.fence, delay_seconds].append(item)
         try:
-            for delay_seconds, group in by_delay.items():
-                lost = await self._fence.give_back(group, delay_seconds)
+            for (fence, delay_seconds), items in groups.items():
+                lost = await fence.give_back(items, delay_seconds)
                 if lost:
                     self._metrics.lease_lost(lost)
         finally:
-            self._claims.let_go(held for held, _ in returned)
+            self._claims.let_go(item for item, _ in given_back)
 
-    def _tell(self, level: int, event: str, one: Finished, **fields: object) -> None:
-        _LOG.log(
-            level,
-            event,
-            worker_id=self._claims.worker_id,
-            intent_id=str(one.held.claimed.intent_id),
-            attempt_no=one.held.claimed.attempt_no,
-            target=one.held.claimed.target,
-            trace_id=one.trace.trace_id if one.trace else None,
-            outcome=type(one.outcome).__name__,
-            **fields,
-        )
+    def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
+        outcome = type(item.outcome).__name__
+        _LOG.log(level, event, outcome=outcome, **item.log_fields(), **fields)

@@ -1,7 +1,7 @@
-"""The places where a test can stop, kill or hold up a worker: each is one where it could die.
+"""Fault points: the places between two actions where a test can kill, stop or delay an instance.
 
-In production nobody stands at them: `NO_FAULTS` does nothing, and nothing that a user can set puts
-another in its place. One test of the engine visits every member.
+In production nobody uses them: `NO_FAULTS` does nothing, and no setting replaces it. One test of
+the engine visits every member.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 
 
 class FaultPoint(StrEnum):
-    """Between which two things the worker is, when it gets here."""
+    """Where the instance is."""
 
-    AFTER_REBUILD = "after_rebuild"  # of a leader alone
+    AFTER_REBUILD = "after_rebuild"  # reached by leaders only
     AFTER_CLAIM = "after_claim"
     BEFORE_BEGIN = "before_begin"
     AFTER_BEGIN = "after_begin"
@@ -24,10 +24,10 @@ class FaultPoint(StrEnum):
 
 
 class Faults(Protocol):
-    """Whoever stands at the points."""
+    """What is called at each fault point."""
 
     async def reach(self, point: FaultPoint) -> None:
-        """Come by here."""
+        """Pass a point."""
         ...
 
 

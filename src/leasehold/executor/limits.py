@@ -1,8 +1,8 @@
-"""How much a target can take now: its free slots, its rate, and whether it said that it is full.
+"""What bounds the calls to one target: its concurrency, its rate, and its breaker.
 
-A breaker per target: closed, calls go; open, none go until the pause is over; then half open, one
-call at a time goes to see. Claims are shaped by this, so what a target cannot take stays in the
-database, and the other targets never notice.
+The breaker of a target is closed, and calls go; or open, and none go until the pause is over; or
+half open, and one call at a time probes the target. Executors claim and mark only what a gate lets
+through, so whatever a target cannot take stays in the database and no other target notices.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
+from leasehold.service.backoff import Backoff
 from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
@@ -21,28 +22,25 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
-# A gateway may ask for any time; we look again at least this often.
+# A gateway may ask for any time; the breaker probes at least this often.
 RETRY_AFTER_SECONDS_MAX = 300.0
-# How long slots are waited for, one by one as they come free.
+# How long an executor waits for further slots when only a few are free.
 GATHER_SECONDS = 0.003
-# What will begin within this time may be got ready together with what begins now.
-AHEAD_SECONDS = 0.05
-# A bucket holds this much of a second's calls, so that a second never sees many more than its rate.
+# A bucket holds the calls of this time, so that no second sees many more calls than the rate.
 BURST_SECONDS = 0.1
 
 
 def batch_max(slots: int) -> int:
-    """Say how much to take at once at most: a third of the slots, so that one batch can be taken
-    while another is being called and a third is being written.
+    """Return how many items to take at once: a third of the slots, rounded up.
+
+    So one batch can be taken while a second is being called and a third is being recorded.
     """
     return math.ceil(slots / 3)
 
 
 def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: float) -> int:
-    """Say how many items to claim at once for the room that there is.
-
-    A batch at most, and no more than could be called one after the other inside the lease, if it
-    came to that.
+    """Return how many items to claim: one batch, but no more than could be called one after the
+    other within the lease, if it came to that.
     """
     size = min(room, batch_max(slots))
     if latency_seconds > 0:
@@ -51,19 +49,20 @@ def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: 
 
 
 def should_gather(claims: Claims, taken_at: float) -> bool:
-    """Say whether to wait a moment for more slots before taking work again: with less than a
-    quarter of them free, so soon after the last time.
+    """Say whether to wait for more free slots: less than a quarter are free, and items were taken a
+    moment ago. A statement for each slot would cost more than the wait.
     """
     is_soon = claims.clock() - taken_at < GATHER_SECONDS
     return is_soon and claims.free_slots * 4 < claims.slots
 
 
 class Breaker:
-    """Whether a target may be called, by what it last said."""
+    """Whether a target may be called, judged by its last outcomes."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._pauses = 0
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, jitter=(1.0, 1.0))
+        self._pause_seconds = 0.0
         self._opens_at: float | None = None
 
     @property
@@ -75,39 +74,40 @@ class Breaker:
 
     @property
     def seconds_until_probe(self) -> float:
-        """How long it stays open; 0 when calls may go."""
+        """How long it stays open; 0 if calls may go."""
         return 0.0 if self._opens_at is None else max(0.0, self._opens_at - self._clock())
 
-    def saw(self, outcome: Outcome) -> None:
-        """Learn from a call's outcome."""
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from the outcome of a call."""
         match outcome:
             case Retryable(is_saturated=True):
-                self._pause(outcome.retry_after_seconds)
+                self._open(outcome.retry_after_seconds)
             case Accepted() | Rejected() | Submitted() | Retryable():
                 if self.state != "open":
                     self._close()
             case Unknown():
-                # Nobody answered: no sign of capacity, so a probe has to be repeated.
+                # Nobody answered, which is no sign of capacity: repeat the probe.
                 if self.state == "half_open":
-                    self._pause(None)
+                    self._open(None)
             case _:
                 assert_never(outcome)
 
-    def _pause(self, asked_seconds: float | None) -> None:
-        """Open. Many calls may report one saturation: only a failed probe makes pauses longer."""
+    def _open(self, asked_seconds: float | None) -> None:
+        """Pause. Many calls may report one saturation: only a failed probe doubles the pause."""
         if self.state != "open":
-            self._pauses += 1
-        ours = min(PAUSE_SECONDS_MAX, FIRST_PAUSE_SECONDS * 2 ** min(self._pauses - 1, 10))
-        seconds = ours if asked_seconds is None else min(asked_seconds, RETRY_AFTER_SECONDS_MAX)
+            self._pause_seconds = self._backoff.next_seconds()
+        seconds = self._pause_seconds
+        if asked_seconds is not None:
+            seconds = min(asked_seconds, RETRY_AFTER_SECONDS_MAX)
         self._opens_at = max(self._opens_at or 0.0, self._clock() + seconds)
 
     def _close(self) -> None:
-        self._pauses = 0
+        self._backoff.reset()
         self._opens_at = None
 
 
 class Gate:
-    """All that bounds one target in this instance."""
+    """Everything that bounds one target in this instance."""
 
     def __init__(
         self, concurrency: int, rate_per_second: float | None, clock: Clock = time.monotonic
@@ -118,7 +118,7 @@ class Gate:
         self.bucket = TokenBucket(rate_per_second, capacity, clock)
 
     def room(self, in_flight: int) -> int:
-        """How many more items of the target can start now."""
+        """Return how many more items of the target can start now."""
         state = self.breaker.state
         if state == "open":
             return 0
@@ -126,15 +126,6 @@ class Gate:
         tokens = self.bucket.available()
         return max(0, room if tokens is None else min(room, tokens))
 
-    def ahead(self, latency_seconds: float) -> int:
-        """How many more calls will begin within a moment, where calls last for so long; none where
-        that is not known yet, or a rate or a probe decides when the next one begins.
-        """
-        is_free = self.breaker.state == "closed" and self.bucket.available() is None
-        if not is_free or latency_seconds <= 0:
-            return 0
-        return int(self.concurrency * min(1.0, AHEAD_SECONDS / latency_seconds))
-
     def seconds_until_room(self) -> float:
-        """How long until time alone could make room; 0: something else has to happen first."""
+        """Return how long until time alone makes room; 0 if a call has to end first."""
         return max(self.breaker.seconds_until_probe, self.bucket.seconds_until())

@@ -1,12 +1,14 @@
-"""One attempt: from a claim to an outcome. `domain.retry` decides what to do; here it is done.
+"""The runner makes the calls: it takes items from MARKED to an outcome. `domain.retry` decides what
+to do for each item; the runner does it.
 
-A batch of claims is begun in one call where its contracts ask for that, and then every call runs by
-itself. A call is made only while its claim is trusted, checked right before; whether its result may
-still be written is checked by completion, and by the database.
+The items of one batch share one "begin" where their contracts require it. After that, each call is
+a task of its own. The runner makes a call only while the item's lease is trusted, checked right
+before the call. Whether the result may still be written is checked by the completer, and by the
+database.
 
-A leader whose renewal is late may not call now, but may when the next one is answered: what was not
-begun goes back to where it was taken from, to be read anew; what was begun waits, for nobody but us
-can make that call without asking what became of it.
+A leader whose renewal is late may not start a call now, but may when the renewal is answered. An
+item that was not begun is given back. An item that was begun waits, for only its holder can make
+that call without first asking what became of it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+from leasehold.coordination.item import ItemState
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -36,259 +39,261 @@ from leasehold.domain.retry import (
     with_delay,
 )
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.executor.completer import Finished
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.executor.fence import by_fence
 from leasehold.gateway.protocol import Submission
 from leasehold.observe.logs import get_logger
-from leasehold.observe.traces import parse_traceparent, span, trace_of
+from leasehold.observe.traces import parse_traceparent, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from leasehold.coordination.claims import Claims, Held
+    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.item import Fence, Item
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
-    from leasehold.executor.fence import Fence
     from leasehold.executor.targets import Served, Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import Span
 
-    Planned: TypeAlias = tuple[Held, Served, Step]
+    Plan: TypeAlias = tuple[Item, Served, Step]
 
-# How long an intent waits whose contract cannot be opened here: another instance may be able to.
+# How long an intent waits whose contract cannot be served here: another instance may be able to.
 CANNOT_SERVE_SECONDS = 10.0
-# Beyond a gateway's own time for a call; then it did not keep it.
+# How long a gateway may overrun its own timeout before the call is aborted.
 CALL_OVERRUN_SECONDS = 2.0
-# How often a call that was begun looks whether a late renewal has come.
-_LOOK_SECONDS = 0.02
-# How much of the observed latency the newest call decides.
+# How often a call that was begun checks whether a late renewal has been answered.
+_RENEWAL_CHECK_SECONDS = 0.02
+# The weight of the newest call in the moving average of latency.
 _LATENCY_WEIGHT = 0.05
 
 _LOG = get_logger(__name__)
 
 
 class Runner:
-    """Starts attempts and sees to it that each ends in completion, or not at all."""
+    """Makes calls, and hands each outcome to the completer."""
 
     def __init__(
         self,
-        fence: Fence,
         claims: Claims,
         targets: Targets,
-        completion: Completer,
+        completer: Completer,
         metrics: Metrics,
         *,
         trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.latency_seconds = 0.0
-        self._fence = fence
         self._claims = claims
         self._targets = targets
-        self._completer = completion
+        self._completer = completer
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
         self._is_closed = False
         self._call_seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._batches: set[asyncio.Task[None]] = set()
-        self._unbegun: dict[asyncio.Task[None], Sequence[Held]] = {}
+        self._unbegun: dict[asyncio.Task[None], Sequence[Item]] = {}
 
-    def start(self, batch: Sequence[Held]) -> None:
-        """Begin work on fresh claims; returns at once."""
+    def start(self, items: Sequence[Item]) -> None:
+        """Start work on MARKED items; returns at once."""
         if self._is_closed:
-            self._give_back(batch)
+            self._give_back(items)
             return
-        task = asyncio.create_task(self._start(batch))
+        task = asyncio.create_task(self._start(items))
         self._batches.add(task)
-        self._unbegun[task] = batch
-        task.add_done_callback(self._is_over)
+        self._unbegun[task] = items
+        task.add_done_callback(self._forget_batch)
 
     def close(self) -> None:
-        """Give back what nothing was called for yet, and start nothing any more."""
+        """Give back the items that nothing was called for, and start nothing more."""
         self._is_closed = True
         unbegun, self._unbegun = self._unbegun, {}
-        for task, batch in unbegun.items():
-            # Here, for a task that is cancelled before it first ran never learns of it.
+        for task, items in unbegun.items():
+            # Not in the task: a task that is cancelled before it first runs never notices.
             task.cancel()
-            self._give_back([held for held in batch if held.stage == "claimed"])
+            self._give_back([item for item in items if item.state is ItemState.MARKED])
 
-    def abort(self, held: Held, reason: str = "aborted") -> None:
-        """Give up on a call: say that nobody knows, while the lease still stands."""
-        call, is_calling = held.call, held.stage == "calling"
-        if held.stage == "recording":
+    def abort(self, item: Item, reason: str = "aborted") -> None:
+        """Give up a call: record that its outcome is unknown, while the lease still stands."""
+        if item.state >= ItemState.RECORDING:
             return
-        if not is_calling:
-            self._give_back([held])
+        if item.state is ItemState.MARKED:
+            self._give_back([item])
             return
-        _LOG.warning("call_given_up", reason=reason, **self._names(held))
-        self._completer.complete(Finished(held, Unknown(retry_after_seconds=0, reason=reason)))
-        if call is not None:
-            self._claims.outlived(call)
+        _LOG.warning("call_aborted", reason=reason, **item.log_fields())
+        self._completer.complete(item, Unknown(retry_after_seconds=0, reason=reason))
+        if item.call is not None:
+            self._claims.keep_slot(item.call)
 
-    def _is_over(self, task: asyncio.Task[None]) -> None:
+    def _forget_batch(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
         self._unbegun.pop(task, None)
 
-    async def _start(self, batch: Sequence[Held]) -> None:
+    async def _start(self, items: Sequence[Item]) -> None:
         await self._faults.reach(FaultPoint.AFTER_CLAIM)
-        planned = await self._plan(batch)
-        must_begin = self._to_be_begun(planned)
-        if must_begin:
+        plans, to_begin = await self._plan(items)
+        if to_begin:
             await self._faults.reach(FaultPoint.BEFORE_BEGIN)
-        self._unbegun = {task: one for task, one in self._unbegun.items() if one is not batch}
-        begun = await self._begin(must_begin)
-        not_begun = {id(held) for held in must_begin} - begun
+        self._unbegun = {task: one for task, one in self._unbegun.items() if one is not items}
+        begun = await self._begin(to_begin)
+        not_begun = set(to_begin) - begun
         create_task = asyncio.get_running_loop().create_task
-        for held, served, step in planned:
-            # Meanwhile it may have been given back, by a shutdown that could not wait.
-            if held.stage == "claimed" and id(held) not in not_begun:
-                if id(held) in begun:
-                    held.stage = "calling"
-                held.call = create_task(self._run(held, served, step))
+        for item, served, step in plans:
+            # A shutdown that could not wait may have given it back meanwhile.
+            if item.state is ItemState.MARKED and item not in not_begun:
+                if item in begun:
+                    item.state = ItemState.CALLING
+                item.call = create_task(self._run(item, served, step))
 
-    def _to_be_begun(self, planned: Sequence[Planned]) -> list[Held]:
-        """Say for which of them "about to call" must be durable first."""
-        contracts = {served for _, served, _ in planned}  # few, so each is asked about once
-        begins = {one for one in contracts if self._fence.must_begin(one.contract)}
-        if not begins:
-            return []
-        return [
-            held for held, served, step in planned if served in begins and isinstance(step, Submit)
-        ]
-
-    async def _plan(self, batch: Sequence[Held]) -> list[Planned]:
-        planned: list[Planned] = []
+    async def _plan(self, items: Sequence[Item]) -> tuple[list[Plan], list[Item]]:
+        """Decide the next step of each item, and for which "about to call" must be durable."""
+        plans: list[Plan] = []
+        to_begin: list[Item] = []
         served: Served | None = None
-        for held in batch:
-            claimed = held.claimed
+        fence: Fence | None = None
+        must_begin = False
+        for item in items:
             try:
-                if served is None or not served.is_of(claimed):  # mostly as the one before
-                    served = await self._targets.of(claimed.target, claimed.contract_version)
-            except DatabaseUnavailable as error:
-                self._claims.let_go([held])
-                self._trouble(error)
-            except LeaseholdError as error:
-                _LOG.error("contract_not_served", error=str(error), **self._names(held))
-                self._completer.give_back(held, CANNOT_SERVE_SECONDS)
-                if isinstance(error, (AccessDenied, MigrationError)):
-                    self._trouble(error)  # the database's word, and not about this contract
-            except Exception as error:  # noqa: BLE001 (what we have no name for is trouble too)
-                _LOG.error("contract_not_read", exc_info=error, **self._names(held))
-                self._claims.let_go([held])
-                self._trouble(error)
-            else:
-                planned.append((held, served, next_step(claimed, served.contract)))
-        return planned
+                # Most items have the contract and the fence of the one before.
+                if served is None or fence is not item.fence or not served.serves(item.claimed):
+                    fence = item.fence
+                    served = await self._targets.of(item.target, item.claimed.contract_version)
+                    must_begin = fence.must_begin(served.contract)
+            except Exception as error:  # noqa: BLE001 (logged and reported there)
+                served = None
+                self._refuse(item, error)
+                continue
+            step = next_step(item.claimed, served.contract)
+            plans.append((item, served, step))
+            if must_begin and isinstance(step, Submit):
+                to_begin.append(item)
+        return plans, to_begin
 
-    async def _begin(self, asked: Sequence[Held]) -> set[int]:
-        """Make "about to call" durable. Returns those for which the call may be made."""
-        batch: list[Held] = []
-        for held in asked:
-            if held.may_call(self._claims.clock()):
-                batch.append(held)
+    def _refuse(self, item: Item, error: Exception) -> None:
+        """Do not work on an item whose contract could not be opened."""
+        if isinstance(error, LeaseholdError) and not isinstance(error, DatabaseUnavailable):
+            _LOG.error("contract_refused", error=str(error), **item.log_fields())
+            self._completer.give_back(item, CANNOT_SERVE_SECONDS)
+            if not isinstance(error, (AccessDenied, MigrationError)):
+                return  # the contract is the problem, not the database
+        else:
+            _LOG.error("contract_unavailable", exc_info=error, **item.log_fields())
+            self._claims.let_go([item])
+        self._trouble(error)
+
+    async def _begin(self, items: Sequence[Item]) -> set[Item]:
+        """Make "about to call" durable. Returns the items whose call may be made."""
+        now = self._claims.clock()
+        allowed: list[Item] = []
+        for item in items:
+            if item.trust.may_start(now):
+                allowed.append(item)
             else:
-                self._do_not_call(held)
-        if not batch:
-            return set()
+                self._skip(item)
+        groups = by_fence(allowed).items()
+        return {item for fence, group in groups for item in await self._begin_under(fence, group)}
+
+    async def _begin_under(self, fence: Fence, items: Sequence[Item]) -> list[Item]:
         try:
-            verdicts = await self._fence.begin(batch)
-        except Exception as error:  # noqa: BLE001 (whatever it was, no call may be made)
-            # They may have been begun all the same: only the reaper can say what they are now.
-            _LOG.warning("begin_failed", worker_id=self._claims.worker_id, error=str(error))
-            self._claims.let_go(batch)
+            verdicts = await fence.begin(items)
+        except Exception as error:  # noqa: BLE001 (after any error, no call may be made)
+            # The database may have begun them all the same: only the reaper can tell.
+            for item in items:
+                _LOG.warning("begin_failed", error=str(error), **item.log_fields())
+            self._claims.let_go(items)
             self._trouble(error)
-            return set()
+            return []
         await self._faults.reach(FaultPoint.AFTER_BEGIN)
-        refused = [
-            held for held in batch if verdicts[held.claimed.intent_id] is not BeginVerdict.BEGUN
-        ]
-        for held in refused:
-            verdict = verdicts[held.claimed.intent_id]
-            _LOG.warning("not_begun", verdict=str(verdict), **self._names(held))
+        begun: list[Item] = []
+        for item in items:
+            verdict = verdicts[item.claimed.intent_id]
+            if verdict is BeginVerdict.BEGUN:
+                begun.append(item)
+                continue
+            _LOG.warning("begin_refused", verdict=str(verdict), **item.log_fields())
             if verdict is BeginVerdict.LEASE_LOST:
                 self._metrics.lease_lost()
-        if refused:
-            self._claims.let_go(refused)
-        return {id(held) for held in batch} - {id(held) for held in refused}
+            self._claims.let_go([item])
+        return begun
 
-    def _do_not_call(self, held: Held) -> None:
-        """Leave it to a renewal that is late, or to whoever comes next."""
-        if held.stage == "claimed" and held.may_call_later(self._claims.clock()):
-            _LOG.warning("call_not_made", why="the renewal is late", **self._names(held))
-            self._give_back([held])
+    def _skip(self, item: Item) -> None:
+        """Make no call now: give the item back if a late renewal may allow it, else drop it."""
+        if item.state is ItemState.MARKED and item.trust.may_start_later(self._claims.clock()):
+            _LOG.warning("call_skipped", reason="the renewal is late", **item.log_fields())
+            self._give_back([item])
         else:
-            _LOG.warning("call_not_made", why="the lease is not trusted", **self._names(held))
-            self._claims.let_go([held])
+            _LOG.warning("call_skipped", reason="the lease is not trusted", **item.log_fields())
+            self._claims.let_go([item])
 
-    async def _late_renewal(self, held: Held) -> None:
-        """Wait for it with a call that was begun, as long as it may come."""
+    async def _wait_for_renewal(self, item: Item) -> None:
+        """Hold a call that was begun until a late renewal is answered, or cannot be any more."""
         while True:
             now = self._claims.clock()
-            if held.may_call(now) or not held.may_call_later(now):
+            if item.trust.may_start(now) or not item.trust.may_start_later(now):
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_RENEWAL_CHECK_SECONDS)
 
-    async def _run(self, held: Held, served: Served, step: Step) -> None:
+    async def _run(self, item: Item, served: Served, step: Step) -> None:
         served.calls += 1
         try:
-            if held.stage == "recording":
-                return  # it was given back before it came to anything
-            if held.stage == "calling":
-                await self._late_renewal(held)
+            if item.state >= ItemState.RECORDING:
+                return  # it was given back before this task ran
+            if item.state is ItemState.CALLING:
+                await self._wait_for_renewal(item)
             now = self._claims.clock()
-            if not held.may_call(now):
-                self._do_not_call(held)
+            if not item.trust.may_start(now):
+                self._skip(item)
                 return
-            held.stage = "calling"
-            held.abort_at = min(
-                held.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
+            item.state = ItemState.CALLING
+            item.abort_at = min(
+                item.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
             )
-            await self._act(held, served, step)
-        except Exception as error:  # noqa: BLE001 (a gateway that raises has said nothing)
-            _LOG.error("gateway_raised", exc_info=error, **self._names(held))
-            doubt = Unknown(reason="exception", detail=type(error).__name__)
-            outcome = with_delay(doubt, served.contract, held.claimed.attempt_no, 0)
-            self._completer.complete(Finished(held, outcome))
+            await self._act(item, served, step)
+        except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
+            _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
+            if item.state < ItemState.RECORDING:  # else it was aborted meanwhile
+                unknown = Unknown(reason="exception", detail=type(error).__name__)
+                outcome = with_delay(unknown, served.contract, item.claimed.attempt_no, 0)
+                self._completer.complete(item, outcome)
         finally:
             served.calls -= 1
-            self._let_go_of_lost(held)
+            if item.state < ItemState.RECORDING:
+                # Cancelled because its lease is lost: record nothing, the reaper ends it.
+                self._claims.let_go([item])
 
-    def _let_go_of_lost(self, held: Held) -> None:
-        """Cancelled, because it was lost: nothing is said about it, and the reaper ends it."""
-        if held.stage != "recording":
-            self._claims.let_go([held])
-
-    async def _act(self, held: Held, served: Served, step: Step) -> None:
-        claimed = held.claimed
-        with span(f"leasehold {claimed.target}", parse_traceparent(claimed.trace_context)) as trace:
-            began_at = self._claims.clock()
+    async def _act(self, item: Item, served: Served, step: Step) -> None:
+        claimed = item.claimed
+        parent = parse_traceparent(claimed.trace_context)
+        with span(f"leasehold {claimed.target}", parent) as trace:
+            item.trace = trace
+            started_at = self._claims.clock()
             if isinstance(step, Submit):
-                call = served.gateway.submit(self._submission(held, trace))
+                call = served.gateway.submit(self._submission(item, trace))
                 decided = await (call if self._faults is NO_FAULTS else self._with_faults(call))
             else:
-                decided = await self._decided(held, served, step, trace)
-            elapsed = self._claims.clock() - began_at
+                decided = await self._decide(item, served, step, trace)
+            elapsed = self._claims.clock() - started_at
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
             self._count_call(claimed.target, elapsed)
-            self._tell_breaker(claimed.target, decided)
+            self._tell_breaker(item, decided)
             decided = after_calling(decided, claimed, served.contract)
-        if held.stage == "recording":
-            self._metrics.late_result()  # it was given up meanwhile
+        if item.state >= ItemState.RECORDING:
+            self._metrics.late_result()  # it was aborted meanwhile
             return
         if isinstance(decided, AskAgain):
-            self._completer.give_back(held, decided.seconds)
+            self._completer.give_back(item, decided.seconds)
             return
         self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
-        if not isinstance(decided, Accepted):  # as most are, and then nothing follows
-            jitter = random.uniform(-1, 1)  # noqa: S311 (spreads, protects nothing)
+        if not isinstance(decided, Accepted):  # most are, and need no delay
+            jitter = random.uniform(-1, 1)  # noqa: S311 (not used for security)
             decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
-        self._completer.complete(Finished(held, decided, elapsed, trace))
+        self._completer.complete(item, decided, elapsed)
 
     def _count_call(self, target: str, seconds: float) -> None:
-        """Tell the metrics at once of all calls that end together."""
+        """Report all calls that end in the same pass of the event loop to the metrics at once."""
         if not self._call_seconds:
             asyncio.get_running_loop().call_soon(self._count_calls)
         self._call_seconds[target].append(seconds)
@@ -298,13 +303,13 @@ class Runner:
             self._metrics.call(target, *seconds)
         self._call_seconds.clear()
 
-    async def _decided(
-        self, held: Held, served: Served, step: Ask | Confirm | Finish | Hold, trace: Span
+    async def _decide(
+        self, item: Item, served: Served, step: Ask | Confirm | Finish | Hold, trace: Span
     ) -> Outcome | AskAgain:
         match step:
             case Ask() | Confirm():
-                answer = await served.gateway.lookup(self._submission(held, trace))
-                return after_asking(answer, held.claimed, served.contract)
+                answer = await served.gateway.lookup(self._submission(item, trace))
+                return after_asking(answer, item.claimed, served.contract)
             case Finish() | Hold():
                 return step.outcome
             case _:
@@ -315,26 +320,26 @@ class Runner:
         await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
         return outcome
 
-    def _tell_breaker(self, target: str, outcome: Outcome) -> None:
-        breaker = self._targets.gate(target).breaker
+    def _tell_breaker(self, item: Item, outcome: Outcome) -> None:
+        breaker = self._targets.gate(item.target).breaker
         before = breaker.state
         if before == "closed" and isinstance(outcome, Accepted):
-            return  # as it should be: it learns nothing from that
-        breaker.saw(outcome)
+            return  # nothing to learn from it
+        breaker.observe(outcome)
         if breaker.state != before:
-            self._metrics.breaker(target, breaker.state)
-            _LOG.warning("breaker", target=target, was=before, now=breaker.state)
+            self._metrics.breaker(item.target, breaker.state)
+            _LOG.warning("breaker_changed", before=before, now=breaker.state, **item.log_fields())
 
-    def _submission(self, held: Held, trace: Span) -> Submission:
-        claimed = held.claimed
-        # In the order of its fields: by their names, making it would cost half as much again.
+    def _submission(self, item: Item, trace: Span) -> Submission:
+        claimed = item.claimed
+        # Positional, in the order of the fields: keywords would cost half as much again.
         return Submission(
             claimed.intent_id,
             claimed.target,
             claimed.attempt_no,
             claimed.submission_key,
-            self._fence.token(claimed),
-            self._claims.worker_id,
+            item.fence.token(claimed),
+            item.fence.holder_id,
             claimed.payload,
             claimed.body,
             claimed.content_type,
@@ -343,15 +348,6 @@ class Runner:
             claimed.reference,
         )
 
-    def _give_back(self, batch: Sequence[Held]) -> None:
-        for held in batch:
-            self._completer.give_back(held, 0.0)
-
-    def _names(self, held: Held) -> dict[str, object]:
-        return {
-            "worker_id": self._claims.worker_id,
-            "intent_id": str(held.claimed.intent_id),
-            "attempt_no": held.claimed.attempt_no,
-            "target": held.claimed.target,
-            "trace_id": trace_of(held.claimed.trace_context).trace_id,
-        }
+    def _give_back(self, items: Sequence[Item]) -> None:
+        for item in items:
+            self._completer.give_back(item, 0.0)

@@ -1,10 +1,10 @@
-"""The targets that this instance serves: their contracts, their gateways, and what bounds them.
+"""The targets that this instance serves: their contracts, their gateways and their gates.
 
-Contracts are read again and again, so a new version or a new target is served within seconds,
-without a restart; that is also how lease durations change at runtime. An intent keeps the version
-that it was accepted under, so older versions are opened when one of their intents turns up; only
-so many stay open. A target that was given another scope or group is served in the former one too,
-until nothing is pending there.
+Contracts are read again every few seconds, so a new version or a new target is served without a
+restart; that is also how lease durations change at runtime. An intent keeps the contract version
+that it was accepted under. An older version is opened when one of its intents turns up, and a
+limited number of them stays open. A target that moved to another scope or group is served in the
+former one too, until nothing is pending there.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ if TYPE_CHECKING:
     from leasehold.gateway.protocol import Gateway
     from leasehold.store.rows import FormerTerms
 
-# Older versions of contracts that stay open; each may hold connections.
+# How many older versions of contracts stay open; each may hold connections.
 OLD_VERSIONS_MAX = 32
 
 _LOG = get_logger(__name__)
 
 
 class Contracts(Protocol):
-    """Where contracts are read: the part of a store that this needs."""
+    """The part of the store that reads contracts."""
 
     async def read_contracts(
         self, refused: Callable[[str, str], None] | None = None
     ) -> Sequence[Contract]:
-        """Read the current version of every target's terms; the unreadable ones are `refused`."""
+        """Read the current contract of every target; call `refused` for those it cannot read."""
         ...
 
     async def read_contract(self, target: str, version: int) -> Contract | None:
-        """Read one version."""
+        """Read one version of a contract."""
         ...
 
     async def read_former_terms(self) -> Sequence[FormerTerms]:
-        """Read under which terms, no longer current, intents are still pending."""
+        """Read the terms that are not current, but under which intents are still pending."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """One version of a contract, open for calls."""
+    """One version of a contract with its open gateway."""
 
     contract: Contract
     gateway: Gateway
     lease_seconds: float
-    calls: int = 0  # under way, so that nobody closes the gateway under them
+    calls: int = 0  # in progress: the gateway is not closed before they end
 
-    def is_of(self, claimed: Claimed) -> bool:
-        """Whether an intent was accepted under it."""
+    def serves(self, claimed: Claimed) -> bool:
+        """Say whether an intent was accepted under this version."""
         contract = self.contract
         return (contract.version, contract.target) == (claimed.contract_version, claimed.target)
 
@@ -98,29 +98,31 @@ class Targets:
 
     @property
     def current(self) -> dict[str, Served]:
-        """The targets that may be claimed for, each in its current version."""
+        """The targets to claim for, each in its current version."""
         return self._current
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """The targets to execute under each lease; one that moved is in both until it is done."""
+        """The targets of each cluster lease. A target that moved is in both groups until the
+        former one has nothing pending.
+        """
         return self._groups
 
     @property
     def left_out(self) -> dict[str, list[str]]:
-        """The targets that were not asked for, of each group that is served in part."""
+        """The targets that this instance does not serve, of each group that it serves in part."""
         return self._left_out
 
     def of_group(self, lease_name: str) -> list[str]:
-        """Give the targets to execute under a lease."""
+        """Return the targets of a cluster lease."""
         return self._groups.get(lease_name, [])
 
     def gate(self, target: str) -> Gate:
-        """Give what bounds a target; it outlives versions of the contract."""
+        """Return the gate of a target, which outlives versions of its contract."""
         return self._gates[target]
 
     async def start(self) -> None:
-        """Read contracts for the first time; raises for one that these timings cannot serve."""
+        """Read contracts for the first time. Raises if these timings cannot serve one of them."""
         contracts = await self._served_contracts()
         for contract in contracts:
             try:
@@ -136,13 +138,13 @@ class Targets:
         return Pause(self._timings().contracts_seconds)
 
     async def of(self, target: str, version: int) -> Served:
-        """Give the version that an intent was accepted under; open it where it is not."""
+        """Return the version that an intent was accepted under, and open it if necessary."""
         served = self._open.get((target, version))
         if served is None:
             contract = await self._contracts.read_contract(target, version)
             if contract is None:
-                raise InvalidArgument(f"target {target} has no contract of version {version}")
-            served = self._opened(contract)
+                raise InvalidArgument(f"target {target} has no contract version {version}")
+            served = self._open_contract(contract)
         self._open.move_to_end((target, version))
         return served
 
@@ -159,12 +161,12 @@ class Targets:
             for contract in await self._contracts.read_contracts(self._refuse_unread)
             if contract.scope == self._scope
         ]
-        served = [one for one in contracts if self._is_asked_for(one.target)]
+        served = [one for one in contracts if self._is_selected(one.target)]
         left_out: dict[str, list[str]] = {}
         for lease_name in {one.lease_name for one in served if one.lease_name}:
             others = [one.target for one in contracts if one.lease_name == lease_name]
-            if kept_out := [target for target in others if not self._is_asked_for(target)]:
-                left_out[lease_name] = kept_out
+            if not_selected := [target for target in others if not self._is_selected(target)]:
+                left_out[lease_name] = not_selected
         self._left_out = left_out
         return served
 
@@ -173,12 +175,12 @@ class Targets:
         for contract in contracts:
             try:
                 self._require(contract)
-                current[contract.target] = self._adopted(contract)
+                current[contract.target] = self._adopt_version(contract)
             except LeaseholdError as error:
                 self._refuse(contract.target, str(error))
             else:
                 self._refused.pop((contract.target, None), None)
-        former = await self._former()
+        former = await self._open_former()
         for served in former:
             current.setdefault(served.contract.target, served)
         groups: dict[str, list[str]] = {}
@@ -187,11 +189,11 @@ class Targets:
                 groups.setdefault(served.contract.lease_name, []).append(served.contract.target)
         self._current, self._groups = current, groups
 
-    async def _former(self) -> list[Served]:
-        """Open the terms that are no longer current, but under which intents still wait."""
+    async def _open_former(self) -> list[Served]:
+        """Open the terms that are not current, but under which intents are still pending."""
         found: list[Served] = []
         for terms in await self._contracts.read_former_terms():
-            if terms.scope != self._scope or not self._is_asked_for(terms.target):
+            if terms.scope != self._scope or not self._is_selected(terms.target):
                 continue
             try:
                 served = await self.of(terms.target, terms.version)
@@ -202,26 +204,26 @@ class Targets:
                 found.append(served)
         return found
 
-    def _adopted(self, contract: Contract) -> Served:
+    def _adopt_version(self, contract: Contract) -> Served:
         served = self._open.get((contract.target, contract.version or 0))
         if served is None:
-            served = self._opened(contract)
+            served = self._open_contract(contract)
         served.lease_seconds = self._timings().lease_of(contract.lease_seconds)
         return served
 
-    def _opened(self, contract: Contract) -> Served:
+    def _open_contract(self, contract: Contract) -> Served:
         served = Served(
             contract=contract,
             gateway=self._open_gateway(contract),
             lease_seconds=self._timings().lease_of(contract.lease_seconds),
         )
         self._open[contract.target, contract.version or 0] = served
-        self._bound(contract)
+        self._update_gate(contract)
         _LOG.info("contract_opened", target=contract.target, version=contract.version)
         return served
 
-    def _bound(self, contract: Contract) -> None:
-        """Apply the newest terms to the gate, but keep what it learnt about the target."""
+    def _update_gate(self, contract: Contract) -> None:
+        """Apply the newest terms to the gate, but keep the state of its breaker."""
         gate = self._gates.get(contract.target)
         fresh = Gate(contract.concurrency, contract.rate_per_second, self._clock)
         current = self._current.get(contract.target)
@@ -240,17 +242,17 @@ class Targets:
             timings.require(lease_seconds, contract.call_timeout_seconds)
 
     def _refuse_unread(self, target: str, why: str) -> None:
-        if self._is_asked_for(target):
+        if self._is_selected(target):
             self._refuse(target, why)
 
-    def _is_asked_for(self, target: str) -> bool:
+    def _is_selected(self, target: str) -> bool:
         return self._only is None or target in self._only
 
     def _refuse(self, target: str, why: str, version: int | None = None) -> None:
-        """Leave a target out; its work stays in the database. Said once, not every few seconds."""
+        """Do not serve a target: its work stays in the database. Each reason is logged once."""
         if self._refused.get((target, version)) != why:
             self._refused[target, version] = why
-            _LOG.error("target_not_served", target=target, version=version, error=why)
+            _LOG.error("target_refused", target=target, version=version, error=why)
 
     async def _close_unused(self) -> None:
         current = {id(served) for served in self._current.values()}

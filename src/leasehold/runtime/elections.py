@@ -89,7 +89,7 @@ class Elections:
         served = self._targets.current.get(target)
         session = self._sessions.get(served.contract.lease_name or "") if served else None
         if session is not None:
-            session.executor.hint()
+            session.hint()
 
     def lease_is_free(self, lease_name: str) -> None:
         """Hint: a leader released this lease. Ask for it now."""
@@ -100,7 +100,7 @@ class Elections:
     def look_everywhere(self) -> None:
         """Hint: notifications may have been missed, so any group may have work."""
         for session in self._sessions.values():
-            session.executor.hint()
+            session.hint()
 
     def require_lease(self, lease_name: str) -> Lease:
         """Return the lease under which this instance leads the group, or raise NotLeader."""

@@ -26,7 +26,6 @@ from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_rea
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS
-from leasehold.executor.fence import ClaimFence
 from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
@@ -108,12 +107,10 @@ class Instance:
             settings.targets,
             scope="cluster",
         )
-        fence = ClaimFence(self._store, self.worker_id)
         self._completer = Completer(
-            fence, self._claims, self.metrics, trouble=self._trouble, faults=faults
+            self._claims, self.metrics, trouble=self._trouble, faults=faults
         )
         self._runner = Runner(
-            fence,
             self._claims,
             self._targets,
             self._completer,
@@ -241,8 +238,8 @@ class Instance:
         self._runner.close()
         await self._join(self._notifier, seconds=0)
         if not await self._wait_until_empty(self.timings().shutdown_seconds):
-            for held in self._claims.all():
-                self._runner.abort(held, reason="shutdown")
+            for item in self._claims.all():
+                self._runner.abort(item, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
         self._stop_services(*self._loops)

@@ -1,5 +1,7 @@
-"""A leader's term at work: its schedule, its calls, their results. Made for one term, and gone with
-it, so that nothing of one term can be written under the epoch of another.
+"""A leader session: what one instance runs while it leads one group.
+
+A session is made for one term and ends with it, so nothing of one term can be written under the
+epoch of another.
 """
 
 from __future__ import annotations
@@ -9,10 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from leasehold.coordination.claims import Claims
-from leasehold.executor.completer import Completer
-from leasehold.executor.fence import LeaseFence
 from leasehold.executor.leader.executor import LeaderExecutor
-from leasehold.executor.runner import Runner
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 from leasehold.service.loop import Loop
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
 _JOIN_SECONDS = 2.0
 _LEAVE_SECONDS = 2.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 _LOG = get_logger(__name__)
 
 
 class LeaderSession:
-    """What one instance does while it leads one group."""
+    """The services of one term, from its start to its end."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class LeaderSession:
         async def confirm() -> None:
             await elector.confirm(term)
 
-        self.executor = LeaderExecutor(
+        self._executor = LeaderExecutor(
             store,
             term,
             self._claims,
@@ -70,40 +69,39 @@ class LeaderSession:
             trouble=trouble,
             faults=faults,
         )
-        fence = LeaseFence(store, term.lease, self.executor.put_off)
-        completion = Completer(fence, self._claims, metrics, trouble=trouble, faults=faults)
-        self._runner = self.executor.attempts = Runner(
-            fence, self._claims, targets, completion, metrics, trouble=trouble, faults=faults
-        )
         heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
         self._loops = [
-            Loop(service, elector.holder_id) for service in (completion, self.executor, heartbeat)
+            Loop(service, elector.holder_id) for service in (*self._executor.services, heartbeat)
         ]
 
     @property
     def in_flight(self) -> int:
-        """How much is being worked on."""
+        """How many items are in flight."""
         return len(self._claims)
 
+    def hint(self) -> None:
+        """Read what has changed now."""
+        self._executor.hint()
+
     def set_slots(self, slots: int) -> None:
-        """Work on so many at once from now on."""
+        """Change the number of slots."""
         self._claims.slots = slots
-        self.executor.wake.set()
+        self._executor.look_for_slots()
 
     async def finish(self, seconds: float) -> None:
-        """Start nothing more; let what was started end and be written, for this long at most."""
-        self._runner.close()
+        """Start nothing more; let calls in flight end and be recorded, for at most this long."""
+        self._executor.close()
         ends_at = time.monotonic() + seconds
         while len(self._claims) and not self._term.ended.is_set():
             left = ends_at - time.monotonic()
             if left <= 0:
                 break
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            await asyncio.sleep(min(left, _POLL_SECONDS))
         await self._leave()
 
     async def abandon(self) -> None:
-        """Drop everything: calls are cancelled, results are not written."""
-        self._runner.close()
+        """Drop everything: cancel calls, and write no result."""
+        self._executor.close()
         self._claims.lose(self._claims.all())
         for loop in self._loops:
             loop.stop()
@@ -111,22 +109,23 @@ class LeaderSession:
             await loop.join(_JOIN_SECONDS)
 
     async def _leave(self) -> None:
-        """Unmark the calls that are in flight no more, so that a successor does not doubt them. A
-        courtesy like the release that follows: whoever steps down does not wait long for it.
+        """Unmark the calls that are not in flight, so that a successor does not put them in doubt.
+
+        A courtesy, like the release that follows: stepping down does not wait long for it.
         """
         if self._term.ended.is_set():
             return
         try:
-            await within_deadline(_LEAVE_SECONDS, self.executor.leave(), "the last mark")
-        except Exception as error:  # noqa: BLE001 (more is doubted than need be; nothing is lost)
-            _LOG.warning("calls_not_unmarked", lease_name=self._term.lease.name, error=str(error))
+            await within_deadline(_LEAVE_SECONDS, self._executor.leave(), "unmarking calls")
+        except Exception as error:  # noqa: BLE001 (calls are doubted needlessly; nothing is lost)
+            _LOG.warning("unmark_failed", lease_name=self._term.lease.name, error=str(error))
 
     def _detail(self) -> dict[str, Any]:
         return {"in_flight": len(self._claims), "slots": self._claims.slots}
 
 
 class LeaderHeartbeat:
-    """Shows who leads and that it lives, for people; nobody decides by it."""
+    """The service that shows people who leads. No decision reads it."""
 
     def __init__(
         self,
@@ -145,14 +144,14 @@ class LeaderHeartbeat:
         self._trouble = trouble
 
     async def step(self) -> Pause:
-        """Write it, unless the term is ending. What goes wrong with it is trouble like any other:
-        a lease that it finds lost is lost, and whoever cannot write must not lead.
+        """Write the heartbeat, unless the term is closing. Any error makes the leader step down:
+        an instance that cannot write must not lead.
         """
         pause = Pause(self._timings().cluster_renew_seconds)
         if self._term.is_closing:
             return pause
         try:
             await self._store.record_leader_heartbeat(self._term.lease, self._detail())
-        except Exception as error:  # noqa: BLE001 (whatever it was, the leader steps down for it)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
             self._trouble(error)
         return pause

@@ -1,56 +1,38 @@
-"""Results on their way to the database."""
+"""The completer: results on their way to the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from leasehold.coordination.claims import Claims
-from leasehold.domain.errors import InvalidCompletionState, LeaseLost
+from leasehold.coordination.item import claimed_items
+from leasehold.domain.errors import DatabaseUnavailable, InvalidCompletionState, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
-from leasehold.executor.completer import Completer, Finished
+from leasehold.executor.completer import Completer
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed_item import claim_of
 
 
-class Listener:
-    """A fence that says when it was asked."""
+class RecordingFence:
+    """A fence without a database, which notes what it is asked to write."""
 
-    def __init__(self, heard):
-        self.heard = heard
+    def __init__(self, events, holder_id="worker-1"):
+        self.events = events
+        self.holder_id = holder_id
 
-    def is_of_one_result(self, refusal):
-        return isinstance(refusal, InvalidCompletionState)
+    def is_about_one_result(self, error):
+        return isinstance(error, InvalidCompletionState)
 
     async def record(self, results):
-        self.heard.append(f"sent {len(results)}")
+        self.events.append(f"sent {len(results)}")
         return []
 
 
-async def test_results_are_not_held_up_by_calls_that_are_about_to_begin():
-    heard, troubles = [], []
-    claims = Claims("worker-1", 10)
-    trust = TrustWindow.counted_from(claims.clock(), 30.0)
-    [held] = claims.take([claim_of(7)], trust, 30.0, claims.clock())
-    completion = Completer(Listener(heard), claims, Metrics(), trouble=troubles.append)
-    completion.complete(Finished(held, Accepted(), 0.001))
-    asyncio.get_running_loop().call_soon(heard.append, "a call begins")
-    await completion.step()
-    await asyncio.sleep(0)
-    assert (heard, troubles) == (["sent 1", "a call begins"], [])
-    assert claims.free_slots == 10
-
-
-def finished(claims, count, outcome=None):
-    trust = TrustWindow.counted_from(claims.clock(), 30.0)
-    first = len(claims)
-    numbers = [claim_of(number) for number in range(first, first + count)]
-    held = claims.take(numbers, trust, 30.0, claims.clock())
-    return [Finished(one, outcome or Accepted(), 0.001) for one in held]
-
-
-class Refusing(Listener):
-    """A fence that refuses what was not accepted, when that comes with others."""
+class RefusingFence(RecordingFence):
+    """Refuses every batch in which something was not accepted."""
 
     async def record(self, results):
         await super().record(results)
@@ -60,35 +42,92 @@ class Refusing(Listener):
         return []
 
 
-async def test_refused_result_does_not_take_its_neighbours_along():
-    heard, claims = [], Claims("worker-1", 1000)
-    completion = Completer(Refusing(heard), claims, Metrics(), trouble=heard.append)
-    for one in [*finished(claims, 2), *finished(claims, 1, Rejected())]:
-        completion.complete(one)
-    await completion.step()
-    assert heard == ["sent 3", "sent 1", "sent 1", "sent 1"]
-    assert claims.free_slots == 1000
-
-
-class Losing(Listener):
-    """A fence whose lease is lost with the first writing."""
+class FailingFence(RecordingFence):
+    def __init__(self, events, error):
+        super().__init__(events)
+        self.error = error
 
     async def record(self, results):
         await super().record(results)
-        raise LeaseLost("gone", lease_name="leader")
+        raise self.error
 
 
-async def test_results_of_a_lost_lease_are_not_sent_again():
-    heard, claims = [], Claims("worker-1", 1000)
+@pytest.fixture
+def events():
+    return []
 
+
+@pytest.fixture
+def claims():
+    return Claims("worker-1", 1000)
+
+
+@pytest.fixture
+def completer(claims, events):
     def trouble(error):
-        heard.append(type(error).__name__)
-        claims.lose(claims.all())
+        events.append(type(error).__name__)
 
-    completion = Completer(Losing(heard), claims, Metrics(), trouble=trouble)
-    for one in [*finished(claims, 200), *finished(claims, 2, Rejected())]:
-        completion.complete(one)
-    await completion.step()
-    await completion.step()
-    assert heard == ["sent 202", "LeaseLost"]
+    return Completer(claims, Metrics(), trouble=trouble)
+
+
+def complete(completer, claims, fence, count, outcome=None):
+    """Take items under a fence, and complete them."""
+    trust = TrustWindow.counted_from(claims.clock(), 30.0)
+    first = len(claims)
+    claimed = [claim_of(number) for number in range(first, first + count)]
+    items = claimed_items(claimed, fence, trust, 30.0, claims.clock())
+    claims.take(items)
+    for item in items:
+        completer.complete(item, outcome or Accepted(), 0.001)
+    return items
+
+
+async def test_results_are_sent_before_the_calls_that_are_about_to_start(completer, claims, events):
+    complete(completer, claims, RecordingFence(events), 1)
+    asyncio.get_running_loop().call_soon(events.append, "a call starts")
+    await completer.step()
+    await asyncio.sleep(0)
+    assert events == ["sent 1", "a call starts"]
+    assert claims.free_slots == 1000
+
+
+async def test_refused_result_does_not_take_its_neighbours_along(completer, claims, events):
+    fence = RefusingFence(events)
+    complete(completer, claims, fence, 2)
+    complete(completer, claims, fence, 1, Rejected())
+    await completer.step()
+    assert events == ["sent 3", "sent 1", "sent 1", "sent 1"]
+    assert claims.free_slots == 1000
+
+
+async def test_results_of_a_lost_lease_are_not_sent_again(completer, claims, events):
+    complete(completer, claims, FailingFence(events, LeaseLost("gone", lease_name="leader")), 202)
+    await completer.step()
+    await completer.step()
+    assert events == ["sent 202", "LeaseLost"]
+    assert claims.free_slots == 1000
+
+
+async def test_result_of_an_item_that_is_lost_is_not_sent(completer, claims, events):
+    [lost, _] = complete(completer, claims, RecordingFence(events), 2)
+    claims.lose([lost])
+    await completer.step()
+    assert events == ["sent 1"]
+    assert claims.free_slots == 1000
+
+
+@pytest.mark.parametrize(
+    "error", [LeaseLost("gone", lease_name="one"), DatabaseUnavailable("no answer")]
+)
+async def test_lease_that_fails_does_not_hold_up_the_results_of_the_others(
+    completer, claims, events, error
+):
+    complete(completer, claims, FailingFence(events, error), 3)
+    complete(completer, claims, RecordingFence(events), 2)
+    if isinstance(error, LeaseLost):
+        await completer.step()
+    else:
+        with pytest.raises(DatabaseUnavailable):
+            await completer.step()
+    assert events == ["sent 3", type(error).__name__, "sent 2"]
     assert claims.free_slots == 1000

@@ -28,18 +28,18 @@ def gate(clock):
 
 
 def test_full_target_is_left_alone_for_as_long_as_it_asked(gate, clock):
-    gate.breaker.saw(Retryable(is_saturated=True, retry_after_seconds=7))
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=7))
     assert (gate.breaker.state, gate.room(0), gate.seconds_until_room()) == ("open", 0, 7)
     clock.now = 7
     assert (gate.breaker.state, gate.room(0), gate.room(1)) == ("half_open", 1, 0)
-    gate.breaker.saw(Accepted())
+    gate.breaker.observe(Accepted())
     assert (gate.breaker.state, gate.room(1)) == ("closed", 4)
 
 
 def test_calls_that_were_under_way_neither_close_it_nor_make_the_pause_longer(gate, clock):
-    gate.breaker.saw(FULL)
-    gate.breaker.saw(FULL)
-    gate.breaker.saw(Accepted())
+    gate.breaker.observe(FULL)
+    gate.breaker.observe(FULL)
+    gate.breaker.observe(Accepted())
     assert gate.breaker.state == "open"
     clock.now = 1
     assert gate.breaker.state == "half_open"
@@ -47,22 +47,22 @@ def test_calls_that_were_under_way_neither_close_it_nor_make_the_pause_longer(ga
 
 @pytest.mark.parametrize("probe", [FULL, Unknown()])
 def test_probe_that_fails_doubles_the_pause(gate, clock, probe):
-    gate.breaker.saw(FULL)
+    gate.breaker.observe(FULL)
     clock.now = 1
-    gate.breaker.saw(probe)
+    gate.breaker.observe(probe)
     assert gate.breaker.seconds_until_probe == 2
     clock.now = 3
-    gate.breaker.saw(probe)
+    gate.breaker.observe(probe)
     assert gate.breaker.seconds_until_probe == 4
 
 
 def test_unknown_outcome_alone_is_no_sign_of_saturation(gate):
-    gate.breaker.saw(Unknown())
+    gate.breaker.observe(Unknown())
     assert gate.breaker.state == "closed"
 
 
 def test_endless_retry_after_is_looked_at_again_in_minutes(gate):
-    gate.breaker.saw(Retryable(is_saturated=True, retry_after_seconds=1e9))
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e9))
     assert gate.breaker.seconds_until_probe == 300
 
 
@@ -103,14 +103,3 @@ def test_slow_rate_lets_one_go_at_a_time(clock):
 def test_claim_shrinks_when_its_calls_would_outlive_the_lease(room, slots, latency_seconds, size):
     made = claim_size(room, slots=slots, latency_seconds=latency_seconds, lease_seconds=30)
     assert made == size
-
-
-def test_what_begins_within_a_moment_is_got_ready_and_nothing_that_has_to_wait(gate, clock):
-    """As calls last now: as many again at most, and fewer the longer they last."""
-    lasting = (0.0, 0.0001, 0.05, 0.1, 0.3)
-    assert [gate.ahead(seconds) for seconds in lasting] == [0, 5, 5, 2, 0]
-    assert Gate(5, 100.0, clock).ahead(0.001) == 0  # the rate decides who begins when
-    gate.breaker.saw(FULL)
-    assert gate.ahead(0.001) == 0
-    clock.now = gate.seconds_until_room()
-    assert (gate.breaker.state, gate.ahead(0.001)) == ("half_open", 0)

@@ -1,31 +1,169 @@
-"""Work that was taken and not begun."""
+"""The runner: what it gives back, and what it never does twice."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from itertools import chain
+
+import pytest
+
 from leasehold.coordination.claims import Claims
+from leasehold.coordination.item import ItemState, claimed_items
+from leasehold.domain.contract import Contract
+from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import TrustWindow
+from leasehold.domain.outcome import Accepted
+from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.completer import Completer
+from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
+from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed_item import claim_of
 
 
-class Returned:
-    """A fence that takes everything back."""
+class RecordingFence:
+    """A fence without a database, which notes what it is asked for."""
 
-    async def give_back(self, batch, delay_seconds):
-        del batch, delay_seconds
+    def __init__(self, holder_id="worker-1", *, must_begin=False):
+        self.holder_id = holder_id
+        self.begun, self.recorded = [], []
+        self._must_begin = must_begin
+
+    def must_begin(self, contract):
+        del contract
+        return self._must_begin
+
+    def token(self, claimed):
+        return claimed.attempt_no
+
+    async def begin(self, items):
+        self.begun.append([item.intent_no for item in items])
+        return {item.claimed.intent_id: BeginVerdict.BEGUN for item in items}
+
+    async def record(self, results):
+        self.recorded.append([result.intent_id.int for result in results])
+        return []
+
+    async def give_back(self, items, delay_seconds):
+        del items, delay_seconds
         return 0
 
 
-async def test_what_was_taken_right_before_the_end_is_given_back_though_its_task_never_ran():
-    """A leader that stepped down waited for it until its lease was over."""
-    claims, metrics, troubles = Claims("worker-1", 10), Metrics(), []
-    trust = TrustWindow.counted_from(claims.clock(), 30.0)
-    taken = claims.take([claim_of(7), claim_of(8)], trust, 30.0, claims.clock())
-    completion = Completer(Returned(), claims, metrics, trouble=troubles.append)
-    attempts = Runner(Returned(), claims, None, completion, metrics, trouble=troubles.append)
-    attempts.start(taken)
-    attempts.close()
-    await completion.step()
-    assert (claims.free_slots, troubles) == (10, [])
+class Gateway:
+    def __init__(self, submit):
+        self.submit = submit
+
+
+class Targets:
+    def __init__(self, submit):
+        contract = Contract(
+            target="sms",
+            version=1,
+            scope="item",
+            guarantee="keyed",
+            gateway=PythonTerms(function="a:b"),
+        )
+        self._served = Served(contract=contract, gateway=Gateway(submit), lease_seconds=30)
+        self._gate = Gate(10, None)
+
+    async def of(self, target, version):
+        del target, version
+        return self._served
+
+    def gate(self, target):
+        del target
+        return self._gate
+
+
+async def accept(submission):
+    del submission
+    return Accepted()
+
+
+class Setup:
+    def __init__(self, submit=accept):
+        self.claims, self.metrics, self.troubles = Claims("worker-1", 10), Metrics(), []
+        self.completer = Completer(self.claims, self.metrics, trouble=self.troubles.append)
+        self.runner = Runner(
+            self.claims,
+            Targets(submit),
+            self.completer,
+            self.metrics,
+            trouble=self.troubles.append,
+        )
+
+    def take(self, fence, *numbers):
+        trust = TrustWindow.counted_from(time.monotonic(), 30.0)
+        items = claimed_items(map(claim_of, numbers), fence, trust, 30.0, time.monotonic())
+        self.claims.take(items)
+        return items
+
+    async def until_idle(self):
+        async with asyncio.timeout(10):
+            while len(self.claims):
+                await asyncio.sleep(0.002)
+                await self.completer.step()
+
+
+@pytest.fixture
+def setup():
+    return Setup()
+
+
+async def test_items_taken_right_before_the_end_are_given_back_though_their_task_never_ran(setup):
+    """A leader that stepped down waited for them until its lease was over."""
+    setup.runner.start(setup.take(RecordingFence(), 7, 8))
+    setup.runner.close()
+    await setup.completer.step()
+    assert (setup.claims.free_slots, setup.troubles) == (10, [])
+
+
+async def test_items_of_several_leases_are_begun_and_recorded_each_under_its_own(setup):
+    fences = [RecordingFence("a", must_begin=True), RecordingFence("b", must_begin=True)]
+    items = [*setup.take(fences[0], 1, 2), *setup.take(fences[1], 3), *setup.take(fences[0], 4)]
+    setup.runner.start(items)
+    await setup.until_idle()
+    assert [fence.begun for fence in fences] == [[[1, 2, 4]], [[3]]]
+    assert [sorted(chain.from_iterable(fence.recorded)) for fence in fences] == [[1, 2, 4], [3]]
+    assert setup.troubles == []
+
+
+async def test_item_whose_lease_is_lost_is_not_called_and_its_neighbours_are():
+    called = []
+
+    async def submit(submission):
+        called.append(submission.intent_id.int)
+        return Accepted()
+
+    setup, fence = Setup(submit), RecordingFence()
+    items = setup.take(fence, 1, 2, 3)
+    setup.claims.lose([items[1]])
+    setup.runner.start(items)
+    await setup.until_idle()
+    assert sorted(called) == [1, 3]
+    assert sorted(chain.from_iterable(fence.recorded)) == [1, 3]
+
+
+async def test_gateway_that_raises_after_its_call_was_aborted_records_nothing_more():
+    calling = asyncio.Event()
+
+    async def submit(submission):
+        del submission
+        calling.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("cancelled") from None
+
+    setup, fence = Setup(submit), RecordingFence()
+    [item] = setup.take(fence, 7)
+    setup.runner.start([item])
+    async with asyncio.timeout(10):
+        await calling.wait()
+    setup.runner.abort(item)
+    await setup.until_idle()
+    await asyncio.sleep(0.01)
+    await setup.completer.step()
+    assert (item.state, fence.recorded) == (ItemState.DONE, [[7]])

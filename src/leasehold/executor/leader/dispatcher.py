@@ -1,161 +1,210 @@
-"""From what is to be done next to what is being called: a leader marks its calls in the database
-before it makes them, and those that will begin within a moment together with those that begin now.
-They are marked beside the work: while one batch is being called, the next one is got ready.
+"""The dispatcher takes what is due for the slots that are free, marks it in the database, and hands
+it to the runner. While a batch is being called, the next one is marked.
 
-What was marked and not made yet is ready here. It counts as in flight to everybody else: nobody can
-cancel it, and a successor doubts it. So there is little of it, only of targets that take calls
-without a pause (see Gate.ahead), and what did not begin within a second is given back.
+A mark says that a call may be in flight: nobody can cancel it, and a successor puts it in doubt. So
+the dispatcher marks only calls that can start now, and removes the mark of a call that was given
+back.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+import asyncio
+import itertools
+import math
+from typing import TYPE_CHECKING
 
-from leasehold.executor.leader.beside import Beside
-from leasehold.executor.leader.marks import Marks
-from leasehold.store.rows import handed_out
+from leasehold.coordination.item import ItemState, Mark
+from leasehold.domain.intent import queue_delays
+from leasehold.executor.limits import GATHER_SECONDS, batch_max, should_gather
+from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Sequence
 
+    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.item import Item
     from leasehold.coordination.term import Term
-    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.intent import IntentId
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.leader.due_queue import DueQueue
+    from leasehold.executor.runner import Runner
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import DueRow
 
-_target = attrgetter("target")
+# How soon to look again while a renewal is late and nothing may be started.
+_RENEWAL_CHECK_SECONDS = 0.05
+_IDLE = Pause(60.0)
 
 
-class Batch(NamedTuple):
-    """Calls that were marked together, and a moment right before that by our monotonic clock."""
+class Marks:
+    """The numbers of the marks in the database. A number is used again when its calls have ended:
+    the new mark then replaces the old one, so there are never more marks than batches in flight.
+    """
 
-    asked_at: float
-    calls: list[Claimed]
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+
+    def open(self, items: Sequence[Item]) -> Mark:
+        """Put items under one mark, with the lowest number that is free."""
+        number = next(one for one in itertools.count(1) if one not in self._numbers)
+        self._numbers.add(number)
+        mark = Mark(number, len(items))
+        for item in items:
+            item.mark = mark
+        return mark
+
+    def end(self, item: Item) -> None:
+        """Know that the call of an item has ended, or is not made."""
+        mark = item.mark
+        if mark is not None:
+            item.mark = None
+            mark.open_calls -= 1
+            if not mark.open_calls:
+                self._numbers.discard(mark.number)
 
 
 class Dispatcher:
-    """The calls of one term, from their mark until they are made."""
+    """The service that marks calls and starts them."""
 
-    def __init__(self, store: ExecutorStore, term: Term, told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: ExecutorStore,
+        term: Term,
+        queue: DueQueue,
+        claims: Claims,
+        targets: Targets,
+        runner: Runner,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        *,
+        trouble: Callable[[Exception], None],
+    ) -> None:
+        self.name = f"dispatcher {term.lease.name}"
+        self.wake = queue.dispatcher_wake
         self._store = store
         self._term = term
+        self._queue = queue
+        self._claims = claims
+        self._targets = targets
+        self._runner = runner
+        self._metrics = metrics
+        self._timings = timings
+        self._trouble = trouble
+        self._is_open = False
         self._marks = Marks()
-        self._marking: Beside[set[int]] = Beside(told)
-        self._being_marked: Sequence[DueRow] = ()
-        self._ready: deque[Batch] = deque()
+        self._marks_stale = False  # the database has a mark of a call that was given back
+        self._marking = asyncio.Lock()  # one change of the marks at a time
+        self._taken_at = 0.0
+        claims.on_free(self._end)
 
-    def __len__(self) -> int:
-        return sum(len(batch.calls) for batch in self._ready)
+    def open(self) -> None:
+        """Start calls from now on: the due queue is built, and the lease is verified."""
+        self._is_open = True
+        self.wake.set()
 
-    def by_target(self) -> Counter[str]:
-        """Count what is ready, or soon will be, by target."""
-        found = Counter(map(_target, self._being_marked))
-        for batch in self._ready:
-            found.update(map(_target, batch.calls))
-        return found
-
-    def numbers(self) -> set[int]:
-        """Give the same, by the numbers of the ids."""
-        ready = {one.intent_id.int for batch in self._ready for one in batch.calls}
-        return ready | {row.intent_id.int for row in self._being_marked}
-
-    def has_waited_since(self, moment: float) -> bool:
-        """Whether something is ready since before a moment."""
-        return bool(self._ready) and self._ready[0].asked_at < moment
-
-    def end(self, calls: AbstractSet[int]) -> None:
-        """Know that these calls have ended, or are not made."""
-        self._marks.end(calls)
-
-    @property
-    def is_marking(self) -> bool:
-        """Whether calls are being marked; then no others can be."""
-        return self._marking.is_begun
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether they are marked, and nobody has asked yet what came of it."""
-        return self._marking.is_done
-
-    def mark(self, rows: Sequence[DueRow], asked_at: float) -> None:
-        """Begin to have these calls marked; `told` says when they are."""
-        self._being_marked = rows
-        self._marking.begin(self._mark(rows, asked_at))
-
-    async def marked(self) -> set[int]:
-        """Wait until they are marked, and ready. Gives the numbers of those that are not to be made
-        after all. Raises what came of the mark, LeaseLost among others.
+    async def leave(self) -> None:
+        """Remove the marks of all calls that are not in flight, so that a successor does not doubt
+        them. Waits for a mark that is being written.
         """
-        return await self._marking.result() or set()
+        async with self._marking:
+            await self._unmark()
 
-    def take(self, rooms: Mapping[str, int], most: int) -> Batch | None:
-        """Take so many that can begin now, of those that were marked first: of each target as many
-        as it has room for.
-        """
-        for batch in self._ready:
-            taken, kept = _divided(batch.calls, rooms, most)
-            if taken:
-                batch.calls[:] = kept
-                if not kept:
-                    self._ready.remove(batch)
-                return Batch(batch.asked_at, taken)
-        return None
+    async def step(self) -> Pause:
+        """Start what is due, as far as there is room. Any error makes the leader step down."""
+        async with self._marking:
+            try:
+                return await self._step()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
+                self._trouble(error)
+                return _IDLE
 
-    def take_all(self) -> list[Claimed]:
-        """Take all that is ready, to make none of it after all."""
-        taken = [one for batch in self._ready for one in batch.calls]
-        self._ready.clear()
-        return taken
+    async def _step(self) -> Pause:
+        if not self._is_open or self._term.is_closing:
+            return _IDLE
+        if should_gather(self._claims, self._taken_at):
+            return Pause(GATHER_SECONDS)
+        if self._marks_stale:
+            await self._unmark()
+        now = self._claims.clock()
+        free = min(self._claims.free_slots, batch_max(self._claims.slots))
+        if not free:
+            return self._pause()  # a slot that becomes free wakes us
+        if not self._term.may_start(now):
+            return Pause(_RENEWAL_CHECK_SECONDS)
+        items = self._queue.take(now, self._rooms(), free)
+        if items:
+            await self._dispatch(items, now)
+        if len(items) == free:
+            return AGAIN
+        return self._pause(
+            self._queue.seconds_until_due(self._claims.clock()),
+            *map(self._seconds_until_room, self._queue.ready_targets()),
+        )
 
-    async def _mark(self, rows: Sequence[DueRow], asked_at: float) -> set[int]:
-        """Mark them, and get the content of those that did not bring it along."""
-        bare = [row.intent_id for row in rows if not row.has_content]
-        whole = [row for row in rows if row.has_content] if bare else rows
-        try:
-            calls, left_out = await self._with_content(whole) if whole else ([], set[int]())
-            if bare:
-                more, not_found = await self._without_content(bare)
-                calls, left_out = calls + more, left_out | not_found
-        finally:
-            self._being_marked = ()
-        if calls:
-            self._ready.append(Batch(asked_at, calls))
-        return left_out
+    async def _dispatch(self, items: Sequence[Item], taken_at: float) -> None:
+        """Mark items and start their calls; what the mark leaves out waits for the reconcile."""
+        self._taken_at = taken_at
+        mark = self._marks.open(items)
+        marked = await self._store.mark_calls(
+            self._term.lease, [item.row for item in items], mark.number
+        )
+        if marked.left_out:
+            left_out = {intent_id.int for intent_id in marked.left_out}
+            self._return([item for item in items if item.intent_no in left_out], math.inf)
+            items = [item for item in items if item.intent_no not in left_out]
+        if not self._term.may_start(self._claims.clock()):
+            self._return(items, taken_at)
+            return
+        lease_seconds = self._timings().cluster_lease_seconds
+        for item, claimed in zip(items, marked.calls, strict=True):
+            item.take(claimed, lease_seconds, taken_at)
+        self._claims.take(items)
+        self._runner.start(items)
+        for target, seconds in queue_delays(marked.calls).items():
+            self._targets.gate(target).bucket.take(len(seconds))
+            self._metrics.in_flight(target, self._claims.in_flight(target))
+            self._metrics.queue_delay(target, *seconds)
 
-    async def _with_content(self, rows: Sequence[DueRow]) -> tuple[list[Claimed], set[int]]:
-        mark_no = self._marks.begin([row.intent_id.int for row in rows])
-        marked = await self._store.mark_scheduled_calls(self._term.lease, rows, mark_no)
-        left_out = {intent_id.int for intent_id in marked.left_out}
-        if left_out:
-            rows = [row for row in rows if row.intent_id.int not in left_out]
-        return handed_out(rows, marked.marked_at), left_out
+    async def _unmark(self) -> None:
+        self._marks_stale = False
+        await self._store.unmark_calls(self._term.lease, self._in_flight())
 
-    async def _without_content(
-        self, intent_ids: Sequence[IntentId]
-    ) -> tuple[list[Claimed], set[int]]:
-        numbers = {one.int for one in intent_ids}
-        mark_no = self._marks.begin(numbers)
-        found = await self._store.hand_out_scheduled(self._term.lease, intent_ids, mark_no)
-        return found, numbers - {one.intent_id.int for one in found}
+    def _in_flight(self) -> list[IntentId]:
+        return [
+            item.claimed.intent_id for item in self._claims.all() if item.given_back_until is None
+        ]
 
+    def _return(self, items: Sequence[Item], until: float) -> None:
+        """Put items that never had a slot back into the queue."""
+        for item in items:
+            item.state = ItemState.DONE
+            item.given_back_until = until
+        self._end(items)
 
-def _divided(
-    calls: list[Claimed], rooms: Mapping[str, int], most: int
-) -> tuple[list[Claimed], list[Claimed]]:
-    """Say which of these can begin now, and which cannot."""
-    if len(set(map(_target, calls))) == 1:
-        count = min(most, rooms.get(calls[0].target, 0))
-        return calls[:count], calls[count:]
-    left = dict(rooms)
-    taken: list[Claimed] = []
-    kept: list[Claimed] = []
-    for one in calls:
-        if len(taken) < most and left.get(one.target, 0) > 0:
-            left[one.target] -= 1
-            taken.append(one)
-        else:
-            kept.append(one)
-    return taken, kept
+    def _end(self, items: Sequence[Item]) -> None:
+        """Take items out of flight: their calls have ended, or are not made."""
+        for item in items:
+            self._marks.end(item)
+            # Infinity: the mark left it out, so there is none.
+            self._marks_stale |= item.given_back_until not in (None, math.inf)
+        self._queue.end(items)
+        self.wake.set()
+
+    def _rooms(self) -> dict[str, int]:
+        rooms: dict[str, int] = {}
+        for target in self._targets.of_group(self._term.lease.name):
+            room = self._targets.gate(target).room(self._claims.in_flight(target))
+            if room > 0:
+                rooms[target] = room
+        return rooms
+
+    def _pause(self, *waits: float) -> Pause:
+        """Pause until time makes something possible, but look at new terms of targets meanwhile."""
+        return Pause(max(0.001, min((*waits, self._timings().schedule_refresh_seconds))))
+
+    def _seconds_until_room(self, target: str) -> float:
+        gate = self._targets.gate(target)
+        if gate.room(self._claims.in_flight(target)) > 0:
+            return 0.0
+        return gate.seconds_until_room() or math.inf  # infinity: a call has to end first

@@ -1,84 +1,207 @@
-"""Reading what is to be done next, by the index of due times: from the beginning, or on from where
-we are, beside the work that is being done meanwhile.
+"""The reader fills the due queue from the database. It reads in three ways:
+
+- a window: what is due next by the index of due times, from the beginning or on from where the last
+  window ended;
+- changes after a cursor over (last_modified_at, intent_id). A row becomes visible when its
+  transaction commits, which may be after rows with a later stamp, so the cursor never passes the
+  horizon behind which a writer may still commit. Some rows are read twice for that, none is missed;
+- now and then everything from the beginning (the reconcile), and what the cursor had missed is
+  counted: it must be 0.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from leasehold.executor.leader.beside import Beside
+from leasehold.domain.intent import IntentId
+from leasehold.observe.logs import get_logger
+from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
-    from leasehold.coordination.claims import Clock
+    from leasehold.coordination.claims import Claims
     from leasehold.coordination.term import Term
+    from leasehold.domain.timing import Timings
     from leasehold.executor.leader.due_queue import DueQueue
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
     from leasehold.store.rows import DueRow, Position
 
-LIMIT_MAX = 10_000  # of each target and priority; the database refuses more
-CONTENT_BYTES = 1_000  # that come along with each row, at most
+    Cursor = tuple[datetime, IntentId]
+
+RECONCILE_SECONDS = 60.0
+# Changes are read in pages; after so many, the other reads have their turn.
+PAGE = 1_000
+PAGES_AT_ONCE = 5
+LIMIT_MAX = 10_000  # rows of each target and priority; the database refuses more
+CONTENT_BYTES = 1_000  # of content that come with each row, at most
+_FIRST_ID = IntentId(UUID(int=0))
+_IDLE = Pause(60.0)
+
+_LOG = get_logger(__name__)
 
 
-class Read(NamedTuple):
-    """A window as it was answered, the most of each target and priority that it could have, and
-    when it was here.
-    """
-
-    rows: Sequence[DueRow]
-    limit: int
-    received_at: float
-
-
-class Window:
-    """Reads for one schedule, under one term."""
+class Reader:
+    """The service that reads rows into the due queue, for one term."""
 
     def __init__(
         self,
         store: ExecutorStore,
         term: Term,
-        schedule: DueQueue,
-        clock: Clock,
-        told: Callable[[], None],
+        queue: DueQueue,
+        claims: Claims,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        *,
+        trouble: Callable[[Exception], None],
     ) -> None:
+        self.name = f"reader {term.lease.name}"
+        self.wake = queue.reader_wake
         self._store = store
         self._term = term
-        self._schedule = schedule
-        self._clock = clock
-        self._ahead: Beside[Read] = Beside(told)
+        self._queue = queue
+        self._claims = claims
+        self._targets = targets
+        self._metrics = metrics
+        self._timings = timings
+        self._trouble = trouble
+        self._is_built = False
+        self._is_hinted = False  # something has changed since the last refresh
+        self._refresh_at = 0.0
+        self._reconcile_at = 0.0
+        self._cursor: Cursor | None = None
+        # Of a refresh that takes several turns: its last row, and the horizon of its first page.
+        self._read_to: Cursor | None = None
+        self._horizon: datetime | None = None
 
-    async def read(self, targets: Sequence[str], in_flight: int) -> Read:
-        """Read from the beginning. What is in flight is found too, and must not hide what comes
-        after it.
-        """
-        return await self._read(targets, self._schedule.page + in_flight)
+    def hint(self) -> None:
+        """Refresh now: something has changed."""
+        self._is_hinted = True
+        self.wake.set()
 
-    def read_ahead(self) -> None:
-        """Read on, where little is left; `told` says when that is here."""
-        after = {} if self._ahead.is_begun else self._schedule.running_low()
-        if after:
-            for target in after:
-                self._schedule.reads_on(target)
-            self._ahead.begin(self._read(list(after), self._schedule.page, after))
+    async def build(self) -> None:
+        """Read everything for the first time, before the leader acts."""
+        self._queue.serve(self._served())
+        rows = await self._read_from_beginning(self._served())
+        if rows:
+            self._cursor = (rows[0].horizon, _FIRST_ID)
+        now = self._claims.clock()
+        self._refresh_at = now + self._timings().schedule_refresh_seconds
+        self._reconcile_at = now + RECONCILE_SECONDS
+        self._is_built = True
+        self.wake.set()
 
-    @property
-    def is_read_ahead(self) -> bool:
-        """Whether something that was read ahead is here."""
-        return self._ahead.is_done
+    async def step(self) -> Pause:
+        """Read what is needed now. Any error makes the leader step down."""
+        if not self._is_built or self._term.is_closing:
+            return _IDLE
+        try:
+            return await self._step()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
+            self._trouble(error)
+            return _IDLE
 
-    async def ahead(self) -> Read | None:
-        """Give what was read ahead, once it is here; None, where nothing was."""
-        return await self._ahead.result()
+    async def _step(self) -> Pause:
+        self._queue.serve(self._served())
+        now = self._claims.clock()
+        if now >= self._refresh_at or self._is_hinted or self._read_to is not None:
+            await self._refresh()
+        if self._queue.has_left_out:
+            soon = self._claims.clock() + self._timings().schedule_refresh_seconds
+            self._reconcile_at = min(self._reconcile_at, soon)
+        if self._claims.clock() >= self._reconcile_at:
+            await self._reconcile()
+        elif lacking := self._queue.lacking():
+            await self._read_from_beginning(lacking)
+        elif positions := self._queue.running_low():
+            await self._read_on(positions)
+        self._metrics.schedule(self._term.lease.name, len(self._queue))
+        if self._is_hinted or self._read_to is not None:
+            return AGAIN
+        return Pause(max(0.0, min(self._refresh_at, self._reconcile_at) - self._claims.clock()))
 
-    async def _read(
+    def _served(self) -> list[str]:
+        return self._targets.of_group(self._term.lease.name)
+
+    async def _read_from_beginning(self, targets: Sequence[str]) -> Sequence[DueRow]:
+        """Read the first rows of targets, in place of what is known of them."""
+        if not targets:
+            return []
+        with self._queue.reading():
+            # What is in flight is found too, and must not hide the rows behind it.
+            limit = min(LIMIT_MAX, self._queue.page + self._queue.in_flight)
+            rows = await self._read_window(targets, limit)
+            self._queue.relearn(targets, rows, self._claims.clock(), limit)
+        return rows
+
+    async def _read_on(self, positions: Mapping[str, Mapping[int, Position]]) -> None:
+        """Read the rows that come after those that were read."""
+        self._queue.read_on(positions)
+        with self._queue.reading():
+            limit = min(LIMIT_MAX, self._queue.page)
+            rows = await self._read_window(list(positions), limit, positions)
+            self._queue.learn_page(rows, self._claims.clock(), limit)
+
+    async def _read_window(
         self,
         targets: Sequence[str],
         limit: int,
         after: Mapping[str, Mapping[int, Position]] | None = None,
-    ) -> Read:
-        lease, limit = self._term.lease, min(LIMIT_MAX, limit)
-        rows = await self._store.refresh_due_window(
+    ) -> Sequence[DueRow]:
+        lease = self._term.lease
+        return await self._store.refresh_due_window(
             lease.holder_id, [lease], targets, limit, CONTENT_BYTES, after
         )
-        return Read(rows, limit, self._clock())
+
+    async def _refresh(self) -> None:
+        """Read the changes after the cursor, some pages at a time."""
+        self._is_hinted = False
+        lease = self._term.lease
+        with self._queue.reading():
+            for _ in range(PAGES_AT_ONCE):
+                after = self._read_to or self._cursor
+                rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
+                received_at = self._claims.clock()
+                for row in rows:
+                    self._queue.learn(row, received_at)
+                if rows:
+                    self._horizon = self._horizon or rows[0].horizon
+                    self._read_to = (rows[-1].last_modified_at, rows[-1].intent_id)
+                if len(rows) < PAGE:
+                    self._end_refresh()
+                    return
+
+    def _end_refresh(self) -> None:
+        """Advance the cursor to the last row, but not past the horizon of the first page."""
+        if self._read_to is not None and self._horizon is not None:
+            self._cursor = min(self._read_to, (self._horizon, _FIRST_ID))
+        self._read_to = self._horizon = None
+        self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
+
+    async def _reconcile(self) -> None:
+        """Read everything from the beginning, and count the rows that the cursor has missed."""
+        self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        known, partial, cursor = self._queue.known(), self._queue.partial(), self._cursor
+        rows = await self._read_from_beginning(self._served())
+        missed = [
+            row
+            for row in rows
+            if row.target not in partial
+            and row.intent_id.int not in known
+            and self._queue.find(row.intent_id.int) is not None
+            and cursor is not None
+            and (row.last_modified_at, row.intent_id) <= cursor
+        ]
+        if missed:
+            _LOG.error(
+                "cursor_missed_changes",
+                lease_name=self._term.lease.name,
+                missed=len(missed),
+                first=str(missed[0].intent_id),
+            )
+            self._metrics.schedule(self._term.lease.name, len(self._queue), len(missed))

@@ -1,0 +1,184 @@
+"""An item is one piece of work in memory. All scopes share it: worker, stream holder and leader.
+
+The state of an item only moves forward, and nobody revives an item that is DONE:
+
+    WAITING ──► READY ──► MARKED ──► CALLING ──► RECORDING ──► DONE
+    due later   due now   claimed,   only an     its result    recorded, given back,
+                          or marked  outcome     is being      replaced by a newer
+                          by a       ends it     written       version, or dropped
+                          leader
+
+A worker's item starts as MARKED, for it comes with a claim. A leader's item starts as WAITING or
+READY, for the leader reads rows before it marks them. Work that is given back continues as a new
+item, so a task that still holds the old one cannot act on it.
+
+An item carries the trust and the fence that it is worked on under. Runner and completer take both
+from the item, so one of each serves any number of leases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+from leasehold.domain.timing import ABORT_LEASES
+from leasehold.observe.traces import trace_of
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from leasehold.coordination.term import Trust
+    from leasehold.domain.contract import Contract
+    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.outcome import Outcome, Result
+    from leasehold.domain.verdict import BeginVerdict
+    from leasehold.observe.traces import Span
+    from leasehold.store.rows import DueRow, Recorded
+
+
+class ItemState(IntEnum):
+    """How far work on an item has come."""
+
+    WAITING = 0
+    READY = 1
+    MARKED = 2
+    CALLING = 3
+    RECORDING = 4
+    DONE = 5
+
+
+class Fence(Protocol):
+    """What the database checks on every write for an item: its claim, or a lease with its epoch."""
+
+    @property
+    def holder_id(self) -> str:
+        """The worker id that claims and leases are held under."""
+        ...
+
+    def must_begin(self, contract: Contract) -> bool:
+        """Say whether "about to call" must be durable before a call."""
+        ...
+
+    def token(self, claimed: Claimed) -> int:
+        """Return the fencing token for the gateway: a number that only rises for an intent."""
+        ...
+
+    async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
+        """Make "about to call" durable."""
+        ...
+
+    async def record(self, results: Sequence[Result]) -> list[Recorded]:
+        """Write results to the ledger. The answer leaves out those that became DISPATCHED."""
+        ...
+
+    def is_about_one_result(self, error: Exception) -> bool:
+        """Say whether `record` failed for one of its results, so that the others may be written."""
+        ...
+
+    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
+        """Return items without an attempt, due after the delay. Returns how many were lost."""
+        ...
+
+
+class _Lost:
+    """The trust of an item whose lease is lost: there is none."""
+
+    def is_over(self, now: float) -> bool:  # noqa: ARG002 (the protocol's argument)
+        return True
+
+    def may_start(self, now: float) -> bool:  # noqa: ARG002 (the protocol's argument)
+        return False
+
+    def may_start_later(self, now: float) -> bool:  # noqa: ARG002 (the protocol's argument)
+        return False
+
+    def seconds_left(self, now: float) -> float:  # noqa: ARG002 (the protocol's argument)
+        return 0.0
+
+
+_LOST: Trust = _Lost()
+
+
+class Mark:
+    """One batch of marked calls: its number in the database, and how many have not ended."""
+
+    __slots__ = ("number", "open_calls")
+
+    def __init__(self, number: int, open_calls: int) -> None:
+        self.number = number
+        self.open_calls = open_calls
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One intent in our hands. The fields without a default are set on the way, see below."""
+
+    intent_no: int  # the integer of its id, as the key of maps: a UUID computes its hash each time
+    target: str
+    fence: Fence
+    trust: Trust
+    state: ItemState
+
+    # Of a leader's items only: the row as it was read, a newer version that arrived while the item
+    # was in flight (with the time of its arrival), and the mark in the database.
+    row: DueRow = field(init=False)
+    newer: tuple[DueRow, float] | None = None
+    mark: Mark | None = None
+
+    # From MARKED on.
+    claimed: Claimed = field(init=False)
+    lease_seconds: float = field(init=False)
+    taken_at: float = field(init=False)
+    abort_at: float = field(init=False)
+    call: asyncio.Task[None] | None = None
+    trace: Span | None = None
+
+    # From RECORDING on: the outcome, or until when the item is given back without one.
+    outcome: Outcome = field(init=False)
+    elapsed_seconds: float | None = None
+    given_back_until: float | None = None
+
+    def take(self, claimed: Claimed, lease_seconds: float, taken_at: float) -> None:
+        """Become MARKED: from `taken_at` on, the item is worked on under its lease."""
+        self.state = ItemState.MARKED
+        self.claimed = claimed
+        self.lease_seconds = lease_seconds
+        self.taken_at = taken_at
+        self.abort_at = taken_at + ABORT_LEASES * lease_seconds
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its lease is known to be lost."""
+        return self.trust is _LOST
+
+    def lose(self) -> None:
+        """Stop trusting its lease for good, and cancel its call."""
+        self.trust = _LOST
+        if self.call is not None:
+            self.call.cancel()
+
+    def log_fields(self) -> dict[str, object]:
+        """Return the fields that every log line about an item carries."""
+        if self.trace is None:
+            self.trace = trace_of(self.claimed.trace_context)
+        return {
+            "worker_id": self.fence.holder_id,
+            "intent_id": str(self.claimed.intent_id),
+            "attempt_no": self.claimed.attempt_no,
+            "target": self.target,
+            "trace_id": self.trace.trace_id,
+        }
+
+
+def claimed_items(
+    claimed: Iterable[Claimed], fence: Fence, trust: Trust, lease_seconds: float, taken_at: float
+) -> list[Item]:
+    """Make items of what a claim returned."""
+    items: list[Item] = []
+    for one in claimed:
+        item = Item(one.intent_id.int, one.target, fence, trust, ItemState.MARKED)
+        item.take(one, lease_seconds, taken_at)
+        items.append(item)
+    return items

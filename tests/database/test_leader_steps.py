@@ -1,0 +1,336 @@
+"""The reader and the dispatcher of a leader on a real database, one step at a time.
+
+A runner that starts nothing stands in for the calls: each test decides what becomes of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from leasehold.coordination.claims import Claims
+from leasehold.coordination.item import ItemState
+from leasehold.coordination.term import Term
+from leasehold.domain.errors import LeaseLost
+from leasehold.domain.intent import NewIntent
+from leasehold.domain.lease import TrustWindow
+from leasehold.domain.outcome import Accepted, Retryable
+from leasehold.domain.timing import Timings
+from leasehold.executor.completer import Completer
+from leasehold.executor.fence import LeaseFence
+from leasehold.executor.leader.dispatcher import Dispatcher
+from leasehold.executor.leader.due_queue import DueQueue
+from leasehold.executor.leader.reader import Reader
+from leasehold.executor.limits import Gate
+from leasehold.observe.metrics import Metrics
+
+pytestmark = pytest.mark.one_server
+
+LARGE = "".join(map(str, range(500)))  # too large to come with the window
+
+
+class PausingStore:
+    """The real store, which waits before or after a call of one name until it is told to go on."""
+
+    def __init__(self, store):
+        self._store = store
+        self._name, self._when = None, None
+        self.is_waiting, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def pause(self, when, name):
+        self._name, self._when = name, when
+        self.is_waiting, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+        if name != self._name:
+            return call
+
+        async def paused(*arguments):
+            answer = await call(*arguments) if self._when == "after" else None
+            self.is_waiting.set()
+            await self.may_go.wait()
+            return await call(*arguments) if self._when == "before" else answer
+
+        return paused
+
+
+class Served:
+    """Targets that take ten calls at a time each."""
+
+    def __init__(self, targets):
+        self._gates = {target: Gate(10, None) for target in targets}
+
+    def of_group(self, _lease_name):
+        return list(self._gates)
+
+    def gate(self, target):
+        return self._gates[target]
+
+
+class IdleRunner:
+    def __init__(self):
+        self.started = []
+
+    def start(self, items):
+        self.started += items
+
+
+class Leader:
+    def __init__(self, store, lease, *targets):
+        self.store = PausingStore(store)
+        self.term = Term(lease, TrustWindow(math.inf))
+        self.claims = Claims("a", 10)
+        self.troubles = []
+        self.runner = IdleRunner()
+        self.queue = DueQueue(1000, LeaseFence(self.store, lease), self.term)
+        parts = self.store, self.term, self.queue, self.claims, Served(targets)
+        trouble = self.troubles.append
+        self.completer = Completer(self.claims, Metrics(), trouble=trouble)
+        self.reader = Reader(*parts, Metrics(), Timings, trouble=trouble)
+        self.dispatcher = Dispatcher(*parts, self.runner, Metrics(), Timings, trouble=trouble)
+
+    async def build(self):
+        await self.reader.build()
+        self.dispatcher.open()
+
+    async def reconcile(self):
+        self.reader._reconcile_at = 0.0
+        await self.reader.step()
+
+    async def finish(self, item, outcome=None):
+        self.completer.complete(item, outcome or Accepted(), 0.001)
+        self.completer._first_at = 0.0  # do not wait for others
+        await self.completer.step()
+
+    async def give_back(self, item, delay_seconds=0.0):
+        self.completer.give_back(item, delay_seconds)
+        await self.completer.step()
+
+    async def paused(self, service, when, name):
+        """Begin a step of a service, and return when it waits for this call of the store."""
+        self.store.pause(when, name)
+        step = asyncio.create_task(service.step())
+        async with asyncio.timeout(10):
+            await self.store.is_waiting.wait()
+        return step
+
+
+@pytest.fixture
+async def leader(stores):
+    """A leader with one intent to call."""
+    await publish(stores, "bank")
+    await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=1))
+    return await leader_of(stores, "bank")
+
+
+async def publish(stores, *targets):
+    for target in targets:
+        terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+        await stores.operator.publish_contract(target, terms, "ann")
+
+
+async def leader_of(stores, *targets):
+    lease = (await stores.executor.acquire_lease("leader", "a", 30)).lease
+    leader = Leader(stores.executor, lease, *targets)
+    await leader.build()
+    return leader
+
+
+def marked(outbox):
+    rows = outbox.database.execute("SELECT unnest(intent_ids) AS one FROM leasehold.call_marks")
+    return [row["one"] for row in rows]
+
+
+def pending(outbox):
+    rows = outbox.database.execute("SELECT intent_id FROM leasehold.outbox_pending")
+    return {row["intent_id"] for row in rows}
+
+
+def ids(items):
+    return [item.claimed.intent_id for item in items]
+
+
+async def test_call_given_back_and_started_again_while_marks_are_removed_keeps_its_mark(
+    leader, outbox
+):
+    """It lost its mark, and with the next window it was called a second time beside the first."""
+    await leader.dispatcher.step()
+    [first] = leader.runner.started
+    # Something else has a stale mark. While it is removed, a late renewal gives this call back.
+    leader.dispatcher._marks_stale = True
+    step = await leader.paused(leader.dispatcher, "before", "unmark_calls")
+    await leader.give_back(first)
+    leader.store.may_go.set()
+    await step
+    for _ in range(3):
+        await leader.reconcile()
+        await leader.dispatcher.step()
+    assert ids(leader.runner.started) == [first.claimed.intent_id] * 2
+    assert marked(outbox) == [first.claimed.intent_id]
+    assert (len(leader.claims), leader.troubles) == (1, [])
+
+
+async def test_call_that_was_being_marked_when_the_leader_left_is_not_in_doubt(leader, outbox):
+    step = await leader.paused(leader.dispatcher, "before", "mark_calls")
+    leader.term.close("a shutdown")
+    leaving = asyncio.create_task(leader.dispatcher.leave())
+    await asyncio.sleep(0.05)
+    leader.store.may_go.set()
+    await asyncio.gather(leaving, step)
+    assert (marked(outbox), leader.runner.started, leader.troubles) == ([], [], [])
+
+
+async def test_given_back_call_is_unmarked_when_the_leader_leaves_though_its_slot_is_not_free(
+    leader, outbox
+):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    leader.completer.give_back(item, 0.0)
+    await leader.dispatcher.leave()
+    assert (marked(outbox), len(leader.claims)) == ([], 1)
+
+
+async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(leader, outbox, stores):
+    await leader.dispatcher.step()
+    assert len(marked(outbox)) == 1
+    leader.claims.let_go(leader.runner.started)
+    await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=2))
+    await leader.reconcile()
+    step = await leader.paused(leader.dispatcher, "before", "mark_calls")
+    outbox.database.execute("ALTER FUNCTION leasehold.mark_calls RENAME TO mark_calls_gone")
+    leaving = asyncio.create_task(leader.dispatcher.leave())
+    await asyncio.sleep(0.05)
+    leader.store.may_go.set()
+    await asyncio.gather(leaving, step)
+    assert (marked(outbox), len(leader.troubles)) == ([], 1)
+
+
+async def test_only_calls_that_start_now_are_marked_however_many_targets_have_work(stores, outbox):
+    """A marked call cannot be cancelled, and a successor doubts it."""
+    targets = ("bank", "post", "fax")
+    await publish(stores, *targets)
+    for target in targets:
+        outbox.enqueue(40, target)
+    leader = await leader_of(stores, *targets)
+    while len(leader.runner.started) < 120:
+        await leader.dispatcher.step()
+        in_flight = leader.claims.all()
+        assert len(in_flight) <= leader.claims.slots
+        assert leader.queue.in_flight == len(in_flight)
+        assert set(marked(outbox)) & pending(outbox) == set(ids(in_flight))
+        await leader.finish(in_flight[0])  # one by one, so that little room is left
+    assert leader.troubles == []
+
+
+async def test_calls_start_with_their_content_whether_it_came_with_the_window_or_not(
+    stores, outbox
+):
+    await publish(stores, "bank", "post")
+    for target in ("bank", "post"):
+        for payload in (0, LARGE):
+            await stores.ingest.enqueue_intent(NewIntent(target=target, payload=payload))
+    leader = await leader_of(stores, "bank", "post")
+    contents = [item.row.has_content for item in map(leader.queue.find, leader.queue.known())]
+    assert sorted(contents) == [False, False, True, True]
+    await leader.dispatcher.step()
+    payloads = sorted(str(item.claimed.payload.value()) for item in leader.runner.started)
+    assert payloads == sorted(["0", "0", LARGE, LARGE])
+    assert sorted(marked(outbox)) == sorted(ids(leader.runner.started))
+
+
+async def test_intent_cancelled_before_its_mark_is_neither_called_nor_missed(stores, outbox):
+    await publish(stores, "bank")
+    cancelled, kept = outbox.enqueue(2, "bank")
+    leader = await leader_of(stores, "bank")
+    await stores.operator.cancel_intent(cancelled, "ann", "a test")
+    await leader.dispatcher.step()
+    assert ids(leader.runner.started) == marked(outbox) == [kept]
+    assert leader.queue.has_left_out
+    await leader.reader.step()
+    refresh_seconds = Timings().schedule_refresh_seconds
+    assert leader.reader._reconcile_at <= leader.claims.clock() + refresh_seconds
+    await leader.reconcile()
+    assert (leader.queue.has_left_out, leader.queue.known()) == (False, {kept.int})
+
+
+async def test_row_that_a_mark_left_out_too_early_is_called_after_the_reconcile(stores, outbox):
+    """As after a change of the row that the leader has not read."""
+    await publish(stores, "bank")
+    [intent_id] = outbox.enqueue(1, "bank")
+    leader = await leader_of(stores, "bank")
+    postpone = "UPDATE leasehold.outbox_pending SET due_at = due_at + %s::interval"
+    outbox.database.execute(postpone, ["1 hour"])
+    await leader.dispatcher.step()
+    assert (leader.runner.started, leader.queue.has_left_out) == ([], True)
+    outbox.database.execute(postpone, ["-1 hour"])
+    await leader.dispatcher.step()
+    assert leader.runner.started == []
+    await leader.reconcile()
+    await leader.dispatcher.step()
+    assert ids(leader.runner.started) == [intent_id]
+
+
+async def test_mark_under_a_lost_lease_starts_nothing_and_is_reported(leader, outbox):
+    outbox.expire_lease("leader")
+    await leader.dispatcher.step()
+    [error] = leader.troubles
+    assert isinstance(error, LeaseLost)
+    assert (leader.runner.started, marked(outbox)) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["refresh_due_window", "refresh_schedule"])
+async def test_intent_that_finishes_during_a_read_is_not_called_again(leader, name):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    leader.reader._reconcile_at = leader.reader._refresh_at = 0.0
+    leader.reader._cursor = None
+    step = await leader.paused(leader.reader, "after", name)
+    await leader.finish(item)
+    leader.store.may_go.set()
+    await step
+    await leader.dispatcher.step()
+    assert leader.runner.started == [item]
+    # Nothing was left out by a mark either: that would cost a read of everything.
+    assert (leader.queue.known(), leader.queue.has_left_out) == (set(), False)
+
+
+async def test_given_back_intent_waits_for_its_delay_whatever_is_read_meanwhile(leader):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    await leader.give_back(item, delay_seconds=60.0)
+    for _ in range(2):
+        await leader.reconcile()
+        await leader.dispatcher.step()
+    assert leader.runner.started == [item]
+    waiting = leader.queue.find(item.intent_no)
+    assert waiting.state is ItemState.WAITING
+    assert leader.queue.seconds_until_due(leader.claims.clock()) == pytest.approx(60, abs=10)
+
+
+async def test_retryable_result_is_called_again_under_the_next_attempt(leader):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    await leader.finish(item, Retryable(retry_after_seconds=0.0))
+    leader.reader.hint()
+    await leader.reader.step()
+    await leader.dispatcher.step()
+    assert [one.claimed.attempt_no for one in leader.runner.started] == [1, 2]
+
+
+async def test_change_that_is_read_while_the_call_is_in_flight_counts_when_it_has_ended(
+    leader, outbox
+):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    outbox.database.execute(
+        "UPDATE leasehold.outbox_pending SET priority = 0, last_modified_at = clock_timestamp()"
+    )
+    leader.reader.hint()
+    await leader.reader.step()
+    assert item.newer is not None
+    await leader.give_back(item, delay_seconds=60.0)
+    await leader.dispatcher.step()
+    assert [one.claimed.priority for one in leader.runner.started] == [1, 0]
