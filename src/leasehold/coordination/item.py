@@ -136,7 +136,7 @@ class Item:
     trace: Span | None = None
 
     # From RECORDING on: the outcome, or until when the item is given back without one.
-    outcome: Outcome = field(init=False)
+    outcome: Outcome | None = None
     elapsed_seconds: float | None = None
     given_back_until: float | None = None
 

@@ -132,6 +132,7 @@ class Completer:
                 item.claimed.intent_id, item.outcome, item.claimed.lease_token, item.elapsed_seconds
             )
             for item in items
+            if item.outcome is not None
         ]
         try:
             recorded = await self._send(fence, results)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import Item, ItemState
 from leasehold.domain.intent import PRIORITIES
+from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.executor.leader.target_queue import TargetQueue
 
 if TYPE_CHECKING:
@@ -216,22 +217,14 @@ class DueQueue:
         return taken
 
     def end(self, items: Iterable[Item]) -> None:
-        """Take items out of flight: finished, given back, or left out by the mark.
-
-        If the row changed meanwhile, the newest version counts; else the delay of a give-back.
-        """
+        """Take items out of flight: finished, given back, or left out by the mark."""
         for item in items:
-            is_known = False
-            if item.newer is not None:
-                item.row = item.newer[0]
-                is_known = self._add_if_callable(*item.newer)
-            elif item.given_back_until is not None:
-                is_known = self._put_off(item.row, item.given_back_until)
-            if not is_known:
-                if self._is_being_read:
-                    self._ended.append(item)
-                else:
-                    del self._items[item.intent_no]
+            if self._requeue(item):
+                continue
+            if self._is_being_read:
+                self._ended.append(item)
+            else:
+                del self._items[item.intent_no]
         self._wake_reader_if_low()
 
     def ready_targets(self) -> list[str]:
@@ -252,6 +245,19 @@ class DueQueue:
             item.state = ItemState.DONE
             del self._items[item.intent_no]
             self._queues[item.target].size -= 1
+
+    def _requeue(self, item: Item) -> bool:
+        """Make a new item of a row that has to be called again. Returns whether it is known now.
+
+        The newest version of the row decides if it changed in flight; else the time until which
+        the item was given back.
+        """
+        if isinstance(item.outcome, (Accepted, Rejected)):
+            return False
+        if item.newer is not None:
+            item.row = item.newer[0]
+            return self._add_if_callable(*item.newer)
+        return item.given_back_until is not None and self._put_off(item.row, item.given_back_until)
 
     def _put_off(self, row: DueRow, until: float) -> bool:
         """Keep a row that was given back. If its target is full, the last ready item makes room."""
