@@ -190,8 +190,10 @@ class Balanced:
         return self._ports[2 + number]
 
 
-def start_haproxy(folder: Path, ports: list[int]) -> subprocess.Popen[bytes]:
-    """Start it with our file: its own two ports come first, then one for each instance."""
+def start_haproxy(
+    folder: Path, ports: list[int], config: Path = DEPLOY / "haproxy.cfg"
+) -> subprocess.Popen[bytes]:
+    """Start HAProxy: its own two ports come first, then one for each instance."""
     listen, status_listen, *instances = [f"127.0.0.1:{port}" for port in ports]
     environment = {
         "LISTEN": listen,
@@ -202,7 +204,7 @@ def start_haproxy(folder: Path, ports: list[int]) -> subprocess.Popen[bytes]:
         environment[f"INSTANCE_{number}"] = address
     with (folder / "haproxy.log").open("wb") as log:
         return subprocess.Popen(
-            [str(find_program("haproxy")), "-f", DEPLOY / "haproxy.cfg"],
+            [str(find_program("haproxy")), "-f", config],
             env=environment,
             stdout=log,
             stderr=log,

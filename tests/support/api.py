@@ -89,15 +89,18 @@ class Api:
 
 @asynccontextmanager
 async def serve(
-    database: Database, settings: WebSettings | None = None, url: str | None = None
+    database: Database,
+    settings: WebSettings | None = None,
+    url: str | None = None,
+    **limits: Any,
 ) -> AsyncGenerator[Api]:
-    """Serve the API for a database."""
+    """Serve the API for a database; `limits` are those of the HTTP server."""
     settings = settings or WebSettings(instance_id="test", log_level="warning")
     async with (
         RoleStores(url or database.url, POOL) as stores,
         WebService(stores, settings) as service,
     ):
-        server = HttpServer(Address(port=0), grace_seconds=5)
+        server = HttpServer(Address(port=0), grace_seconds=5, **limits)
         await server.start(create_app(service))
         api = Api(database, service, server)
         try:

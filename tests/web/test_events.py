@@ -119,7 +119,7 @@ async def test_everybody_shares_one_reader(api, outbox, monkeypatch):
         return await read_events(after, limit)
 
     monkeypatch.setattr(api.service.stores.reader, "read_events", counted)
-    monkeypatch.setattr(events, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(events, "POLL_SECONDS", 0.3)
     async with asyncio.TaskGroup() as group:
 
         async def listen():
@@ -162,7 +162,7 @@ async def test_only_events_of_targets_that_were_asked_for_and_may_be_seen_come(a
 
 
 async def test_quiet_stream_says_that_it_is_there_and_moves_its_place(api, outbox, monkeypatch):
-    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     outbox.publish("mail")
     client = await api.client("read")
     async with listening(client, target="mail") as one:
@@ -206,20 +206,21 @@ async def test_many_who_come_at_once_get_no_more_seats_than_there_are(api, monke
         await until(lambda: len(found) == 10)
         everybody_came.set()
     assert sorted(found) == [200] * 2 + [503] * 8
-    # And the seats are there again, also that of a request which was refused.
+    # Both are released, and so is a listener that is refused for another reason.
+    await until(lambda: not api.service.events._admitted)
     problem(await client.get("/v1/events?last_event_id=x"), 422, "invalid")
-    await until(lambda: not api.service.events._seats)
+    await until(lambda: not api.service.events._admitted)
 
 
 async def test_instance_that_is_going_says_so_to_who_would_listen(api):
     api.service.end_streams()
     document = problem(await api.get("/v1/events"), 503, "overloaded")
-    assert "going" in document["detail"]
+    assert "stopping" in document["detail"]
 
 
 @pytest.mark.parametrize("is_quiet", [True, False])
 async def test_stream_ends_when_its_token_is_revoked(api, outbox, monkeypatch, is_quiet):
-    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.05 if is_quiet else 30)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05 if is_quiet else 30)
     client = await api.client("read", name="leaver")
     async with listening(client) as one:
         api.database.owner_execute("SELECT leasehold.revoke_token('leaver', 'test')")

@@ -1,19 +1,25 @@
-"""Whatever is sent: it is refused or ignored, nothing is written, and nothing grows."""
+"""Hostile requests through real sockets: refused, nothing written, and memory stays bounded.
+
+What only the proxy bounds is tested in tests/deploy/test_haproxy_limits.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from leasehold.web import protocol
+from leasehold.web import request_context
 from tests.support.api import make_token, serve
 from tests.support.database import Database
 from tests.support.hostile_requests import (
@@ -21,6 +27,7 @@ from tests.support.hostile_requests import (
     HOST,
     JSON,
     TOKEN,
+    TOLERATED,
     all_hostile,
     chunked,
     head,
@@ -28,12 +35,14 @@ from tests.support.hostile_requests import (
     trailed,
 )
 from tests.support.outbox import Outbox
+from tests.support.raw_http import WAIT_SECONDS, connect, exchange, statuses
 from tests.support.serve_process import Serving
 
 CASES = list(all_hostile())
 MEMORY_MAX = 300 * 2**20
-WAIT_SECONDS = 30
-STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+QUIET_SECONDS = 0.5
+PIPELINE_SECONDS = 4.0
+PIPELINE_MEMORY_MAX = 40 * 2**20
 
 
 class Victim:
@@ -41,38 +50,28 @@ class Victim:
 
     def __init__(self, database, serving, address):
         self.serving = serving
-        self._address = address
+        self.address = address
         self._token = serving.token.encode()
         self._connection = psycopg.connect(database.url, autocommit=True)
-
-    def connect(self):
-        connection = socket.create_connection(self._address, timeout=WAIT_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
 
     def filled(self, data):
         return data.replace(b"{token}", self._token)
 
-    def send(self, data):
-        """Send it and nothing more; what came back until the server hung up or answered."""
-        with self.connect() as connection:
-            answer = b""
-            try:
-                connection.sendall(self.filled(data))
-                connection.shutdown(socket.SHUT_WR)
-                while piece := connection.recv(65536):
-                    answer += piece
-            except OSError:
-                pass
-            return answer
+    def send(self, *pieces, **more):
+        return exchange(self.address, *[self.filled(piece) for piece in pieces], **more)
+
+    def send_case(self, case):
+        # What is not HTTP may be incomplete, so that the server waits for more.
+        quiet_seconds = WAIT_SECONDS if case.is_http else QUIET_SECONDS
+        return self.send(case.data, quiet_seconds=quiet_seconds)
 
     def written(self):
         return self._connection.execute("SELECT count(*) FROM leasehold.intents").fetchone()[0]
 
-    def memory(self):
-        """The most memory that it ever had."""
+    def memory(self, measure="VmHWM"):
+        """The resident memory now (VmRSS), or the most that there ever was (VmHWM)."""
         status = Path(f"/proc/{self.serving.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+        return int(re.search(rf"{measure}:\s+(\d+) kB", status)[1]) * 1024
 
     def close(self):
         self._connection.close()
@@ -91,11 +90,7 @@ def victim(server, tmp_path_factory):
     database.close()
 
 
-def statuses(answer):
-    return [int(one) for one in STATUS.findall(answer)]
-
-
-def test_there_are_enough_of_them():
+def test_cases_are_many_and_have_their_own_names():
     assert len(CASES) >= 500
     assert len({one.name for one in CASES}) == len(CASES)
 
@@ -103,41 +98,38 @@ def test_there_are_enough_of_them():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_hostile_request_is_refused_and_writes_nothing(victim, case):
     before = victim.written()
-    answer = victim.send(case.data)
+    answer = victim.send_case(case)
     found = statuses(answer)
     assert all(400 <= status < 500 for status in found), answer[:500]
-    if found:
-        assert b"application/problem+json" in answer
+    if case.is_http:
+        assert len(found) == 1
+        if not case.data.startswith(b"HEAD"):
+            assert b"application/problem+json" in answer
+    elif found and b"application/problem+json" not in answer:
+        # The server's own refusal: without a body, and the last of the connection.
+        assert b"content-length: 0" in answer
+        assert b"connection: close" in answer
     assert victim.written() == before
 
 
-def test_same_requests_byte_by_byte_or_all_at_once_change_nothing(victim):
+def test_hostile_requests_byte_by_byte_or_concurrently_write_nothing(victim):
     before = victim.written()
     small = [one for one in CASES if len(one.data) < 300][::7]
+
+    def drip(case):
+        data = victim.filled(case.data)
+        pieces = [data[at : at + 1] for at in range(len(data))]
+        return exchange(victim.address, *pieces, quiet_seconds=QUIET_SECONDS)
+
     with ThreadPoolExecutor(16) as pool:
-        for found in pool.map(lambda one: drip(victim, one.data), small):
-            assert all(400 <= status < 500 for status in statuses(found)), found
-        for found in pool.map(lambda one: victim.send(one.data), CASES[::5]):
-            assert all(400 <= status < 500 for status in statuses(found)), found
+        for send, cases in ((drip, small), (victim.send_case, CASES[::5])):
+            for found in pool.map(send, cases):
+                assert all(400 <= status < 500 for status in statuses(found)), found
     assert victim.written() == before
 
 
-def drip(victim, data):
-    with victim.connect() as connection:
-        answer = b""
-        try:
-            for byte in victim.filled(data):
-                connection.send(bytes([byte]))
-            connection.shutdown(socket.SHUT_WR)
-            while piece := connection.recv(65536):
-                answer += piece
-        except OSError:
-            pass
-        return answer
-
-
-def test_one_request_inside_another_is_never_two(victim):
-    """Whatever a proxy makes of them, each of these is one request, or none."""
+def test_request_inside_another_is_never_a_second_request(victim):
+    """However a proxy reads them, each of these is one request or none."""
     inner = victim.filled(posting(GOOD))
     length = b"Content-Length: %d\r\n" % len(inner)
     outer = [
@@ -154,38 +146,43 @@ def test_one_request_inside_another_is_never_two(victim):
     ]
     before = victim.written()
     for data in outer:
-        assert len(statuses(victim.send(data))) == 1, data
-        split = data.index(b"\r\n\r\n") + 4
-        with victim.connect() as connection:  # the body comes later than the head
-            connection.sendall(victim.filled(data[:split]))
-            time.sleep(0.02)
-            try:
-                connection.sendall(victim.filled(data[split:]))
-                connection.shutdown(socket.SHUT_WR)
-                answer = b"".join(iter(lambda: connection.recv(65536), b""))
-            except OSError:
-                continue
-        assert len(statuses(answer)) == 1, answer
+        at = data.index(b"\r\n\r\n") + 4
+        for pieces in ((data,), (data[:at], data[at:])):
+            answer = victim.send(
+                *pieces, responses=2, quiet_seconds=QUIET_SECONDS, pause_seconds=0.05
+            )
+            assert len(statuses(answer)) == 1, (data, answer)
     assert victim.written() == before
 
 
-def test_requests_one_after_the_other_on_one_connection_are_each_answered(victim):
+@pytest.mark.parametrize("name", TOLERATED)
+def test_unusual_request_that_a_server_may_accept_is_one_request(victim, name):
     before = victim.written()
-    assert statuses(victim.send(posting(GOOD) * 3)) == [201, 201, 201]
-    # What follows is no request, or a refused one; what came before it is answered.
+    answer = victim.send(TOLERATED[name], responses=2, quiet_seconds=QUIET_SECONDS)
+    assert len(statuses(answer)) == 1
+    assert victim.written() == before + statuses(answer).count(201)
+
+
+def test_pipelined_requests_are_each_answered(victim):
+    before = victim.written()
+    assert statuses(victim.send(posting(GOOD) * 3, responses=3)) == [201, 201, 201]
+    # A refused request, or none at all, in the middle: the one before it is answered.
     refused = [
         b"garbage\r\n\r\n",
-        posting(GOOD, b"Host: other\r\n"),
+        posting(GOOD, b"Idempotency-Key: a\r\n" * 2),
         posting(GOOD, b"X: y\r\n" * 120),
     ]
     for one in refused:
-        assert statuses(victim.send(posting(GOOD) + one + posting(GOOD)))[:1] == [201]
+        answer = victim.send(posting(GOOD) + one, responses=2, quiet_seconds=QUIET_SECONDS)
+        found = statuses(answer)
+        assert found[0] == 201
+        assert all(400 <= status < 500 for status in found[1:])
     assert victim.written() == before + 3 + len(refused)
 
 
-def test_odd_but_proper_requests_are_taken(victim):
+def test_unusual_but_valid_requests_are_accepted(victim):
     before = victim.written()
-    odd = [
+    valid = [
         head(b"POST /v1/intents", JSON, b"Transfer-Encoding: chunked\r\n") + chunked(GOOD, 1),
         head(b"POST /v1/intents", JSON, b"Transfer-Encoding: chunked\r\n")
         + b"1c;name=value\r\n"
@@ -199,12 +196,12 @@ def test_odd_but_proper_requests_are_taken(victim):
         posting(b'{"target":"sms","payload":"\\ud83d\\ude00 \\\\u0000"}'),
         b"\r\n" + posting(GOOD),
     ]
-    for data in odd:
+    for data in valid:
         assert statuses(victim.send(data)) == [201], data
-    assert victim.written() == before + len(odd)
+    assert victim.written() == before + len(valid)
 
 
-def test_client_that_waits_to_be_asked_for_its_body_is_asked_only_where_it_is_wanted(victim):
+def test_100_continue_is_sent_only_if_the_body_is_wanted(victim):
     for length, expected in ((len(GOOD), 100), (10**9, 413)):
         request = head(
             b"POST /v1/intents",
@@ -212,164 +209,194 @@ def test_client_that_waits_to_be_asked_for_its_body_is_asked_only_where_it_is_wa
             b"Content-Length: %d\r\n" % length,
             b"Expect: 100-continue\r\n",
         )
-        with victim.connect() as connection:
+        with connect(victim.address) as connection:
             connection.sendall(victim.filled(request))
-            assert statuses(connection.recv(65536))[0] == expected
+            assert statuses(connection.recv(65536)) == [expected]
 
 
-def test_memory_stays_bounded_however_much_is_sent(victim):
+def test_memory_is_bounded_for_large_requests(victim):
     large = [
         posting(b'{"target":"sms","payload":[' + b"{}," * 400_000 + b"}"),
         posting(b'{"target":"nowhere","payload":[' + b'"",' * 400_000 + b'""]}'),
         posting(b'{"target":"sms","payload":"' + b"x" * 1_400_000),
         head(b"POST /v1/intents", JSON, b"Content-Length: 500000000\r\n") + b"x" * 3_000_000,
         head(b"POST /v1/intents:batch", JSON, b"Content-Length: 8000000\r\n") + b"x" * 8_000_000,
-        # Also of those who have no token.
+        # Without a token.
         head(b"POST /v1/intents", JSON)[:-2] + trailed(b"X: y\r\n" * 2_000_000),
         b"GET /healthz HTTP/1.1\r\n" + HOST + trailed(b"X: " + b"y" * 40_000_000),
     ]
     with ThreadPoolExecutor(16) as pool:
         for answer in pool.map(victim.send, large * 4):
-            # So much at once may also be told to come again.
-            assert all(400 <= status < 500 or status == 503 for status in statuses(answer)), answer
+            # So much at once may also be refused for now.
+            assert all(
+                400 <= status < 500 or status in {200, 503} for status in statuses(answer)
+            ), answer
     assert victim.memory() < MEMORY_MAX
     assert statuses(victim.send(head(b"GET /healthz"))) == [200]
 
 
+PIPELINED = {
+    "health checks": b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "unknown paths": b"GET /x HTTP/1.1\r\n" + HOST + b"\r\n",
+    "enqueues without a token": b"POST /v1/intents HTTP/1.1\r\n" + HOST + JSON + b"\r\n",
+    "enqueues": posting(GOOD),
+}
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reading", "not reading"])
+@pytest.mark.parametrize("name", PIPELINED)
+def test_memory_is_bounded_for_pipelined_requests(victim, name, reads):
+    """A connection may send as many requests as it likes, but the server takes one at a time."""
+    before = victim.memory("VmRSS")
+    data = victim.filled(PIPELINED[name]) * 5000
+    ends_at = time.monotonic() + PIPELINE_SECONDS
+    with ThreadPoolExecutor(8) as pool:
+        sent = [pool.submit(flood, victim.address, data, ends_at, reads=reads) for _ in range(4)]
+        most = before
+        while time.monotonic() < ends_at:
+            most = max(most, victim.memory("VmRSS"))
+            time.sleep(0.02)
+        assert all(one.result() for one in sent)
+    assert most - before < PIPELINE_MEMORY_MAX
+    assert statuses(victim.send(head(b"GET /healthz"))) == [200]
+
+
+def flood(address, data, ends_at, *, reads):
+    """Send requests as fast as they are taken; returns how many bytes were."""
+    sent = 0
+    with connect(address) as connection:
+        reader = threading.Thread(target=read_all, args=(connection,))
+        if reads:
+            reader.start()
+        connection.settimeout(0.2)
+        while time.monotonic() < ends_at:
+            with suppress(TimeoutError):
+                sent += connection.send(data[sent % len(data) :])
+        connection.shutdown(socket.SHUT_RDWR)
+        if reads:
+            reader.join()
+    return sent
+
+
+def read_all(connection):
+    with suppress(OSError):
+        while True:
+            try:
+                if not connection.recv(1 << 20):
+                    return
+            except TimeoutError:
+                continue
+
+
 @pytest.fixture
-async def slow_api(database, outbox, monkeypatch):
-    """A server with little patience."""
+async def impatient(database, outbox, monkeypatch):
+    """A server that waits for 0.2 seconds only."""
     outbox.publish("sms")
-    for name in ("HEAD_SECONDS", "BODY_SECONDS", "LINGER_SECONDS"):
-        monkeypatch.setattr(protocol, name, 0.1)
-    async with serve(database) as api:
+    monkeypatch.setattr(request_context, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(request_context, "DRAIN_SECONDS", 0.2)
+    async with serve(database, idle_seconds=0.2) as api:
         yield api
 
 
-async def answer_to(api, data, *more):
-    """Send pieces of a request, and nothing more, without hanging up."""
+async def valid_request(api, name=None):
+    token = make_token(api.database, "ingest", "read", name=name).encode()
+    await api.service.tokens.step()
+    return posting(GOOD).replace(b"{token}", token)
+
+
+async def send(api, *pieces, **more):
+    """Send bytes and nothing more, and wait until the server closes."""
     url = urlsplit(api.url)
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    async with asyncio.timeout(WAIT_SECONDS):
-        writer.write(data)
-        for piece in more:
-            await writer.drain()
-            writer.write(piece)
-        try:
-            return await reader.read()
-        except OSError:
-            return b""
-        finally:
-            writer.close()
+    call = partial(exchange, (url.hostname, url.port), *pieces, responses=99, **more)
+    return await asyncio.to_thread(call)
 
 
-async def test_slow_client_is_not_waited_for(slow_api):
-    token = make_token(slow_api.database, "ingest").encode()
-    await slow_api.service.tokens.step()
-    request = posting(GOOD).replace(b"{token}", token)
-    assert await answer_to(slow_api, b"") == b""
-    assert statuses(await answer_to(slow_api, b"POST /v1/in")) == [408]
-    assert statuses(await answer_to(slow_api, request[:-40])) == [408]
-    assert statuses(await answer_to(slow_api, request[:-10])) == [408]
-    # Nor on a connection that has been served before.
-    assert statuses(await answer_to(slow_api, request + request[:-10])) == [201, 408]
-    assert statuses(await answer_to(slow_api, request + request[:20])) == [201, 408]
-    assert slow_api.intents() == 2
+async def test_silent_client_is_disconnected(impatient):
+    request = await valid_request(impatient)
+    for data in (b"", b"POST /v1/in", request[:-40]):
+        assert await send(impatient, data) == b""
+    # Also on a connection that was used before.
+    assert statuses(await send(impatient, request + request[:20])) == [201]
+    assert impatient.intents() == 1
 
 
-async def test_rest_of_a_body_that_was_refused_is_not_waited_for_either(slow_api):
-    token = make_token(slow_api.database, "ingest").encode()
-    await slow_api.service.tokens.step()
-    huge = head(b"POST /v1/intents", JSON, b"Content-Length: 1000000000\r\n").replace(
-        b"{token}", token
-    )
-    assert statuses(await answer_to(slow_api, huge, b"x" * 100)) == [413]
+async def test_slow_body_is_refused(impatient):
+    request = await valid_request(impatient)
+    assert statuses(await send(impatient, request[:-10])) == [408]
+    assert statuses(await send(impatient, request + request[:-10])) == [201, 408]
+    chunks = request.replace(b"Content-Length: 28", b"Transfer-Encoding: chunked")[: -len(GOOD)]
+    assert statuses(await send(impatient, chunks + b"1c\r\n" + GOOD)) == [408]
+    assert impatient.intents() == 1
 
 
-async def test_client_that_does_not_read_is_hung_up_on(slow_api, monkeypatch):
-    monkeypatch.setattr(protocol, "WRITE_SECONDS", 0.1)
-    token = make_token(slow_api.database, "read").encode()
-    await slow_api.service.tokens.step()
-    url = urlsplit(slow_api.url)
-    reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=1024)
-    asked = b"GET /openapi.json HTTP/1.1\r\n" + HOST + TOKEN.replace(b"{token}", token) + b"\r\n"
-    async with asyncio.timeout(WAIT_SECONDS):
-        try:
-            while not writer.is_closing():
-                writer.write(asked * 20)
-                await writer.drain()
-        except OSError:
-            pass
-    writer.close()
-    del reader
-
-
-async def test_half_a_request_behind_another_is_not_waited_for(slow_api):
-    """Its turn comes when nobody watches the clock any more."""
-    token = make_token(slow_api.database, "ingest", "read").encode()
-    await slow_api.service.tokens.step()
-    request = posting(GOOD).replace(b"{token}", token)
+async def test_incomplete_request_behind_a_long_poll_is_not_waited_for(impatient):
+    request = await valid_request(impatient)
     waiting = request.replace(b"POST /v1/intents", b"POST /v1/intents?wait_seconds=0.5", 1)
-    assert statuses(await answer_to(slow_api, waiting + request[:-10])) == [201]
-    assert slow_api.service.room.requests == 0
-    assert slow_api.intents() == 1
+    assert statuses(await send(impatient, waiting + request[:-10])) == [201, 408]
+    assert impatient.service.limiter.requests == 0
+    assert impatient.intents() == 1
 
 
-async def test_what_was_refused_before_it_was_a_request_is_told_and_counted(
-    database, outbox, monkeypatch
-):
-    outbox.publish("sms")
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
-    monkeypatch.setattr(protocol, "BODY_SECONDS", 0.1)
-    told = []
-    async with serve(database) as api:
-        monkeypatch.setattr(api.service.access_log, "write", told.append)
-        token = make_token(database, "ingest", name="slow").encode()
-        await api.service.tokens.step()
-        slow = posting(GOOD)[:-5].replace(b"{token}", token)
-        sent = [
-            (b"garbage\r\n\r\n", ("other", "", 400, "")),
-            (b"GET /v1/stats?x=hush HTTP/1.1\r\nX Y: z\r\n\r\n", ("GET", "/v1/stats", 400, "")),
-            (b"GET /v1/stats HTTP/1.1\r\n\r\n", ("GET", "/v1/stats", 400, "")),
-            (b"GET /v1/stats HTTP/1.1\r\nX: y", ("GET", "/v1/stats", 408, "")),
-            (b"GET /long HTTP/1.1\r\nX: " + b"y" * 40_000, ("GET", "/long", 431, "")),
-            (slow, ("POST", "/v1/intents", 408, "slow")),
-        ]
-        for data, expected in sent:
-            answer = await answer_to(api, data)
-            assert statuses(answer) == [expected[2]]
-            line = told.pop()
-            assert (line.method, line.path, line.status, line.token) == expected
-            assert line.client == "127.0.0.1"
-            assert line.request_id.encode() in answer
-            assert not told
-        monkeypatch.setattr(protocol.BoundedProtocol, "connections_max", 0)
-        assert statuses(await answer_to(api, b"")) == [503]
-        assert told.pop().status == 503
-        counted = api.service.metrics.exposition().decode()
-        for method, status in (("other", 400), ("GET", 431), ("GET", 408), ("other", 503)):
-            assert f'method="{method}",route="unknown",status="{status}"' in counted
-        assert 'method="POST",route="/v1/intents",status="408"' in counted
+async def test_client_that_is_still_sending_gets_its_refusal(impatient):
+    """The rest of a body is read for a while: closing at once would destroy the response."""
+    request = await valid_request(impatient)
+    huge = request.replace(b"Content-Length: 28", b"Content-Length: 1000000000")
+    pieces = [b"x" * 100_000] * 50
+    assert statuses(await send(impatient, huge, *pieces)) == [413]
+    assert statuses(await send(impatient, huge)) == [413]
 
 
-async def test_trailer_is_no_header(slow_api):
-    """Behind a request that waits its turn it would come before anybody has read the headers."""
-    token = make_token(slow_api.database, "ingest").encode()
-    await slow_api.service.tokens.step()
-    first = posting(GOOD).replace(b"{token}", token)
+async def test_refused_requests_are_logged_and_counted(impatient, monkeypatch):
+    lines = []
+    monkeypatch.setattr(
+        impatient.service.access_log, "info", lambda _, **fields: lines.append(fields)
+    )
+    request = await valid_request(impatient, name="slow")
+    long_header = b"X: " + b"y" * 33_000 + b"\r\n"
+    sent = [
+        (b"GET /v1/stats?x=hush HTTP/1.1\r\n\r\n", ("GET", "/v1/stats", 400, "")),
+        (b"GET /x HTTP/1.1\r\n" + HOST + long_header + b"\r\n", ("GET", "/x", 431, "")),
+        (request[:-5], ("POST", "/v1/intents", 408, "slow")),
+    ]
+    for data, expected in sent:
+        answer = await send(impatient, data)
+        assert statuses(answer) == [expected[2]]
+        line = lines.pop()
+        assert (line["method"], line["path"], line["status"], line["token"]) == expected
+        assert line["client"] == "127.0.0.1"
+        assert line["request_id"].encode() in answer
+        assert not lines
+    counted = impatient.service.metrics.exposition().decode()
+    for status in (400, 431):
+        assert f'method="GET",route="unknown",status="{status}"' in counted
+    assert 'method="POST",route="/v1/intents",status="408"' in counted
+
+
+async def test_trailer_is_not_read_as_a_header(impatient):
+    """It arrives before the request in front of it is answered."""
+    first = await valid_request(impatient)
+    token = re.search(rb"Bearer (\S+)", first)[1]
     second = b"POST /v1/intents HTTP/1.1\r\nConnection: close\r\n" + HOST + JSON
     trailer = TOKEN.replace(b"{token}", token) + b"\r\n"
-    answer = await answer_to(slow_api, first + second + trailed(trailer))
+    answer = await send(impatient, first + second + trailed(trailer))
     assert statuses(answer) == [201, 401]
-    assert slow_api.intents() == 1
+    assert impatient.intents() == 1
 
 
-async def test_one_connection_too_many_is_refused(slow_api, monkeypatch):
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 30)
-    monkeypatch.setattr(protocol.BoundedProtocol, "connections_max", 2)
-    url = urlsplit(slow_api.url)
-    kept = [await asyncio.open_connection(url.hostname, url.port) for _ in range(2)]
-    await asyncio.sleep(0)
-    assert statuses(await answer_to(slow_api, b"")) == [503]
-    for _, writer in kept:
-        writer.close()
+async def test_connection_beyond_the_limit_is_served_when_another_ends(database, outbox):
+    outbox.publish("sms")
+    async with serve(database, connections_max=2) as api:
+        url = urlsplit(api.url)
+        kept = [await asyncio.open_connection(url.hostname, url.port) for _ in range(2)]
+        request = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+        for _, writer in kept:
+            writer.write(request[:10])
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(request)
+        answer = asyncio.create_task(reader.read())
+        await asyncio.wait([answer], timeout=0.5)
+        assert not answer.done()
+        kept[0][1].close()
+        assert statuses(await asyncio.wait_for(answer, WAIT_SECONDS)) == [200]
+        for one in (kept[1][1], writer):
+            one.close()

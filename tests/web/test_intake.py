@@ -22,7 +22,7 @@ async def test_intent_is_committed_when_it_is_answered(api, outbox):
     assert answer.keys() == {"intent_id", "target", "href"}
     assert response.headers["location"] == answer["href"] == f"/v1/intents/{answer['intent_id']}"
     assert outbox.status(answer["intent_id"]) == "pending"
-    assert "server" not in response.headers
+    assert response.headers["server"] == "leasehold"
 
 
 async def test_everything_that_is_said_of_an_intent_reaches_the_database(api, database):

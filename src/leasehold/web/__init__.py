@@ -1,14 +1,17 @@
-"""The HTTP API: any instance takes intents, answers about them, and lets people intervene.
+"""The HTTP API: every instance accepts intents, answers questions about them, and takes operator
+commands.
 
-What it promises to whoever calls:
+What a caller can rely on:
 
-- 201 or 200 for an intent means that it is committed. An answer that was lost is asked for again
-  with the same key, at any instance: it is the same intent.
-- Every refusal is a problem document (RFC 9457) that says what to do, and wrote nothing. 503 is the
-  exception: then nothing is known, and repeating with the same key is safe.
-- Nothing a client sends is unbounded: neither bytes, nor headers, nor depth, nor time.
+- 201 or 200 for an intent means that it is committed. If the response is lost, send the request
+  again with the same idempotency key, to any instance: it returns the same intent.
+- Every refusal is a problem document (RFC 9457) that says what to do, and nothing was written. The
+  exception is 503 `database_unavailable`: the outcome is unknown, and retrying with the same key is
+  safe.
+- Everything a client can send is bounded: bytes, headers, nesting, time, connections.
 
-A request passes: `protocol` (bytes to a request, or not), `entrance` (its id, its line in the log,
-what became of it), `auth` (whose it is), then either `intake` (the one hot route, without the
-framework in between) or a route of FastAPI; each acts with the database role of its scope.
+The way of a request: `server` (Granian) reads it, `middleware` gives it an id and a log line and
+turns errors into problem documents, `auth` finds its token. POST /v1/intents then goes straight to
+`intake`; all other requests go to a FastAPI route in `routes`. Each uses the database role of its
+scope.
 """

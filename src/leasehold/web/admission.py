@@ -1,96 +1,195 @@
-"""Who may hand in what: tokens are for targets, and targets have limits.
+"""Which intents are admitted: the token must cover the target, and its queue must not be full.
 
-The repetition of an intent that was accepted gets its answer also from a queue that is full: it
-adds nothing. Whether a key is one of an intent that is known costs a look at the database, so that
-is asked only where the queue is full, by a few at a time. If it is, enqueue_intents decides as
-always; it writes nothing under a key that is taken.
+A contract may limit the unfinished intents of its target (`pending_max`). Each instance counts the
+queues about once a second and adds what it accepts itself in between. What other instances accept
+since the last count can therefore exceed a limit; an exact count would make every enqueue wait for
+every other one. A full queue is counted again soon when a client asks for it.
+
+A repeated intent adds nothing, so it is admitted to a full queue. Whether its key is known costs a
+query, which only runs if the queue is full, and only a few at a time. enqueue_intents then answers
+as always: it writes nothing under a known key.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from leasehold.service.service import Pause
 from leasehold.web.auth import require_target
 from leasehold.web.problems import RETRY_SECONDS, Problem
-from leasehold.web.queue_limits import FREE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import NewIntent
-    from leasehold.web.queue_limits import Place, QueueLimits
+    from leasehold.store.protocol import ReaderStore
 
     # A target, and a key.
-    Asked = tuple[str, str]
+    TargetKey = tuple[str, str]
 
-# Of the few connections that readers share, some are left for others.
+COUNT_SECONDS = 1.0
+RECOUNT_SECONDS = 0.1
+CONTRACTS_SECONDS = 5.0
+# The maximum of one call.
+PAGE = 1000
+# Leaves some of the few reader connections to others.
 LOOKUPS_MAX = 2
 
 
-class KnownKeys(Protocol):
-    """Where keys are looked up: the part of a store that this needs."""
+class QueueLimits:
+    """The service that counts the queues with a limit."""
 
-    async def read_known_keys(self, asked: Collection[Asked]) -> set[Asked]:
-        """Say which keys stand for an intent already."""
+    name = "queue limits"
+
+    def __init__(self, store: ReaderStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._clock = clock
+        self._limits: dict[str, int] = {}
+        self._contracts_due_at = clock()
+        self._recount_at = clock()
+        self._depths: dict[str, int] = {}
+        # On their way to the database, and accepted since the last count began.
+        self._reserved: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
+
+    async def step(self) -> Pause:
+        """Count once."""
+        if self._clock() >= self._contracts_due_at:
+            self._limits = {
+                contract.target: contract.pending_max
+                for contract in await self._store.read_contracts()
+                if contract.pending_max is not None
+            }
+            self._contracts_due_at = self._clock() + CONTRACTS_SECONDS
+        before = Counter(self._accepted)
+        began_at = self._clock()
+        self._recount_at = math.inf
+        depths: dict[str, int] = {}
+        for page in _pages(self._limits):
+            depths |= await self._store.read_queue_depths(page)
+        self._depths = depths
+        # What was accepted during the count may or may not be in it, so it counts until the next.
+        self._accepted -= before
+        ended_at = self._clock()
+        # A count scans rows, so it may use a tenth of the time at most.
+        self._recount_at = ended_at + max(RECOUNT_SECONDS, 10 * (ended_at - began_at))
+        return Pause(COUNT_SECONDS)
+
+    def is_full(self, target: str) -> bool:
+        """Whether a queue is full, as far as this instance knows."""
+        limit = self._limits.get(target)
+        return limit is not None and self._depth(target) >= limit
+
+    def reserve(self, target: str) -> Reservation | None:
+        """Reserve room for one intent until it is settled; None if the queue is full."""
+        if target not in self._limits:
+            return UNLIMITED
+        if self.is_full(target):
+            if self._clock() >= self._recount_at:
+                self.wake.set()
+            return None
+        return _Counted(target, self._reserved, self._accepted)
+
+    def _depth(self, target: str) -> int:
+        return self._depths.get(target, 0) + self._reserved[target] + self._accepted[target]
+
+
+class Reservation:
+    """Room for one intent in a queue; this class is for targets without a limit."""
+
+    __slots__ = ()
+
+    def settle(self, *, is_new: bool) -> None:
+        """End the reservation; `is_new` if the intent was, or may have been, written."""
+
+
+class _Counted(Reservation):
+    __slots__ = ("_accepted", "_reserved", "_target")
+
+    def __init__(self, target: str, reserved: Counter[str], accepted: Counter[str]) -> None:
+        self._target = target
+        self._reserved = reserved
+        self._accepted = accepted
+        reserved[target] += 1
+
+    def settle(self, *, is_new: bool) -> None:
+        self._reserved[self._target] -= 1
+        if is_new:
+            self._accepted[self._target] += 1
+
+
+UNLIMITED = Reservation()
+
+
+class KeyStore(Protocol):
+    """The part of a store that looks up keys."""
+
+    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
+        """Return the keys that belong to an intent already."""
         ...
 
 
 class Admission:
-    """Gives places in the queues of targets."""
+    """Admits intents to the queues of their targets."""
 
-    def __init__(self, limits: QueueLimits, keys: KnownKeys) -> None:
+    def __init__(self, limits: QueueLimits, keys: KeyStore) -> None:
         self._limits = limits
         self._keys = keys
-        self._looking = asyncio.Semaphore(LOOKUPS_MAX)
+        self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
 
-    async def admit(self, token: ApiToken, new: NewIntent) -> Place:
-        """Give a place to one intent, or refuse it; whoever has a place settles it."""
+    async def admit(self, token: ApiToken, new: NewIntent) -> Reservation:
+        """Reserve room for one intent, or refuse it. The caller settles the reservation."""
         require_target(token, new.target)
-        place = self._limits.take(new.target)
-        if place is None:
+        reservation = self._limits.reserve(new.target)
+        if reservation is None:
             if not await self._known([new]):
                 raise _full()
-            place = FREE
-        return place
+            reservation = UNLIMITED
+        return reservation
 
     async def admit_many(
         self, token: ApiToken, intents: Sequence[NewIntent | Problem]
-    ) -> list[Place | Problem]:
-        """Do the same for the intents of a batch; one that was refused before stays so."""
-        found = [self._taken(token, one) for one in intents]
-        kept_out = [one for one, place in zip(intents, found, strict=True) if place is None]
+    ) -> list[Reservation | Problem]:
+        """Do the same for a batch; a problem that was found before stays in its place."""
+        found = [self._reserve(token, one) for one in intents]
+        refused = [one for one, found_one in zip(intents, found, strict=True) if found_one is None]
         try:
-            known = await self._known(kept_out)
+            known = await self._known(refused)
         except BaseException:
-            for place in found:
-                if place is not None and not isinstance(place, Problem):
-                    place.settle(is_new=False)
+            for one in found:
+                if isinstance(one, Reservation):
+                    one.settle(is_new=False)
             raise
         return [
-            place if place is not None else FREE if _asked(one) in known else _full()
-            for one, place in zip(intents, found, strict=True)
+            found_one if found_one is not None else UNLIMITED if _key(one) in known else _full()
+            for one, found_one in zip(intents, found, strict=True)
         ]
 
-    def _taken(self, token: ApiToken, new: NewIntent | Problem) -> Place | Problem | None:
+    def _reserve(self, token: ApiToken, new: NewIntent | Problem) -> Reservation | Problem | None:
         if isinstance(new, Problem):
             return new
         try:
             require_target(token, new.target)
         except Problem as problem:
             return problem
-        return self._limits.take(new.target)
+        return self._limits.reserve(new.target)
 
-    async def _known(self, intents: Sequence[NewIntent | Problem]) -> set[Asked]:
-        asked = {key for one in intents if (key := _asked(one)) is not None}
+    async def _known(self, intents: Sequence[NewIntent | Problem]) -> set[TargetKey]:
+        asked = {key for one in intents if (key := _key(one)) is not None}
         if not asked:
             return set()
-        async with self._looking:
+        async with self._lookups:
             return await self._keys.read_known_keys(asked)
 
 
-def _asked(new: NewIntent | Problem) -> Asked | None:
+def _key(new: NewIntent | Problem) -> TargetKey | None:
     if isinstance(new, Problem) or new.idempotency_key is None:
         return None
     return new.target, new.idempotency_key
@@ -99,6 +198,12 @@ def _asked(new: NewIntent | Problem) -> Asked | None:
 def _full() -> Problem:
     return Problem(
         "queue_full",
-        "wait until some of the target's intents are finished",
+        "Retry when some of the target's intents are finished.",
         retry_seconds=RETRY_SECONDS,
     )
+
+
+def _pages(limits: dict[str, int]) -> Iterator[dict[str, int]]:
+    rest = iter(limits.items())
+    while page := dict(islice(rest, PAGE)):
+        yield page

@@ -1,4 +1,4 @@
-"""The application: the routes, behind the entrance."""
+"""The application: the routes behind the middleware."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.web.dependencies import passing_of
-from leasehold.web.middleware import Entrance, refused
+from leasehold.web.dependencies import context_of
+from leasehold.web.middleware import Middleware, refusal
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
-from leasehold.web.routes import intents as routes_intents
-from leasehold.web.routes import monitoring as routes_watching
-from leasehold.web.routes import operations as routes_operating
+from leasehold.web.routes import intents, monitoring, operations
 from leasehold.web.schemas import openapi
 
 if TYPE_CHECKING:
@@ -27,14 +25,12 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Api(FastAPI):
-    """FastAPI behind our entrance."""
+    """FastAPI behind our middleware."""
 
     def __init__(self, service: WebService) -> None:
         super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self.state.service = service
-        self._entrance = Entrance(service, super().__call__)
-        # For `protocol`, of what never gets here.
-        self.tell_refused = self._entrance.tell_refused
+        self._middleware = Middleware(service, super().__call__)
         self._methods: dict[str, str] = {}
 
     async def __call__(
@@ -43,11 +39,11 @@ class Api(FastAPI):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """Let a request in."""
-        await self._entrance(scope, receive, send)
+        """Answer one request."""
+        await self._middleware(scope, receive, send)
 
-    def allowed(self, path: str) -> str | None:
-        """Give all methods of a route's path: the framework names those of one route only."""
+    def allowed_methods(self, path: str) -> str | None:
+        """Return all methods of a path; FastAPI only knows those of one route."""
         if not self._methods:
             self._methods = {
                 path: ", ".join(sorted(operations)).upper()
@@ -56,33 +52,33 @@ class Api(FastAPI):
         return self._methods.get(path)
 
     def openapi(self) -> dict[str, Any]:
-        """Describe the API."""
+        """Return the OpenAPI document."""
         if self.openapi_schema is None:
             self.openapi_schema = openapi.describe(self)
         return self.openapi_schema
 
 
 def create_app(service: WebService) -> FastAPI:
-    """Make the application of a service that is running."""
+    """Make the application of a running service."""
     app = add_routes(Api(service))
     document = json.dumps(app.openapi()).encode()
 
-    async def read_description() -> Response:
+    async def read_openapi() -> Response:
         return Response(document, media_type="application/json")
 
-    app.add_api_route("/openapi.json", read_description, include_in_schema=False)
+    app.add_api_route("/openapi.json", read_openapi, include_in_schema=False)
     app.add_exception_handler(Problem, _refuse)
     app.add_exception_handler(LeaseholdError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
-    # It is raised again after that, so that the entrance can tell of it.
-    app.add_exception_handler(Exception, _admit)
+    # Starlette raises the error again after this handler, so the middleware logs it.
+    app.add_exception_handler(Exception, _report_defect)
     return app
 
 
 def add_routes(app: FastAPI) -> FastAPI:
-    """Add the routes to an application, which may also be one that only describes them."""
-    for routes in (routes_intents, routes_operating, routes_watching):
+    """Add the routes to an application."""
+    for routes in (intents, operations, monitoring):
         app.include_router(routes.router)
     return app
 
@@ -93,20 +89,20 @@ async def _refuse(request: Request, error: Exception) -> Response:
         raise error
     route = request.scope.get("route")
     if problem.code == "method_not_allowed" and route is not None:
-        allowed = request.app.allowed(route.path)
+        allowed = request.app.allowed_methods(route.path)
         if allowed is not None:
             problem.headers = [(b"allow", allowed.encode())]
     return _response(request, problem)
 
 
-async def _admit(request: Request, _: Exception) -> Response:
+async def _report_defect(request: Request, _: Exception) -> Response:
     return _response(request, DEFECT)
 
 
 def _response(request: Request, problem: Problem) -> Response:
-    answer = refused(problem, passing_of(request).request_id)
-    response = Response(answer.body, answer.status)
-    response.raw_headers += answer.headers
+    raw = refusal(problem, context_of(request).request_id)
+    response = Response(raw.body, raw.status)
+    response.raw_headers += raw.headers
     return response
 
 
@@ -124,11 +120,11 @@ def _problem(error: Exception) -> Problem | None:
                 (name.lower().encode(), value.encode())
                 for name, value in (error.headers or {}).items()
             ]
-            return Problem(code, str(error.detail), headers=headers)
+            return Problem(code, f"{error.detail}.", headers=headers)
         case _:
             return None
 
 
-def _fault(error: Any) -> Fault:  # noqa: ANN401 (as pydantic gives it)
+def _fault(error: Any) -> Fault:  # noqa: ANN401 (pydantic's type)
     place = [str(part) for part in error["loc"] if part not in {"query", "path", "header"}]
     return Fault(".".join(place)[:200], str(error["msg"]).removeprefix("Value error, "))

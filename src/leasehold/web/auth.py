@@ -1,16 +1,16 @@
-"""Whose request it is, and whether it may: tokens are known by heart, so asking costs no query.
+"""Which token a request carries, and what it permits.
 
-The tokens in force are read every few seconds; a revoked one is refused at the latest then. When
-they could not be read for longer, nobody is let in: a revocation may be among what we do not know.
+The active tokens are kept in memory and read again every few seconds, so that a check costs no
+query and a revoked token is refused soon. If they could not be read for STALE_SECONDS, every
+request is refused: a revocation might be among what we have not read.
 
-A token is looked up by the hash of all of it, and the hash is compared in constant time: how long a
-wrong one takes says nothing about how much of it was right.
+Tokens are looked up by their SHA-256 hash. That needs no comparison in constant time: the time of a
+lookup depends on the hash of what was sent, and who could choose hashes could forge tokens anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 2.0
 STALE_SECONDS = 60.0
 _BEARER = b"bearer "
-_NOBODY = bytes(32)
 ANYBODY = ApiToken(
     name="no-auth",
     scopes=frozenset(TokenScope),
@@ -35,22 +34,22 @@ ANYBODY = ApiToken(
 )
 
 
-class ActiveTokens(Protocol):
-    """Where tokens are read: the part of a store that this needs."""
+class TokenStore(Protocol):
+    """The part of a store that reads tokens."""
 
     async def read_active_tokens(self) -> Mapping[bytes, ApiToken]:
-        """Read the tokens that are in force, by their hashes."""
+        """Read the active tokens by their hashes."""
         ...
 
 
-class TokenBook:
-    """The service that knows the tokens in force."""
+class TokenCache:
+    """The service that keeps the active tokens in memory."""
 
     name = "tokens"
 
     def __init__(
         self,
-        store: ActiveTokens,
+        store: TokenStore,
         *,
         is_open: bool = False,
         refresh_seconds: float = REFRESH_SECONDS,
@@ -65,55 +64,54 @@ class TokenBook:
         self._read_at: float | None = None
 
     async def step(self) -> Pause:
-        """Read them again."""
+        """Read the tokens again."""
         asked_at = self._clock()
         self._tokens = await self._store.read_active_tokens()
         self._read_at = asked_at
         return Pause(self._refresh_seconds)
 
-    def holder(self, authorization: bytes | None) -> ApiToken:
-        """Give the token that a header carries, or refuse."""
+    def authenticate(self, authorization: bytes | None) -> ApiToken:
+        """Return the token of an Authorization header, or refuse."""
         if self._is_open:
             return ANYBODY
         if self._read_at is None or self._clock() - self._read_at > STALE_SECONDS:
             raise Problem(
                 "database_unavailable",
-                "which tokens are in force could not be read",
+                "The active tokens could not be read. Try again in a moment.",
                 retry_seconds=DATABASE_RETRY_SECONDS,
             )
         if authorization is None or authorization[:7].lower() != _BEARER:
-            raise _unauthenticated("send the header Authorization: Bearer lh_...")
-        asked = token_hash(authorization[7:].strip().decode("latin-1"))
-        known = asked if asked in self._tokens else _NOBODY
-        if not hmac.compare_digest(asked, known):
-            raise _unauthenticated("the token is not known, or was revoked")
-        return self._tokens[asked]
+            raise _unauthenticated("Send the header Authorization: Bearer lh_...")
+        token = self._tokens.get(token_hash(authorization[7:].strip().decode("latin-1")))
+        if token is None:
+            raise _unauthenticated("The token is unknown or revoked.")
+        return token
 
-    def is_in_force(self, authorization: bytes | None) -> bool:
-        """Say whether a token that was good still is."""
+    def is_active(self, authorization: bytes | None) -> bool:
+        """Whether a token that was accepted still would be."""
         try:
-            self.holder(authorization)
+            self.authenticate(authorization)
         except Problem:
             return False
         return True
 
 
 def require_scope(token: ApiToken, scope: TokenScope) -> None:
-    """Refuse a token that was not given a scope."""
+    """Refuse a token without a scope."""
     if not token.may(scope):
-        raise Problem("forbidden", f"the token {token.name!r} has not the scope {scope}")
+        raise Problem("forbidden", f"The token {token.name!r} lacks the scope {scope}.")
 
 
 def require_target(token: ApiToken, target: str) -> None:
-    """Refuse a token that is for other targets."""
+    """Refuse a token for other targets."""
     if not token.covers(target):
-        raise Problem("forbidden", f"the token {token.name!r} is not for this target")
+        raise Problem("forbidden", f"The token {token.name!r} does not cover this target.")
 
 
 def require_all_targets(token: ApiToken) -> None:
-    """Refuse a token that is for some targets where all of them are told about."""
+    """Refuse a token for some targets where the response would cover all of them."""
     if token.targets is not None:
-        raise Problem("forbidden", f"the token {token.name!r} is for some targets only")
+        raise Problem("forbidden", f"The token {token.name!r} does not cover all targets.")
 
 
 def _unauthenticated(detail: str) -> Problem:

@@ -1,11 +1,11 @@
-"""The ledger as a stream of events: one reader for all who listen, and nobody misses one.
+"""The ledger as a stream of server-sent events: one reader for all listeners, and none misses one.
 
-Everybody who listens has a place in the order of events. The reader goes ahead of all and hands
-each event to everybody, into a buffer that is bounded. Whoever is behind the reader (it resumes, or
-was too slow and its buffer ran over) reads from the database by itself until it has caught up.
+Each listener has a cursor in the order of events. The reader is ahead of all of them and puts each
+event into every listener's bounded buffer. A listener that is behind the reader (it resumes, or its
+buffer overflowed) reads from the database itself until it has caught up.
 
-So a listener costs a bounded amount of memory, a slow one hurts nobody, and the same place can be
-resumed at any instance.
+So a listener costs bounded memory, a slow one affects no other, and a stream can be resumed at any
+instance.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 PAGE = 500
 BUFFER_MAX = 1000
 LISTENERS_MAX = 200
-READERS_MAX = 2
-LOOK_SECONDS = 0.2
-HEARTBEAT_SECONDS = 10.0
+CATCHING_UP_MAX = 2
+POLL_SECONDS = 0.2
+KEEP_ALIVE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 _LOG = get_logger(__name__)
 
 
-class Written(NamedTuple):
-    """An event as it is sent; written once, whoever it goes to."""
+class EncodedEvent(NamedTuple):
+    """An event as it is sent; encoded once for all listeners."""
 
     cursor: EventCursor
     target: str | None
@@ -50,26 +50,26 @@ class Written(NamedTuple):
 
 
 class Listener:
-    """Somebody who listens: what is ready for it, and whether it fell behind."""
+    """A listener's buffer, and whether it overflowed."""
 
     def __init__(self, joined_at: EventCursor) -> None:
         self.joined_at = joined_at
-        self.ready: deque[Written] = deque()
+        self.buffer: deque[EncodedEvent] = deque()
         self.is_behind = False
         self.news = asyncio.Event()
 
-    def offer(self, events: Sequence[Written]) -> None:
-        """Take events, or fall behind."""
-        if not self.is_behind and len(self.ready) + len(events) > BUFFER_MAX:
+    def offer(self, events: Sequence[EncodedEvent]) -> None:
+        """Buffer events, or fall behind."""
+        if not self.is_behind and len(self.buffer) + len(events) > BUFFER_MAX:
             self.is_behind = True
-            self.ready.clear()
+            self.buffer.clear()
         if not self.is_behind:
-            self.ready.extend(events)
+            self.buffer.extend(events)
         self.news.set()
 
 
 class Events:
-    """The service that reads for all who listen."""
+    """The service that reads the ledger for all listeners."""
 
     name = "events"
 
@@ -77,63 +77,65 @@ class Events:
         self.wake = asyncio.Event()
         self._store = store
         self._listeners: set[Listener] = set()
-        self._seats = 0
-        self._place: EventCursor | None = None
+        self._admitted = 0
+        self._cursor: EventCursor | None = None
         self._joining = asyncio.Lock()
-        self._reading = asyncio.Semaphore(READERS_MAX)
+        self._catching_up = asyncio.Semaphore(CATCHING_UP_MAX)
         self._is_closed = False
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """How many clients listen."""
         return len(self._listeners)
 
     async def step(self) -> Pause:
-        """Read on, and hand out what came."""
-        if self._place is None:
+        """Read the next events, and give them to all listeners."""
+        if self._cursor is None:
             return Pause(_IDLE_SECONDS)
-        events = await self._store.read_events(self._place, PAGE)
+        events = await self._store.read_events(self._cursor, PAGE)
         if not self._listeners:
-            self._place = None
+            self._cursor = None
             return AGAIN
         if events:
-            written = [_written(event) for event in events]
-            self._place = written[-1].cursor
+            encoded = [_encode(event) for event in events]
+            self._cursor = encoded[-1].cursor
             for listener in self._listeners:
-                listener.offer(written)
-        return AGAIN if len(events) == PAGE else Pause(LOOK_SECONDS)
+                listener.offer(encoded)
+        return AGAIN if len(events) == PAGE else Pause(POLL_SECONDS)
 
     def close(self) -> None:
-        """End every stream: whoever listens goes on at another instance."""
+        """End every stream; the clients resume at another instance."""
         self._is_closed = True
         for listener in self._listeners:
             listener.news.set()
 
-    def take_seat(self) -> None:
-        """Let one more listen, or refuse; whoever has a seat leaves it, whatever happens."""
+    def admit(self) -> None:
+        """Admit one more listener, or refuse it. Call release() when it has ended."""
         if self._is_closed:
             raise Problem(
                 "overloaded",
-                "this instance is going: listen to another one",
+                "This instance is stopping. Connect to another one.",
                 retry_seconds=RETRY_SECONDS,
             )
-        if self._seats >= LISTENERS_MAX:
+        if self._admitted >= LISTENERS_MAX:
             raise Problem(
-                "overloaded", "too many listen to events already", retry_seconds=10 * RETRY_SECONDS
+                "overloaded",
+                f"This instance has {LISTENERS_MAX} listeners already.",
+                retry_seconds=10 * RETRY_SECONDS,
             )
-        self._seats += 1
+        self._admitted += 1
 
-    def leave_seat(self) -> None:
-        """Make room for another."""
-        self._seats -= 1
+    def release(self) -> None:
+        """Make room for another listener."""
+        self._admitted -= 1
 
-    async def place(self, text: str | None) -> EventCursor:
-        """Read a place, and refuse one that is none in this database; None: what is to come."""
+    async def cursor(self, text: str | None) -> EventCursor:
+        """Parse a cursor, and refuse one that this database cannot read; None means from now on."""
         if text is None:
             return await self._store.newest_event()
-        place = EventCursor.parse(text)
-        await self._store.read_events(place, 1)
-        return place
+        cursor = EventCursor.parse(text)
+        await self._store.read_events(cursor, 1)
+        return cursor
 
     async def stream(
         self,
@@ -141,88 +143,89 @@ class Events:
         targets: Collection[str] | None,
         is_allowed: Callable[[], bool],
     ) -> AsyncGenerator[bytes]:
-        """Give everything after a place, of some targets or all, for as long as somebody reads and
-        may do so: who may no more gets nothing more, not even a sign of life.
+        """Yield everything after a cursor, of some targets or all, while `is_allowed` holds.
+
+        It is asked before each chunk, so a revoked token gets nothing more, not even a comment.
         """
-        async with aclosing(self._pieces(after, targets)) as pieces:
-            async for piece in pieces:
+        async with aclosing(self._chunks(after, targets)) as chunks:
+            async for chunk in chunks:
                 if not is_allowed():
                     return
-                yield piece
+                yield chunk
 
-    async def _pieces(
+    async def _chunks(
         self, after: EventCursor, targets: Collection[str] | None
     ) -> AsyncGenerator[bytes]:
-        # The place to resume from, also for whoever is cut off before the first event.
+        # With the cursor to resume from, in case the client is cut off before the first event.
         opening = f"retry: {1000 * RETRY_SECONDS}\nid: {after}\n\n".encode()
         try:
             while not self._is_closed:
-                with self._listening(await self._joined()) as listener:
+                with self._listening(await self._join()) as listener:
                     yield opening
                     opening = b""
-                    async for piece, reached in self._behind(after, listener.joined_at, targets):
+                    async for chunk, reached in self._catch_up(after, listener.joined_at, targets):
                         after = reached
-                        yield piece
-                    async for piece, reached in self._live(after, listener, targets):
+                        yield chunk
+                    async for chunk, reached in self._follow(after, listener, targets):
                         after = reached
-                        yield piece
+                        yield chunk
         except LeaseholdError as error:
-            # Whoever listens comes again, here or at another instance, and misses nothing.
-            _LOG.warning("stream_ended", error=str(error))
+            # The client resumes, here or at another instance, and misses nothing.
+            _LOG.warning("event_stream_ended", error=str(error))
 
-    async def _joined(self) -> EventCursor:
-        """Give the place that the reader is at, and have it read."""
+    async def _join(self) -> EventCursor:
+        """Return the reader's cursor; starts the reader if it is idle."""
         async with self._joining:
-            if self._place is None:
-                self._place = await self._store.newest_event()
+            if self._cursor is None:
+                self._cursor = await self._store.newest_event()
                 self.wake.set()
-            return self._place
+            return self._cursor
 
     @contextmanager
     def _listening(self, joined_at: EventCursor) -> Generator[Listener]:
-        listener = Listener(self._place or joined_at)
+        listener = Listener(self._cursor or joined_at)
         self._listeners.add(listener)
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
 
-    async def _behind(
+    async def _catch_up(
         self, after: EventCursor, until: EventCursor, targets: Collection[str] | None
     ) -> AsyncGenerator[tuple[bytes, EventCursor]]:
         while after < until and not self._is_closed:
-            async with self._reading:
+            async with self._catching_up:
                 events = await self._store.read_events(after, PAGE)
-            found = [_written(event) for event in events if event.cursor <= until]
+            found = [_encode(event) for event in events if event.cursor <= until]
             after = found[-1].cursor if len(found) == PAGE else until
-            yield _piece(found, targets, after), after
+            yield _chunk(found, targets, after), after
 
-    async def _live(
+    async def _follow(
         self, after: EventCursor, listener: Listener, targets: Collection[str] | None
     ) -> AsyncGenerator[tuple[bytes, EventCursor]]:
         while not self._is_closed and not listener.is_behind:
-            if not listener.ready:
+            if not listener.buffer:
                 listener.news.clear()
                 try:
-                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                         await listener.news.wait()
                 except TimeoutError:
-                    yield f": still here\nid: {after}\n\n".encode(), after
+                    yield f": keep-alive\nid: {after}\n\n".encode(), after
                 continue
-            found, size = list[Written](), 0
-            while listener.ready and size < _PIECE_BYTES:
-                found.append(listener.ready.popleft())
+            found, size = list[EncodedEvent](), 0
+            while listener.buffer and size < _CHUNK_BYTES:
+                found.append(listener.buffer.popleft())
                 size += len(found[-1].block)
-            # What is not newer was read already, while this listener caught up.
+            # Older events were sent while the listener caught up.
             found = [event for event in found if event.cursor > after]
             after = found[-1].cursor if found else after
-            piece = _piece(found, targets, after)
-            if piece:
-                yield piece, after
+            chunk = _chunk(found, targets, after)
+            if chunk:
+                yield chunk, after
 
 
-def _piece(
-    events: Sequence[Written], targets: Collection[str] | None, reached: EventCursor
+def _chunk(
+    events: Sequence[EncodedEvent], targets: Collection[str] | None, reached: EventCursor
 ) -> bytes:
     wanted = [
         event.block
@@ -230,13 +233,13 @@ def _piece(
         if targets is None or (event.target is not None and event.target in targets)
     ]
     if events and not wanted:
-        # Nothing of theirs, but what was looked at need not be looked at again.
+        # Nothing for this listener, but it need not read these again.
         return f"id: {reached}\n\n".encode()
     return b"".join(wanted)
 
 
-def _written(event: LedgerEvent) -> Written:
+def _encode(event: LedgerEvent) -> EncodedEvent:
     attempt = Attempt.model_validate(event.attempt).model_dump(mode="json")
     data = json.dumps({"target": event.target, **attempt}, separators=(",", ":"))
     block = f"id: {event.cursor}\nevent: attempt\ndata: {data}\n\n".encode()
-    return Written(event.cursor, event.target, block)
+    return EncodedEvent(event.cursor, event.target, block)

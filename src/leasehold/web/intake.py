@@ -1,43 +1,57 @@
-"""Taking intents: the hot route, without a framework between the bytes and the batch, and batches.
+"""Accepting intents: the hot route POST /v1/intents without a framework around it, and batches.
 
-An answer is given when the intent is committed, never before; and the answer to a repetition is the
-answer to the first.
+A response is sent only after the commit. A repeated request gets the response of the first.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from json.encoder import encode_basestring_ascii as quoted
+from json.encoder import encode_basestring_ascii as quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.domain.api_token import TokenScope
-from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.errors import DatabaseUnavailable, IntakeFull, LeaseholdError
+from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.observe.logs import get_logger
+from leasehold.store.rows import Enqueued
 from leasehold.web.auth import require_scope
-from leasehold.web.body import BODY_BYTES_MAX
-from leasehold.web.headers import idempotency_key, require_json, trace_context
-from leasehold.web.parsing import UNREAD, read_intent
-from leasehold.web.problems import Fault, Problem, invalid
-from leasehold.web.schemas import requests as models_sent
-from leasehold.web.schemas import responses as models
+from leasehold.web.parsing import VERBATIM, parse_intent, parse_wait
+from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
+from leasehold.web.request_context import BODY_BYTES_MAX
+from leasehold.web.schemas import requests, responses
 from leasehold.web.strict_json import parse_object
-from leasehold.web.wait_query import read_wait
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasehold.domain.api_token import ApiToken
-    from leasehold.domain.intent import IntentId, NewIntent
-    from leasehold.store.rows import Enqueued
-    from leasehold.web.body import Receive
-    from leasehold.web.headers import Headers
+    from leasehold.domain.intent import IntentId
+    from leasehold.web.admission import Reservation
     from leasehold.web.problems import Header
+    from leasehold.web.request_context import Receive, RequestContext
     from leasehold.web.service import WebService
 
+# For each intent of a batch: there may be a thousand of them.
+BATCH_FAULTS_MAX = 10
 _JSON: Header = (b"content-type", b"application/json")
 _REPLAYED: Header = (b"idempotent-replayed", b"true")
+_STATUS = {EnqueueVerdict.ACCEPTED: HTTPStatus.CREATED, EnqueueVerdict.DUPLICATE: HTTPStatus.OK}
+_BATCH_VERDICTS = {
+    "idempotency_conflict": responses.BatchVerdict.CONFLICT,
+    "unknown_target": responses.BatchVerdict.UNKNOWN_TARGET,
+    "forbidden": responses.BatchVerdict.FORBIDDEN,
+    "queue_full": responses.BatchVerdict.QUEUE_FULL,
+    "database_unavailable": responses.BatchVerdict.UNAVAILABLE,
+    "intake_full": responses.BatchVerdict.UNAVAILABLE,
+    "internal": responses.BatchVerdict.UNAVAILABLE,
+}
+
+_LOG = get_logger(__name__)
 
 
-class Answer(NamedTuple):
-    """What is sent back."""
+class RawResponse(NamedTuple):
+    """A response without the headers that all responses have."""
 
     status: int
     headers: list[Header]
@@ -45,126 +59,227 @@ class Answer(NamedTuple):
 
 
 class Intake:
-    """Accepts intents for one service."""
+    """Accepts the intents of one instance."""
 
     def __init__(self, service: WebService) -> None:
         self._service = service
 
     async def accept(
-        self, receive: Receive, headers: Headers, query: bytes, token: ApiToken
-    ) -> Answer:
+        self, receive: Receive, context: RequestContext, query: bytes, token: ApiToken
+    ) -> RawResponse:
         """Answer POST /v1/intents."""
         require_scope(token, TokenScope.INGEST)
-        require_json(headers)
-        body = await self._service.bodies.read(receive, headers, BODY_BYTES_MAX)
-        members = parse_object(body, UNREAD)
+        headers = context.headers
+        headers.require_json()
+        body = await self._service.bodies.read(receive, context, BODY_BYTES_MAX)
+        members = parse_object(body, VERBATIM)
         faults: list[Fault] = []
-        wait_seconds = read_wait(query, faults)
-        new = read_intent(
+        wait_seconds = parse_wait(query, faults)
+        new = parse_intent(
             members,
-            key=idempotency_key(headers, faults),
-            trace_context=trace_context(headers),
+            key=headers.idempotency_key(faults),
+            trace_context=headers.trace_context(),
             faults=faults,
         )
-        answer = await self._enqueued(token, new, len(body))
-        if (
-            answer.verdict is not EnqueueVerdict.ACCEPTED
-            and answer.verdict is not EnqueueVerdict.DUPLICATE
-        ) or answer.intent_id is None:
-            raise await self.refusal(token, new, answer)
-        return await self._accepted(new, answer.intent_id, answer.verdict, wait_seconds)
+        result = await self._enqueue(token, new, len(body))
+        if result.verdict not in _STATUS or result.intent_id is None:
+            raise await self._refusal(token, new, result)
+        return await self._accepted(new, result.intent_id, result.verdict, wait_seconds)
 
-    async def _enqueued(self, token: ApiToken, new: NewIntent, size: int) -> Enqueued:
-        place = await self._service.admission.admit(token, new)
-        is_new = True  # as far as anybody knows
+    async def accept_batch(
+        self,
+        batch: Sequence[dict[str, Any]],
+        context: RequestContext,
+        token: ApiToken,
+        body_bytes: int,
+    ) -> list[responses.Verdict]:
+        """Enqueue the intents of one request; each has its own verdict and affects no other."""
+        trace_context = context.headers.trace_context()
+        parsed = [_parse_or_problem(members, trace_context) for members in batch]
+        admitted = await self._service.admission.admit_many(token, parsed)
+        good = [
+            (new, reservation)
+            for new, reservation in zip(parsed, admitted, strict=True)
+            if isinstance(new, NewIntent) and not isinstance(reservation, Problem)
+        ]
+        results = iter(await self._enqueue_many(good, body_bytes))
+        return [
+            await self._verdict(
+                ordinal,
+                new,
+                found if isinstance(found, Problem) else next(results),
+                token,
+                context,
+            )
+            for ordinal, (new, found) in enumerate(zip(parsed, admitted, strict=True), start=1)
+        ]
+
+    async def _enqueue(self, token: ApiToken, new: NewIntent, size: int) -> Enqueued:
+        reservation = await self._service.admission.admit(token, new)
+        is_new = True  # until we know otherwise
         try:
-            answer = await self._service.group_commit.enqueue(new, size=size)
-            is_new = answer.verdict is EnqueueVerdict.ACCEPTED
+            result = await self._service.group_commit.enqueue(new, size=size)
+            is_new = result.verdict is EnqueueVerdict.ACCEPTED
         finally:
-            place.settle(is_new=is_new)
-        return answer
+            reservation.settle(is_new=is_new)
+        return result
 
-    async def refusal(self, token: ApiToken, new: NewIntent, answer: Enqueued) -> Problem:
-        """Say why the database did not take an intent."""
-        match answer.verdict:
-            case EnqueueVerdict.UNKNOWN_TARGET:
-                return Problem("unknown_target", "publish one with `leasehold targets apply`")
-            case EnqueueVerdict.CONFLICT:
-                return await self._conflict(token, new, answer.intent_id)
-            case _:
-                return invalid([_fault(new, answer.problem or "this intent cannot be accepted")])
+    async def _enqueue_many(
+        self, good: Sequence[tuple[NewIntent, Reservation]], size: int
+    ) -> Sequence[Enqueued | Exception]:
+        results: Sequence[Enqueued | Exception] = ()
+        is_new = True  # until we know otherwise
+        try:
+            results = await self._service.group_commit.enqueue_many(
+                [new for new, _ in good], size=size
+            )
+        except IntakeFull:
+            is_new = False
+            raise
+        finally:
+            for number, (_, reservation) in enumerate(good):
+                reservation.settle(is_new=_may_be_new(results[number]) if results else is_new)
+        return results
 
     async def _accepted(
         self, new: NewIntent, intent_id: IntentId, verdict: EnqueueVerdict, wait_seconds: float
-    ) -> Answer:
-        is_first = verdict is EnqueueVerdict.ACCEPTED
-        name = str(intent_id)
-        href = f"/v1/intents/{name}"
-        told = f'{{"intent_id":"{name}","target":{quoted(new.target)},"href":"{href}"'
+    ) -> RawResponse:
+        href = f"/v1/intents/{intent_id}"
+        text = f'{{"intent_id":"{intent_id}","target":{quote(new.target)},"href":"{href}"'
         if wait_seconds:
-            told += f',"intent":{await self._waited(intent_id, wait_seconds)}'
-        body = f"{told}}}".encode()
+            text += f',"intent":{await self._wait(intent_id, wait_seconds)}'
         headers = [_JSON, (b"location", href.encode())]
-        if not is_first:
+        if verdict is not EnqueueVerdict.ACCEPTED:
             headers.append(_REPLAYED)
-        return Answer(HTTPStatus.CREATED if is_first else HTTPStatus.OK, headers, body)
+        return RawResponse(_STATUS[verdict], headers, f"{text}}}".encode())
 
-    async def _waited(self, intent_id: IntentId, seconds: float) -> str:
-        """Give the intent as it stands when it is finished or the time is over.
+    async def _wait(self, intent_id: IntentId, seconds: float) -> str:
+        """Return the intent as JSON when it is finished or the time is over.
 
-        It is accepted whatever happens here, so nothing that happens here may sound otherwise.
+        The intent is committed whatever happens here, so a failure is `null` and not an error.
         """
+        service = self._service
         try:
-            if not self._service.room.is_full_of_waits:
-                with self._service.room.waiting():
-                    await self._service.waits.until_final(intent_id, seconds)
-            [status] = await self._service.stores.reader.read_status([intent_id])
+            if not service.limiter.is_full_of_waits:
+                with service.limiter.waiting():
+                    await service.long_poll.until_final(intent_id, seconds)
+            [status] = await service.stores.reader.read_status([intent_id])
         except (DatabaseUnavailable, ValueError):
             return "null"
-        return models.Intent.model_validate(status).model_dump_json()
+        return responses.Intent.model_validate(status).model_dump_json()
+
+    async def _verdict(
+        self,
+        ordinal: int,
+        new: NewIntent | Problem,
+        result: Enqueued | Exception,
+        token: ApiToken,
+        context: RequestContext,
+    ) -> responses.Verdict:
+        if not isinstance(result, Enqueued) or not isinstance(new, NewIntent):
+            return _refused(ordinal, _problem_of_one(result, context))
+        if result.verdict not in _STATUS:
+            return _refused(ordinal, await self._refusal(token, new, result))
+        return responses.Verdict(
+            ordinal=ordinal,
+            status=_STATUS[result.verdict],
+            verdict=responses.BatchVerdict(result.verdict),
+            intent_id=result.intent_id,
+        )
+
+    async def _refusal(self, token: ApiToken, new: NewIntent, result: Enqueued) -> Problem:
+        """Say why the database did not accept an intent."""
+        match result.verdict:
+            case EnqueueVerdict.UNKNOWN_TARGET:
+                return Problem(
+                    "unknown_target", "Publish a contract with `leasehold targets apply`."
+                )
+            case EnqueueVerdict.CONFLICT:
+                return await self._conflict(token, new, result.intent_id)
+            case _:
+                return invalid([_fault(new, result.problem or "this intent cannot be accepted")])
 
     async def _conflict(
         self, token: ApiToken, new: NewIntent, first_id: IntentId | None
     ) -> Problem:
-        # Whose the key is, is told to those only who may know that target.
+        # Only a token that covers the first intent's target may learn its id.
         more: dict[str, Any] = {}
-        told = "target or payload"
+        differs = "target or payload"
         try:
-            differs, may_know = await self._differences(token, new, first_id)
+            differs, may_see = await self._differences(token, new, first_id)
         except DatabaseUnavailable:
-            pass  # that it is a conflict is known all the same
+            pass  # it is a conflict all the same
         else:
-            more["differs"] = told = differs
-            if may_know:
+            more["differs"] = differs
+            if may_see:
                 more["intent_id"] = str(first_id)
         return Problem(
             "idempotency_conflict",
-            f"the key was used for an intent with another {told}: use a new key for a new one",
+            f"The key was used for an intent with another {differs}. Use a new key for a new "
+            "intent.",
             **more,
         )
 
     async def _differences(
         self, token: ApiToken, new: NewIntent, first_id: IntentId | None
     ) -> tuple[str, bool]:
-        """Say what is not as in the first intent of a key, and whether the token may see that."""
+        """Return what differs from the first intent of a key, and whether the token may see it."""
         reader = self._service.stores.reader
         found = [] if first_id is None else await reader.read_status([first_id])
         if not found or first_id is None or found[0].target == new.target:
             return "payload", bool(found) and token.covers(found[0].target)
         if not token.covers(found[0].target):
-            # Nor is it told whether a guess at its payload is right.
+            # Nor may it learn whether a guessed payload is right.
             return "target", False
         is_same = await reader.has_content(first_id, new)
         return "target" if is_same else "target and payload", True
 
 
+def _parse_or_problem(members: dict[str, Any], trace_context: str | None) -> NewIntent | Problem:
+    try:
+        return parse_intent(members, trace_context=trace_context, unknown_max=BATCH_FAULTS_MAX)
+    except Problem as problem:
+        return problem
+
+
+def _may_be_new(result: Enqueued | Exception) -> bool:
+    return not isinstance(result, Enqueued) or result.verdict is EnqueueVerdict.ACCEPTED
+
+
+def _problem_of_one(result: object, context: RequestContext) -> Problem:
+    """Return the problem that a request with this one intent would get."""
+    problem = result if isinstance(result, Problem) else None
+    if isinstance(result, LeaseholdError):
+        problem = problem_of(result)
+    if problem is None:
+        _LOG.error("request_failed", request_id=context.request_id, exc_info=result)
+    return problem or DEFECT
+
+
+def _refused(ordinal: int, problem: Problem) -> responses.Verdict:
+    faults = [
+        responses.Fault(place=one.place, message=one.message)
+        for one in problem.faults[:BATCH_FAULTS_MAX]
+    ]
+    left_out = problem.faults_left_out + len(problem.faults) - len(faults)
+    return responses.Verdict(
+        ordinal=ordinal,
+        status=problem.status,
+        verdict=_BATCH_VERDICTS.get(problem.code, responses.BatchVerdict.INVALID),
+        intent_id=problem.more.get("intent_id"),
+        problems=faults or [responses.Fault(place="", message=problem.detail)],
+        problems_left_out=left_out or None,
+        retry_seconds=problem.retry_seconds,
+    )
+
+
 def _fault(new: NewIntent, problem: str) -> Fault:
-    """Find the place that the database speaks of: mostly it begins with that."""
+    """Find the member that the database's message is about; most messages begin with its name."""
     name, _, rest = problem.partition(" ")
-    if name in models_sent.IntentSent.model_fields:
+    if name in requests.IntentRequest.model_fields:
         return Fault(name, rest)
     if "deadline" in problem:
-        # Where none was given it is the contract's, and what was given lies behind it.
+        # If none was sent, the contract's deadline is before what was sent.
         names = ("deadline_at", "deadline_seconds", "due_at", "delay_seconds")
         return Fault(next((one for one in names if getattr(new, one) is not None), ""), problem)
     return Fault("", problem)

@@ -1,22 +1,28 @@
-"""Room for what is being answered: those who only wait or listen take none of it from the others.
-
-A request that waits costs next to nothing, but it stays for long. Counted with the rest, some who
-wait would keep out everybody who hands something in.
-"""
+"""Limits on requests: how many at a time, how many long polls, how many redriven intents."""
 
 from __future__ import annotations
 
+import math
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from leasehold.service.token_bucket import TokenBucket
 from leasehold.web.problems import RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+
+REDRIVE_BURST = 1000
+REDRIVE_PER_SECOND = 20.0
 
 
-class Room:
-    """Counts the requests of one service."""
+class Limiter:
+    """Counts the concurrent requests of one instance.
+
+    Long polls and event streams are counted apart. They cost next to nothing but last long: counted
+    together, a few of them would keep enqueues out.
+    """
 
     def __init__(self, requests_max: int, waits_max: int) -> None:
         self._requests_max = requests_max
@@ -26,37 +32,46 @@ class Room:
 
     @property
     def requests(self) -> int:
-        """How many are being answered, without those who wait or listen."""
+        """How many requests are in progress, without long polls and event streams."""
         return self._requests
 
     @property
     def is_full_of_waits(self) -> bool:
-        """Whether nobody more may wait."""
+        """Whether there is room for no further long poll."""
         return self._waits >= self._waits_max
 
-    def enter(self, *, is_urgent: bool) -> None:
-        """Begin to answer a request; leave() belongs to it, also where it is refused."""
+    def enter(self, *, is_exempt: bool) -> None:
+        """Count a request, or refuse it. Call leave() afterwards in both cases."""
         self._requests += 1
-        if self._requests > self._requests_max and not is_urgent:
-            raise Problem("overloaded", "try again in a moment", retry_seconds=RETRY_SECONDS)
+        if self._requests > self._requests_max and not is_exempt:
+            raise Problem("overloaded", "Try again in a moment.", retry_seconds=RETRY_SECONDS)
 
     def leave(self) -> None:
-        """Be done with a request."""
+        """Count a request as finished."""
         self._requests -= 1
+
+    def require_room_to_wait(self) -> None:
+        """Refuse one long poll too many."""
+        if self.is_full_of_waits:
+            raise Problem(
+                "overloaded",
+                "Too many requests wait for intents. Try again in a moment, or do not wait.",
+                retry_seconds=RETRY_SECONDS,
+            )
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Give the place of a request to others, for as long as it waits for an intent."""
+        """Count the current request as a long poll instead."""
         self._waits += 1
         try:
-            with self.listening():
+            with self.streaming():
                 yield
         finally:
             self._waits -= 1
 
     @contextmanager
-    def listening(self) -> Generator[None]:
-        """Give the place of a request to others; how many may listen, `events` says."""
+    def streaming(self) -> Generator[None]:
+        """Do not count the current request; `events` has its own limit."""
         self._requests -= 1
         try:
             yield
@@ -64,9 +79,25 @@ class Room:
             self._requests += 1
 
 
-def require_waiting_room(room: Room) -> None:
-    """Refuse somebody who would only wait where too many do."""
-    if room.is_full_of_waits:
-        raise Problem(
-            "overloaded", "too many wait for intents already", retry_seconds=RETRY_SECONDS
-        )
+class RedriveLimiter:
+    """Limits how many finished intents an instance redrives, so that a slip is not a flood."""
+
+    def __init__(
+        self,
+        burst: int = REDRIVE_BURST,
+        per_second: float = REDRIVE_PER_SECOND,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = f"at most {burst} at once and {per_second:g} a second, at each instance"
+        self._bucket = TokenBucket(per_second, burst, clock)
+
+    def take(self, intents: int) -> None:
+        """Take so many, or refuse with the time until there will be enough."""
+        seconds = self._bucket.seconds_until(intents)
+        if seconds > 0:
+            raise Problem(
+                "too_many",
+                f"{intents} intents exceed the redrive limit: {self._limit}.",
+                retry_seconds=math.ceil(seconds),
+            )
+        self._bucket.take(intents)

@@ -1,4 +1,4 @@
-"""What the HTTP API counts and times, in the registry of the process's other metrics."""
+"""The metrics of the HTTP API, in the registry of the process."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# What is no address of ours is counted together: whoever tries names must not fill our memory.
-UNKNOWN_ROUTE = "unknown"
 
 
 class WebMetrics:
-    """The metrics of the API of one process; `worker_id` as for all others."""
+    """The API metrics of one process; `worker_id` as in all other metrics."""
 
     def __init__(self, registry: CollectorRegistry, worker_id: str) -> None:
         self._worker_id = worker_id
         self._requests = Counter(
             "leasehold_http_requests",
-            "Requests answered, by what they asked for and how it went.",
+            "HTTP requests answered, by method, route and status.",
             ["worker_id", "method", "route", "status"],
             registry=registry,
         )
         self._seconds = Histogram(
             "leasehold_http_request_seconds",
-            "From the head of a request to its answer.",
+            "Time from the head of a request to the end of its response.",
             ["worker_id", "method", "route"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._batch = Histogram(
             "leasehold_intake_batch_size",
-            "Intents that shared a commit.",
+            "Intents that shared one commit.",
             ["worker_id"],
             buckets=_SIZES,
             registry=registry,
         ).labels(worker_id)
         self._commit = Histogram(
             "leasehold_intake_commit_seconds",
-            "Of one call that hands intents in, with its commit.",
+            "Time of one enqueue call, with its commit.",
             ["worker_id"],
             buckets=_SECONDS,
             registry=registry,
         ).labels(worker_id)
         self._waiting = _gauge(
-            registry, "leasehold_intake_waiting", "Intents that wait for theirs."
+            registry, "leasehold_intake_waiting", "Intents that wait for an enqueue call."
         )
-        self._listeners = _gauge(registry, "leasehold_event_listeners", "Who listens to events.")
+        self._listeners = _gauge(
+            registry, "leasehold_event_listeners", "Clients that listen to events."
+        )
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         key = (method, route, status)
         children = self._children.get(key)
         if children is None:
@@ -68,15 +68,15 @@ class WebMetrics:
         children[1].observe(seconds)
 
     def batch(self, intents: int, seconds: float) -> None:
-        """Count a call that handed intents in."""
+        """Count an enqueue call."""
         self._batch.observe(intents)
         self._commit.observe(seconds)
 
     def watch(self, waiting: Callable[[], float], listeners: Callable[[], float]) -> None:
-        """Show what is asked for only when somebody looks."""
+        """Read these gauges when they are scraped."""
         self._waiting.labels(self._worker_id).set_function(waiting)
         self._listeners.labels(self._worker_id).set_function(listeners)
 
 
-def _gauge(registry: CollectorRegistry, name: str, told: str) -> Gauge:
-    return Gauge(name, told, ["worker_id"], registry=registry)
+def _gauge(registry: CollectorRegistry, name: str, help_text: str) -> Gauge:
+    return Gauge(name, help_text, ["worker_id"], registry=registry)

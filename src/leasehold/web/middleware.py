@@ -1,4 +1,6 @@
-"""Where every request comes in and every answer goes out: ids, the log, and what nobody caught."""
+"""The outermost application: every request gets an id, a place in the limits, a log line and, if it
+fails, a problem document.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
-from leasehold.web.access_log import Answered
-from leasehold.web.body import ClientGone
-from leasehold.web.headers import Headers, request_id
-from leasehold.web.host import require_loopback_host
-from leasehold.web.intake import Answer, Intake
-from leasehold.web.metrics import UNKNOWN_ROUTE
+from leasehold.web.intake import Intake, RawResponse
 from leasehold.web.problems import DEFECT, MEDIA_TYPE, Problem, problem_of
-from leasehold.web.protocol import REFUSED
+from leasehold.web.request_context import Headers, RequestContext, drain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,182 +20,135 @@ if TYPE_CHECKING:
     from leasehold.web.problems import Header
     from leasehold.web.service import WebService
 
-    ASGIScope = MutableMapping[str, Any]
+    Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-    App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
-    Client = tuple[str, int] | None
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HOT_PATH = "/v1/intents"
-# Who asks these must know the truth, however much there is to do.
-_HEALTH = frozenset({"/healthz", "/readyz"})
-# As nginx calls it: the client hung up before it had an answer.
-CLIENT_GONE = 499
+# Always answered, however many requests there are.
+_HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 _PATH_LENGTH_MAX = 200
-_COMPLAINT_SECONDS = 1.0
+_WARNING_SECONDS = 1.0
+# Instead of Granian's own.
+_SERVER = (b"server", b"leasehold")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 _LOG = get_logger(__name__)
 
 
-class Passing:
-    """One request on its way through; the routes find it as `scope["passing"]`."""
-
-    __slots__ = ("began_at", "headers", "request_id", "route", "status", "token")
-
-    def __init__(self, headers: Headers) -> None:
-        self.headers = headers
-        self.request_id = request_id(headers)
-        self.began_at = time.perf_counter()
-        self.status = 0
-        self.token = ""
-        self.route = UNKNOWN_ROUTE
-
-
-class Entrance:
-    """The outermost application."""
+class Middleware:
+    """Wraps the routes, and answers the hot route itself."""
 
     def __init__(self, service: WebService, routes: App) -> None:
         self._service = service
         self._routes = routes
-        self._room = service.room
+        self._limiter = service.limiter
         self._is_open = service.settings.is_open
         self._intake = Intake(service)
-        self._complain_at = 0.0
+        self._warn_at = 0.0
 
-    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            await self._routes(scope, receive, send)
-            return
-        passing = Passing(Headers(scope["headers"]))
+        context = RequestContext(Headers(scope["headers"]))
         try:
-            is_health = scope["path"] in _HEALTH
-            self._room.enter(is_urgent=is_health)
+            is_health = scope["path"] in _HEALTH_PATHS
+            self._limiter.enter(is_exempt=is_health)
             if self._is_open and not is_health:
-                require_loopback_host(passing.headers)
+                context.headers.require_loopback_host(scope["http_version"])
+            url_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+            context.headers.require_sound(scope["http_version"], url_bytes)
             if scope["path"] == HOT_PATH and scope["method"] == "POST":
-                passing.route = HOT_PATH
-                await self._answer(passing, send, await self._accepted(passing, scope, receive))
+                context.route = HOT_PATH
+                await self._send(context, send, await self._accept(context, scope, receive))
             else:
-                await self._routed(passing, scope, receive, send)
-        except ClientGone:
-            passing.status = CLIENT_GONE
-        except Exception as error:  # noqa: BLE001 (nothing may pass that is not a problem document)
-            await self._refuse(passing, send, error)
+                await self._route(context, scope, receive, send)
+        except Exception as error:  # noqa: BLE001 (every failure becomes a problem document)
+            await self._refuse(context, send, error)
         finally:
-            self._room.leave()
-            self._tell(passing, scope)
+            self._limiter.leave()
+            self._record(context, scope)
+        if context.has_unread_body and context.headers.first(b"expect") is None:
+            await drain(receive)
 
-    async def _accepted(self, passing: Passing, scope: ASGIScope, receive: Receive) -> Answer:
-        token = self._service.tokens.holder(passing.headers.one(b"authorization"))
-        passing.token = token.name
-        return await self._intake.accept(receive, passing.headers, scope["query_string"], token)
+    async def _accept(self, context: RequestContext, scope: Scope, receive: Receive) -> RawResponse:
+        token = self._service.tokens.authenticate(context.headers.one(b"authorization"))
+        context.token = token.name
+        return await self._intake.accept(receive, context, scope["query_string"], token)
 
-    async def _routed(
-        self, passing: Passing, scope: ASGIScope, receive: Receive, send: Send
+    async def _route(
+        self, context: RequestContext, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        async def sending(message: MutableMapping[str, Any]) -> None:
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                passing.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *self._common(passing)]
+                context.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *self._common(context)]
             await send(message)
 
-        scope["passing"] = passing
+        scope["context"] = context
         try:
-            await self._routes(scope, receive, sending)
+            await self._routes(scope, receive, send_with_headers)
         finally:
             route = scope.get("route")
             if route is not None:
-                passing.route = route.path
+                context.route = route.path
 
-    async def _answer(self, passing: Passing, send: Send, answer: Answer) -> None:
-        passing.status = answer.status
+    async def _send(self, context: RequestContext, send: Send, response: RawResponse) -> None:
+        context.status = response.status
         headers = [
-            *answer.headers,
-            (b"content-length", str(len(answer.body)).encode()),
-            *self._common(passing),
+            *response.headers,
+            (b"content-length", str(len(response.body)).encode()),
+            *self._common(context),
         ]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _refuse(self, passing: Passing, send: Send, error: Exception) -> None:
+    async def _refuse(self, context: RequestContext, send: Send, error: Exception) -> None:
         problem = error if isinstance(error, Problem) else None
         if isinstance(error, LeaseholdError):
             problem = problem_of(error)
         if problem is None:
-            _LOG.error("request_failed", request_id=passing.request_id, exc_info=error)
+            _LOG.error("request_failed", request_id=context.request_id, exc_info=error)
         elif problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._complain(passing, error)
-        if not passing.status:
-            await self._answer(passing, send, refused(problem or DEFECT, passing.request_id))
+            self._warn(context, error)
+        if not context.status:
+            await self._send(context, send, refusal(problem or DEFECT, context.request_id))
 
-    def _complain(self, passing: Passing, error: Exception) -> None:
-        """Say why requests fail, but not of each: when the database is away, they are many."""
-        if passing.began_at >= self._complain_at:
-            self._complain_at = passing.began_at + _COMPLAINT_SECONDS
-            why = f"{type(error).__name__}: {error}"
-            _LOG.warning("requests_fail", request_id=passing.request_id, error=why)
+    def _warn(self, context: RequestContext, error: Exception) -> None:
+        """Log why requests fail, at most once a second: without a database, all of them do."""
+        if context.started_at >= self._warn_at:
+            self._warn_at = context.started_at + _WARNING_SECONDS
+            reason = f"{type(error).__name__}: {error}"
+            _LOG.warning("request_refused", request_id=context.request_id, error=reason)
 
-    def _common(self, passing: Passing) -> list[Header]:
-        """Give the headers of every answer; when we are going, nobody should come back here."""
-        headers = [(b"x-request-id", passing.request_id.encode())]
+    def _common(self, context: RequestContext) -> list[Header]:
+        """Return the headers of every response; while draining, clients should go elsewhere."""
+        headers = [(b"x-request-id", context.request_id.encode()), _SERVER]
         if self._service.is_draining:
             headers.append((b"connection", b"close"))
         return headers
 
-    def _tell(self, passing: Passing, scope: ASGIScope) -> None:
-        seconds = time.perf_counter() - passing.began_at
-        status, name = passing.status, passing.request_id
-        if REFUSED in scope:
-            # Of a body that never came the client was told before we were.
-            status, name = scope[REFUSED]
-        self._record(
-            scope["method"],
-            scope.get("raw_path", b""),
-            status,
-            seconds,
-            name,
-            scope.get("client"),
-            route=passing.route,
-            token=passing.token,
-        )
-
-    def tell_refused(
-        self, method: str, path: bytes, status: int, seconds: float, name: str, client: Client
-    ) -> None:
-        """Count and log what was refused before it was a request, as far as it is known."""
-        self._record(method, path, status, seconds, name, client)
-
-    def _record(
-        self,
-        method: str,
-        path: bytes,
-        status: int,
-        seconds: float,
-        name: str,
-        client: Client,
-        *,
-        route: str = UNKNOWN_ROUTE,
-        token: str = "",
-    ) -> None:
-        method = method if method in _METHODS else "other"
-        self._service.web_metrics.request(method, route, status, seconds)
-        self._service.access_log.write(
-            Answered(
-                method,
-                # As it was sent, not decoded: no line break and no colour can be in it.
-                path[:_PATH_LENGTH_MAX].decode("ascii", "backslashreplace"),
-                status,
-                seconds * 1000,
-                name,
-                token,
-                client[0] if client else "",
-            )
+    def _record(self, context: RequestContext, scope: Scope) -> None:
+        seconds = time.perf_counter() - context.started_at
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        # Still percent-encoded, so it can have no line break.
+        path: bytes = scope["raw_path"][:_PATH_LENGTH_MAX]
+        client = scope.get("client")
+        self._service.web_metrics.request(method, context.route, context.status, seconds)
+        # No query, header or body, hence no secret.
+        self._service.access_log.info(
+            "request",
+            method=method,
+            path=path.decode("ascii", "backslashreplace"),
+            status=context.status,
+            milliseconds=round(seconds * 1000, 2),
+            request_id=context.request_id,
+            token=context.token,
+            client=client[0] if client else "",
         )
 
 
-def refused(problem: Problem, request_id: str) -> Answer:
-    """Write a problem as an answer."""
+def refusal(problem: Problem, request_id: str) -> RawResponse:
+    """Return the response for a problem."""
     headers = [*problem.headers, (b"content-type", MEDIA_TYPE.encode())]
-    return Answer(problem.status, headers, problem.body(request_id))
+    return RawResponse(problem.status, headers, problem.body(request_id))

@@ -1,17 +1,19 @@
-"""From what was sent to an intent, or to everything that is wrong with it at once."""
+"""From a request body to an intent, or to a list of everything that is wrong with it."""
 
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
-from leasehold.web.schemas.requests import IntentSent
-from leasehold.web.schemas.types import moment
+from leasehold.web.schemas.requests import IntentRequest
+from leasehold.web.schemas.types import WAIT_SECONDS_MAX, parse_moment
 from leasehold.web.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -19,19 +21,29 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Checked, but passed on as they were written.
-UNREAD = frozenset({"payload", "metadata"})
+# These members are checked, but passed on as they were written.
+VERBATIM = frozenset({"payload", "metadata"})
+CONTENT_BYTES_MAX = 1024 * 1024
+WAIT_PARAMETER: dict[str, Any] = {
+    "name": "wait_seconds",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX, "default": 0},
+    "description": "Respond when the intent is finished, or after this many seconds.",
+}
 _EITHER = (("due_at", "delay_seconds"), ("deadline_at", "deadline_seconds"))
-_FIELDS = frozenset(IntentSent.model_fields)
-# Between these nothing can contradict.
+_FIELDS = frozenset(IntentRequest.model_fields)
+# Members that cannot contradict one another.
 _PLAIN = {"target", "payload", "idempotency_key", "stream", "priority"}
 _NULL = b"null"
-CONTENT_BYTES_MAX = 1024 * 1024
+_PLACE_LENGTH_MAX = 80
+# A number in JSON; Python would accept more.
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
 
-_validate = IntentSent.__pydantic_validator__.validate_python
+_validate = IntentRequest.__pydantic_validator__.validate_python
 
 
-def read_intent(
+def parse_intent(
     members: Mapping[str, Any],
     *,
     key: str | None = None,
@@ -39,76 +51,94 @@ def read_intent(
     faults: Sequence[Fault] = (),
     unknown_max: int = FAULTS_MAX,
 ) -> NewIntent:
-    """Make an intent of what parse_object read; `key` is that of the header, if there was one.
+    """Make an intent of the members of a JSON object; `key` is the Idempotency-Key header.
 
-    `faults` is what was found wrong with the request before: it is told with all the rest. Of
-    unknown members only so many are told one by one.
+    `faults` were found in the request before; all are reported together. At most `unknown_max`
+    unknown members are reported one by one.
     """
     faults = list(faults)
-    members, left_out = _without_most_unknown(members, unknown_max)
-    sent: IntentSent | None = None
+    members, left_out = _limit_unknown(members, unknown_max)
+    request: IntentRequest | None = None
     try:
-        sent = _validate(members)
+        request = _validate(members)
     except ValidationError as error:
         faults += faults_of(error)
     faults += _contradictions(members, key)
-    body = _body(members.get("body"), faults)
-    if faults or sent is None:
+    body = _decode_body(members.get("body"), faults)
+    if faults or request is None:
         raise invalid(faults, left_out)
-    if len(sent.payload.raw if body is None else body) > CONTENT_BYTES_MAX:
-        raise Problem("too_large", "a payload or body may have 1 MiB at most")
+    if len(request.payload.raw if body is None else body) > CONTENT_BYTES_MAX:
+        raise Problem("too_large", "A payload or body can have at most 1 MiB.")
     return NewIntent(
-        target=sent.target,
-        payload=sent.payload,
+        target=request.target,
+        payload=request.payload,
         body=body,
-        content_type=sent.content_type,
-        idempotency_key=sent.idempotency_key if key is None else key,
-        # Over HTTP a key stands for one intent, whichever target it was sent to.
+        content_type=request.content_type,
+        idempotency_key=request.idempotency_key if key is None else key,
+        # Over HTTP a key belongs to one intent, whatever its target.
         key_scope="all",
-        stream=sent.stream,
-        priority=sent.priority,
-        due_at=sent.due_at,
-        delay_seconds=sent.delay_seconds,
-        deadline_at=sent.deadline_at,
-        deadline_seconds=sent.deadline_seconds,
-        metadata=sent.metadata if _is_given(sent.metadata) else None,
+        stream=request.stream,
+        priority=request.priority,
+        due_at=request.due_at,
+        delay_seconds=request.delay_seconds,
+        deadline_at=request.deadline_at,
+        deadline_seconds=request.deadline_seconds,
+        metadata=request.metadata if _is_given(request.metadata) else None,
         trace_context=trace_context,
     )
 
 
-def read_model(kind: type[Model], body: bytes) -> Model:
-    """Read any other body."""
+def parse_model(kind: type[Model], body: bytes) -> Model:
+    """Parse any other body."""
     try:
         return kind.model_validate(parse_json(body))
     except ValidationError as error:
         raise invalid(faults_of(error)) from None
 
 
+def parse_wait(query: bytes, faults: list[Fault]) -> float:
+    """Read ?wait_seconds=N, the only query parameter of an intent; faults are added to the list."""
+    if not query:
+        return 0.0
+    name_expected = WAIT_PARAMETER["name"]
+    seconds: float | None = None
+    for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name != name_expected:
+            faults.append(Fault(name[:_PLACE_LENGTH_MAX], "is not a known parameter"))
+        elif seconds is not None:
+            faults.append(Fault(name, "must be given once"))
+        elif not _NUMBER.fullmatch(text):
+            faults.append(Fault(name, "must be a number of seconds"))
+        else:
+            seconds = float(text)
+            if seconds > WAIT_SECONDS_MAX:
+                faults.append(Fault(name, f"must be at most {WAIT_SECONDS_MAX}"))
+    return seconds or 0.0
+
+
 def faults_of(error: ValidationError) -> list[Fault]:
-    """Tell all that pydantic found, and never the value itself."""
+    """List what pydantic found, without the values."""
     return [
         Fault(
             ".".join(str(part) for part in one["loc"])[:200],
-            _told(one["type"], one["msg"]),
+            _message(one["type"], one["msg"]),
         )
         for one in error.errors(include_input=False, include_url=False, include_context=False)
     ]
 
 
-def _told(kind: str, message: str) -> str:
+def _message(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        return 'is not known: what is sent to the gateway goes under "payload"'
+        return 'is not a known member; content for the gateway goes into "payload"'
     if kind == "missing":
-        return "is needed"
+        return "is required"
     return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
-def _without_most_unknown(
-    members: Mapping[str, Any], unknown_max: int
-) -> tuple[Mapping[str, Any], int]:
-    """Leave out unknown members that would not be told of anyway, and say how many those are.
+def _limit_unknown(members: Mapping[str, Any], unknown_max: int) -> tuple[Mapping[str, Any], int]:
+    """Drop unknown members that would not be reported, and say how many.
 
-    To find a fault and to tell of it costs many times what it costs to send one.
+    Finding and reporting a fault costs many times what sending one does.
     """
     if len(members) <= unknown_max:
         return members, 0
@@ -120,34 +150,34 @@ def _without_most_unknown(
 
 def _contradictions(members: Mapping[str, Any], key: str | None) -> Iterator[Fault]:
     if members.keys() <= _PLAIN and _is_given(members.get("payload")) and key is None:
-        return  # as most are
+        return  # the common case
     given = {name for name in members if _is_given(members[name])}
     if ("payload" in given) == ("body" in given):
-        yield Fault("payload", "exactly one of payload (any JSON but null) and body is needed")
+        yield Fault("payload", "exactly one of payload (any JSON except null) and body is required")
     if ("body" in given) != ("content_type" in given):
-        yield Fault("content_type", "goes with body, and only with it")
+        yield Fault("content_type", "is required with body, and only with it")
     for one, other in _EITHER:
         if one in given and other in given:
             yield Fault(other, f"give {one} or {other}, not both")
-    yield from _deadlines(members)
+    yield from _deadline_faults(members)
     if "metadata" in given and not members["metadata"].raw.startswith(b"{"):
         yield Fault("metadata", "must be an object")
     if key is not None and members.get("idempotency_key", key) != key:
-        yield Fault("idempotency_key", "is not what the header Idempotency-Key says")
+        yield Fault("idempotency_key", "differs from the header Idempotency-Key")
 
 
-def _deadlines(members: Mapping[str, Any]) -> Iterator[Fault]:
-    """Tell of a deadline that is not after the work may begin, whatever the time is.
+def _deadline_faults(members: Mapping[str, Any]) -> Iterator[Fault]:
+    """Find a deadline that is not after the due time, whatever the current time is.
 
-    What depends on the time is for the database to say, whose clock counts.
+    What depends on the current time is decided by the database, whose clock counts.
     """
     deadline, delay = members.get("deadline_seconds"), members.get("delay_seconds")
     if _is_number(deadline) and 0 <= deadline <= (max(delay, 0) if _is_number(delay) else 0):
         yield Fault("deadline_seconds", "must be after now and after delay_seconds")
     try:
-        is_late = moment(members.get("deadline_at")) <= moment(members.get("due_at"))
+        is_late = parse_moment(members.get("deadline_at")) <= parse_moment(members.get("due_at"))
     except ValueError:
-        return  # one is not given, or told of already
+        return  # one is missing, or reported already
     if is_late:
         yield Fault("deadline_at", "must be after due_at")
 
@@ -160,7 +190,7 @@ def _is_given(value: object) -> bool:
     return value is not None and not (isinstance(value, JsonDocument) and value.raw == _NULL)
 
 
-def _body(text: object, faults: list[Fault]) -> bytes | None:
+def _decode_body(text: object, faults: list[Fault]) -> bytes | None:
     if not isinstance(text, str):
         return None
     try:

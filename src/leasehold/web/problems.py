@@ -1,7 +1,7 @@
-"""Every refusal, as a problem document (RFC 9457): which kinds there are, and how they read.
+"""Refusals as problem documents (RFC 9457): the kinds, and how they are written.
 
-`code` is for programs and never changes; `detail` is for people, says what to do, and may. What was
-sent is never repeated: it may be a secret.
+`code` is for programs and never changes; `detail` is for people, says what to do, and may change. A
+document never repeats a value that was sent: it may be a secret.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
 DATABASE_RETRY_SECONDS = 2
-# More than anybody corrects at once: an answer is not to be larger than what it answers.
+# Nobody corrects more at once, and a response should not be larger than its request.
 FAULTS_MAX = 100
 _DETAIL_LENGTH_MAX = 2000
 
 
 class Kind(NamedTuple):
-    """A kind of problem: its status, and what it is called."""
+    """The status and title of a kind of problem."""
 
     status: int
     title: str
 
 
 KINDS = {
-    "bad_request": Kind(400, "The request cannot be read"),
-    "invalid_json": Kind(400, "The body is no JSON that can be kept"),
-    "unauthenticated": Kind(401, "A valid token is needed"),
-    "forbidden": Kind(403, "The token may not do this"),
-    "not_found": Kind(404, "There is no such thing"),
-    "unknown_target": Kind(404, "No contract is published for the target"),
-    "method_not_allowed": Kind(405, "The method is not one for this address"),
+    "bad_request": Kind(400, "The request is malformed"),
+    "invalid_json": Kind(400, "The body is not valid JSON"),
+    "unauthenticated": Kind(401, "A valid token is required"),
+    "forbidden": Kind(403, "The token does not permit this"),
+    "not_found": Kind(404, "Not found"),
+    "unknown_target": Kind(404, "The target has no published contract"),
+    "method_not_allowed": Kind(405, "The method is not allowed here"),
     "too_slow": Kind(408, "The request took too long to arrive"),
-    "idempotency_conflict": Kind(409, "The idempotency key stands for another intent"),
-    "not_possible": Kind(409, "This cannot be done to the intent as it stands"),
-    "not_confirmed": Kind(409, "The confirmation is not of what would be done now"),
+    "idempotency_conflict": Kind(409, "The idempotency key belongs to another intent"),
+    "not_possible": Kind(409, "The state of the intent does not allow this"),
+    "not_confirmed": Kind(409, "The confirmation does not match what would be done now"),
     "too_large": Kind(413, "The body is too large"),
-    "unsupported_media_type": Kind(415, "The body is not of a kind that can be read"),
+    "unsupported_media_type": Kind(415, "The media type is not supported"),
     "misdirected": Kind(421, "This host is not served here"),
-    "invalid": Kind(422, "The request was refused"),
-    "queue_full": Kind(429, "The target has as many unfinished intents as its contract allows"),
-    "too_many": Kind(429, "Too much was asked for in too short a time"),
-    "headers_too_large": Kind(431, "The head of the request is too large"),
-    "internal": Kind(500, "This is a defect"),
-    "database_unavailable": Kind(503, "The database did not answer"),
-    "intake_full": Kind(503, "Too much is waiting already"),
-    "overloaded": Kind(503, "Too many requests are being answered already"),
+    "invalid": Kind(422, "The request is invalid"),
+    "queue_full": Kind(429, "The target's queue is full"),
+    "too_many": Kind(429, "Too many requests"),
+    "headers_too_large": Kind(431, "The request head is too large"),
+    "internal": Kind(500, "Internal error"),
+    "database_unavailable": Kind(503, "The database is unavailable"),
+    "intake_full": Kind(503, "Too many intents are waiting to be written"),
+    "overloaded": Kind(503, "Too many concurrent requests"),
 }
 
 Header = tuple[bytes, bytes]
 
 
 class Fault(NamedTuple):
-    """One thing that must change: its place in what was sent, and what is allowed there."""
+    """One thing to correct: its place in the request, and what is allowed there."""
 
     place: str
     message: str
 
 
 class Problem(Exception):
-    """A request that is refused; `code` is one of KINDS."""
+    """A refused request; `code` is a key of KINDS."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class Problem(Exception):
 
     @property
     def status(self) -> int:
-        """Give the HTTP status."""
+        """The HTTP status."""
         return self.kind.status
 
     def document(self) -> dict[str, Any]:
-        """Give what the document says, whichever request it answers."""
+        """Return the document without the request id."""
         document: dict[str, Any] = {
             "type": f"/problems/{self.code.replace('_', '-')}",
             "title": self.kind.title,
@@ -121,25 +121,25 @@ class Problem(Exception):
         return document
 
     def body(self, request_id: str) -> bytes:
-        """Write the document for one request."""
+        """Return the document as JSON, with the id of the request that it answers."""
         return json.dumps({**self.document(), "request_id": request_id}).encode()
 
 
 def invalid(faults: Sequence[Fault], left_out: int = 0) -> Problem:
-    """Refuse what can be read but not be done, with all that is wrong, up to a hundred things."""
-    told = "; ".join(
+    """Refuse a request that could be read, listing up to FAULTS_MAX things to correct."""
+    listed = "; ".join(
         f"{one.place}: {one.message}" if one.place else one.message for one in faults[:FAULTS_MAX]
     )
-    return Problem("invalid", told[:_DETAIL_LENGTH_MAX], faults=faults, faults_left_out=left_out)
+    return Problem("invalid", listed[:_DETAIL_LENGTH_MAX], faults=faults, faults_left_out=left_out)
 
 
 def problem_of(error: LeaseholdError) -> Problem | None:
-    """Give the problem that an error of ours is for a client; None for what is our own defect."""
+    """Translate one of our errors for a client; None if it is a defect."""
     match error:
         case DatabaseUnavailable() | MigrationError() | AccessDenied():
             return Problem(
                 "database_unavailable",
-                "nothing is known of what was asked: with an idempotency key it is safe to repeat",
+                "Outcome unknown. Retry with the same idempotency key.",
                 retry_seconds=DATABASE_RETRY_SECONDS,
             )
         case IntakeFull():
@@ -154,4 +154,6 @@ def problem_of(error: LeaseholdError) -> Problem | None:
             return None
 
 
-DEFECT = Problem("internal", "this is a defect of ours: what was asked may or may not be done")
+DEFECT = Problem(
+    "internal", "This is a defect. The outcome is unknown; the server's log has the details."
+)

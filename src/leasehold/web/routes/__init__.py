@@ -1,1 +1,1 @@
-"""The routes of the HTTP API."""
+"""The FastAPI routes of the HTTP API."""

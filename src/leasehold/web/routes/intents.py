@@ -1,4 +1,4 @@
-"""Taking intents and looking at them."""
+"""Enqueue intents and read them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.domain.intent import IntentId, Status
-from leasehold.web import wait_query
-from leasehold.web.batch import Batch
-from leasehold.web.body import BATCH_BYTES_MAX
 from leasehold.web.dependencies import (
     Auditor,
     Ingester,
     Reader,
-    described,
+    body_schema,
+    context_of,
     find_intent,
-    passing_of,
     read_body,
     service_of,
 )
 from leasehold.web.intake import Intake
-from leasehold.web.limiter import require_waiting_room
-from leasehold.web.parsing import UNREAD
+from leasehold.web.parsing import VERBATIM, WAIT_PARAMETER, parse_wait
 from leasehold.web.problems import Fault, Problem, invalid
-from leasehold.web.schemas import requests as models_sent
-from leasehold.web.schemas import responses as models
-from leasehold.web.schemas import types as kinds
-from leasehold.web.schemas.openapi import responses
+from leasehold.web.request_context import BATCH_BYTES_MAX
+from leasehold.web.schemas import requests, responses, types
+from leasehold.web.schemas.openapi import refusals
 from leasehold.web.strict_json import parse_objects
 
 if TYPE_CHECKING:
@@ -47,9 +42,11 @@ Id = Annotated[UUID, Path(description="The intent's id.")]
 @router.post(
     "/intents",
     status_code=201,
-    response_model=models.Accepted,
-    responses=responses(400, 403, 404, 408, 409, 413, 415, 422, 429, 503, replayed=models.Accepted),
-    openapi_extra=described(models_sent.IntentSent)
+    response_model=responses.Accepted,
+    responses=refusals(
+        400, 403, 404, 408, 409, 413, 415, 422, 429, 503, replayed=responses.Accepted
+    ),
+    openapi_extra=body_schema(requests.IntentRequest)
     | {
         "parameters": [
             {
@@ -62,60 +59,61 @@ Id = Annotated[UUID, Path(description="The intent's id.")]
                     "maxLength": 255,
                     "pattern": "^[\\x20-\\x7e]+$",
                 },
-                "description": "In the place of `idempotency_key`.",
+                "description": "Instead of `idempotency_key`.",
             },
-            wait_query.DESCRIBED,
+            WAIT_PARAMETER,
         ]
     },
 )
 async def accept_intent(request: Request, token: Ingester) -> Response:
-    """Accept an intent: 201 when it is committed, 200 with the same answer for a repetition."""
-    # The entrance answers this itself; here it is described, and answered for whoever has mounted
-    # the routes elsewhere.
-    answer = await Intake(service_of(request)).accept(
-        request.receive, passing_of(request).headers, request.scope["query_string"], token
+    """Enqueue an intent: 201 when it is committed, 200 with the same body if it is repeated."""
+    # The middleware answers this request itself; the route is here for OpenAPI.
+    raw = await Intake(service_of(request)).accept(
+        request.receive, context_of(request), request.scope["query_string"], token
     )
-    headers = {name.decode(): value.decode() for name, value in answer.headers}
-    return Response(answer.body, answer.status, headers)
+    headers = {name.decode(): value.decode() for name, value in raw.headers}
+    return Response(raw.body, raw.status, headers)
 
 
 @router.post(
     "/intents:batch",
-    response_model=models.Verdicts,
+    response_model=responses.Verdicts,
     response_model_exclude_none=True,
-    responses=responses(400, 403, 408, 413, 415, 422, 503),
-    openapi_extra=described(models_sent.BatchSent),
+    responses=refusals(400, 403, 408, 413, 415, 422, 503),
+    openapi_extra=body_schema(requests.BatchRequest),
 )
-async def accept_intents(request: Request, token: Ingester) -> models.Verdicts:
-    """Accept up to 1,000 intents, with a verdict for each: one bad one does not hurt the others."""
+async def accept_intents(request: Request, token: Ingester) -> responses.Verdicts:
+    """Enqueue up to 1,000 intents, with a verdict for each; a bad one affects no other."""
     body = await read_body(request, BATCH_BYTES_MAX)
-    sent = parse_objects(body, "intents", UNREAD)
-    if not 1 <= len(sent) <= BATCH_MAX:
-        raise invalid([Fault("intents", f"must be 1 to {BATCH_MAX}, but are {len(sent)}")])
-    return models.Verdicts(results=await Batch(request, token, len(body)).accept(sent))
+    batch = parse_objects(body, "intents", VERBATIM)
+    if not 1 <= len(batch) <= BATCH_MAX:
+        raise invalid([Fault("intents", f"must be 1 to {BATCH_MAX}, not {len(batch)}")])
+    intake = Intake(service_of(request))
+    verdicts = await intake.accept_batch(batch, context_of(request), token, len(body))
+    return responses.Verdicts(results=verdicts)
 
 
 class ListQuery(BaseModel):
-    """Which intents to list."""
+    """The filter of a list of intents."""
 
     model_config = ConfigDict(extra="forbid")
 
-    target: kinds.Target | None = None
+    target: types.Target | None = None
     status: Status | None = None
-    stream: kinds.Name | None = None
-    since: Annotated[kinds.Moment | None, Field(description="Accepted at this time or later.")] = (
+    stream: types.Name | None = None
+    since: Annotated[types.Moment | None, Field(description="Accepted at this time or later.")] = (
         None
     )
-    until: Annotated[kinds.Moment | None, Field(description="Accepted before this time.")] = None
+    until: Annotated[types.Moment | None, Field(description="Accepted before this time.")] = None
     before: Annotated[UUID | None, Field(description="Accepted before this intent.")] = None
-    limit: Annotated[int, Field(ge=1, le=kinds.PAGE_MAX)] = 50
+    limit: Annotated[int, Field(ge=1, le=types.PAGE_MAX)] = 50
 
 
-@router.get("/intents", response_model=models.Page, responses=responses(403, 422, 503))
+@router.get("/intents", response_model=responses.Page, responses=refusals(403, 422, 503))
 async def list_intents(
     request: Request, token: Reader, query: Annotated[ListQuery, Query()]
-) -> models.Page:
-    """List intents, newest first. A page may be empty and yet have a next one."""
+) -> responses.Page:
+    """List intents, newest first. A page may be empty and still have a `next`."""
     found = await service_of(request).stores.reader.list_intents(
         status=query.status,
         target=query.target,
@@ -127,68 +125,68 @@ async def list_intents(
         limit=query.limit,
     )
     is_full = len(found.intents) == query.limit
-    return models.Page(
-        intents=[models.Intent.model_validate(one) for one in found.intents],
+    return responses.Page(
+        intents=[responses.Intent.model_validate(one) for one in found.intents],
         next=found.intents[-1].intent_id if is_full else found.searched_to,
     )
 
 
 @router.get(
     "/intents/{intent_id}",
-    response_model=models.Intent,
-    responses=responses(403, 404, 422, 503, unchanged=True),
-    openapi_extra={"parameters": [wait_query.DESCRIBED]},
+    response_model=responses.Intent,
+    responses=refusals(403, 404, 422, 503, unchanged=True),
+    openapi_extra={"parameters": [WAIT_PARAMETER]},
 )
 async def read_intent_status(
     request: Request,
     token: Reader,
     intent_id: Id,
-    if_none_match: Annotated[str, Header(description="The `ETag` of an answer before.")] = "",
+    if_none_match: Annotated[str, Header(description="The `ETag` of an earlier response.")] = "",
 ) -> Response:
-    """Say where an intent stands; with If-None-Match, whether that has changed."""
+    """Read the state of an intent; 304 if it matches If-None-Match."""
     faults: list[Fault] = []
-    wait_seconds = wait_query.read_wait(request.scope["query_string"], faults)
+    wait_seconds = parse_wait(request.scope["query_string"], faults)
     if faults:
         raise invalid(faults)
     status = await find_intent(request, token, IntentId(intent_id))
     if wait_seconds and not status.status.is_final:
         service = service_of(request)
-        require_waiting_room(service.room)
-        with service.room.waiting():
-            await service.waits.until_final(status.intent_id, wait_seconds)
+        service.limiter.require_room_to_wait()
+        with service.limiter.waiting():
+            await service.long_poll.until_final(status.intent_id, wait_seconds)
         status = await find_intent(request, token, IntentId(intent_id))
-    body = models.Intent.model_validate(status).model_dump_json().encode()
+    body = responses.Intent.model_validate(status).model_dump_json().encode()
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
-    if _is_known(if_none_match, tag):
+    if _matches(if_none_match, tag):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type="application/json")
 
 
 @router.get(
     "/intents/{intent_id}/attempts",
-    response_model=models.Attempts,
-    responses=responses(403, 404, 422, 503),
+    response_model=responses.Attempts,
+    responses=refusals(403, 404, 422, 503),
 )
-async def read_attempts(request: Request, token: Reader, intent_id: Id) -> models.Attempts:
+async def read_attempts(request: Request, token: Reader, intent_id: Id) -> responses.Attempts:
     """Read the ledger of an intent."""
     status = await find_intent(request, token, IntentId(intent_id))
     rows = await service_of(request).stores.reader.read_ledger([status.intent_id])
-    return models.Attempts(attempts=[models.Attempt.model_validate(row) for row in rows])
+    return responses.Attempts(attempts=[responses.Attempt.model_validate(row) for row in rows])
 
 
 @router.get(
     "/intents/{intent_id}/content",
-    response_model=models.Content,
-    responses=responses(403, 404, 422, 503),
+    response_model=responses.Content,
+    responses=refusals(403, 404, 422, 503),
 )
-async def read_content(request: Request, token: Auditor, intent_id: Id) -> models.Content:
-    """Read what an intent carries."""
+async def read_content(request: Request, token: Auditor, intent_id: Id) -> responses.Content:
+    """Read the content of an intent."""
     await find_intent(request, token, IntentId(intent_id))
     content = await service_of(request).stores.auditor.read_content(IntentId(intent_id))
     if content is None:
-        raise Problem("not_found", "no such intent is known")
-    return models.Content(
+        raise Problem("not_found", "There is no intent with this id.")
+    return responses.Content(
         intent_id=intent_id,
         payload=_value(content.payload),
         body=None if content.body is None else b64encode(content.body).decode(),
@@ -197,7 +195,7 @@ async def read_content(request: Request, token: Auditor, intent_id: Id) -> model
     )
 
 
-def _is_known(asked: str, tag: str) -> bool:
+def _matches(asked: str, tag: str) -> bool:
     known = {one.strip().removeprefix("W/") for one in asked.split(",")}
     return tag in known or "*" in known
 

@@ -1,4 +1,4 @@
-"""Looking at the whole: targets, instances, leases, numbers, events; and whether we are well."""
+"""Read targets, instances, leases, totals and events; health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.web.auth import require_target
-from leasehold.web.dependencies import Reader, ReaderOfAll, passing_of, service_of
-from leasehold.web.schemas import responses as models
-from leasehold.web.schemas import types as kinds
-from leasehold.web.schemas.openapi import responses
+from leasehold.web.dependencies import Reader, ReaderOfAll, context_of, service_of
+from leasehold.web.schemas import responses, types
+from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Collection
@@ -23,46 +22,51 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-Limit = Annotated[int, Field(ge=1, le=kinds.PAGE_MAX)]
+Limit = Annotated[int, Field(ge=1, le=types.PAGE_MAX)]
 
 
 class AfterQuery(BaseModel):
-    """Where to go on."""
+    """The page to list."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: Annotated[kinds.Name | None, Field(description="The `next` of the page before.")] = None
+    after: Annotated[types.Name | None, Field(description="The `next` of the previous page.")] = (
+        None
+    )
     limit: Limit = 50
 
 
 class LeasesQuery(AfterQuery):
-    """Which leases to list."""
+    """The leases to list."""
 
-    prefix: Annotated[kinds.Name | None, Field(description="Only names that begin so.")] = None
+    prefix: Annotated[types.Name | None, Field(description="Only names with this prefix.")] = None
 
 
 class EventsQuery(BaseModel):
-    """Which events to send."""
+    """The events to send."""
 
     model_config = ConfigDict(extra="forbid")
 
-    target: kinds.Target | None = None
+    target: types.Target | None = None
     last_event_id: Annotated[
         str | None,
-        Field(max_length=80, description="As the header Last-Event-ID, which goes before it."),
+        Field(max_length=80, description="Like the header Last-Event-ID, which takes precedence."),
     ] = None
 
 
 @router.get(
-    "/v1/targets", tags=["watching"], response_model=models.Targets, responses=responses(403, 503)
+    "/v1/targets",
+    tags=["monitoring"],
+    response_model=responses.Targets,
+    responses=refusals(403, 503),
 )
-async def read_targets(request: Request, token: Reader) -> models.Targets:
-    """List the targets that the token covers, each under its current contract."""
+async def read_targets(request: Request, token: Reader) -> responses.Targets:
+    """List the targets that the token covers, with their current contracts."""
     service = service_of(request)
     published = await service.stores.reader.read_published_contracts()
-    return models.Targets(
+    return responses.Targets(
         targets=[
-            models.TargetSeen(
+            responses.Target(
                 target=one.target,
                 version=one.version,
                 published_at=one.published_at,
@@ -78,18 +82,18 @@ async def read_targets(request: Request, token: Reader) -> models.Targets:
 
 @router.get(
     "/v1/instances",
-    tags=["watching"],
-    response_model=models.Instances,
-    responses=responses(403, 422, 503),
+    tags=["monitoring"],
+    response_model=responses.Instances,
+    responses=refusals(403, 422, 503),
 )
 async def read_instances(
     request: Request, _: ReaderOfAll, query: Annotated[AfterQuery, Query()]
-) -> models.Instances:
+) -> responses.Instances:
     """List the instances, by id."""
     found = await service_of(request).stores.reader.read_instances(query.after, query.limit)
-    return models.Instances(
+    return responses.Instances(
         instances=[
-            models.InstanceSeen(
+            responses.Instance(
                 instance_id=one.instance_id,
                 role=one.role,
                 started_at=one.started_at,
@@ -106,42 +110,42 @@ async def read_instances(
 
 @router.get(
     "/v1/leases",
-    tags=["watching"],
-    response_model=models.Leases,
-    responses=responses(403, 422, 503),
+    tags=["monitoring"],
+    response_model=responses.Leases,
+    responses=refusals(403, 422, 503),
 )
 async def read_leases(
     request: Request, _: ReaderOfAll, query: Annotated[LeasesQuery, Query()]
-) -> models.Leases:
+) -> responses.Leases:
     """List the leases, by name."""
     found = await service_of(request).stores.reader.read_leases(
         query.prefix, query.after, query.limit
     )
-    return models.Leases(
-        leases=[models.LeaseSeen.model_validate(one) for one in found],
+    return responses.Leases(
+        leases=[responses.Lease.model_validate(one) for one in found],
         next=found[-1].lease_name if len(found) == query.limit else None,
     )
 
 
 @router.get(
-    "/v1/stats", tags=["watching"], response_model=models.Stats, responses=responses(403, 503)
+    "/v1/stats", tags=["monitoring"], response_model=responses.Stats, responses=refusals(403, 503)
 )
-async def read_stats(request: Request, _: ReaderOfAll) -> models.Stats:
-    """Count the whole queue. What that costs grows with what is unfinished."""
-    return models.Stats.model_validate(await service_of(request).stores.reader.read_supervisor())
+async def read_stats(request: Request, _: ReaderOfAll) -> responses.Stats:
+    """Read the totals of the queue. The cost grows with the number of unfinished intents."""
+    return responses.Stats.model_validate(await service_of(request).stores.reader.read_supervisor())
 
 
 @router.get(
     "/v1/events",
-    tags=["watching"],
+    tags=["monitoring"],
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "Rows of the ledger as server-sent events, for as long as you listen.",
+            "description": "Ledger rows as server-sent events; the stream does not end.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         }
     }
-    | responses(403, 422, 503),
+    | refusals(403, 422, 503),
 )
 async def read_events(
     request: Request,
@@ -149,68 +153,70 @@ async def read_events(
     query: Annotated[EventsQuery, Query()],
     last_event_id: Annotated[str | None, Header(max_length=80)] = None,
 ) -> Response:
-    """Send what is written on the ledger from now on, or since the event that you saw last."""
+    """Stream the ledger from now on, or from the last event that was received."""
     service = service_of(request)
-    authorization = passing_of(request).headers.one(b"authorization")
+    authorization = context_of(request).headers.one(b"authorization")
     targets: Collection[str] | None = token.targets
     if query.target is not None:
         require_target(token, query.target)
         targets = (query.target,)
-    service.events.take_seat()
+    service.events.admit()
     try:
-        place = await service.events.place(last_event_id or query.last_event_id)
+        after = await service.events.cursor(last_event_id or query.last_event_id)
     except BaseException:
-        service.events.leave_seat()
+        service.events.release()
         raise
     return _EventStream(
         service,
-        service.events.stream(place, targets, lambda: service.tokens.is_in_force(authorization)),
+        service.events.stream(after, targets, lambda: service.tokens.is_active(authorization)),
     )
 
 
 class _EventStream(StreamingResponse):
-    """An answer without an end. While it goes on it takes no room from others, only its seat."""
+    """A response without an end, counted as a listener and not as a request."""
 
-    def __init__(self, service: WebService, pieces: AsyncIterable[bytes]) -> None:
+    def __init__(self, service: WebService, chunks: AsyncIterable[bytes]) -> None:
         super().__init__(
-            pieces,
+            chunks,
             media_type="text/event-stream",
-            # No proxy is to keep events back until it has enough of them.
+            # Proxies must not buffer events.
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._service.room.listening():
+            with self._service.limiter.streaming():
                 await super().__call__(scope, receive, send)
         finally:
-            self._service.events.leave_seat()
+            self._service.events.release()
 
 
-@router.get("/healthz", tags=["health"], response_model=models.Health)
-async def read_health() -> models.Health:
-    """Say that the process answers."""
-    return models.Health(status="ok")
+@router.get("/healthz", tags=["health"], response_model=responses.Health)
+async def read_health() -> responses.Health:
+    """Return 200 if the process answers."""
+    return responses.Health(status="ok")
 
 
 @router.get(
     "/readyz",
     tags=["health"],
-    response_model=models.Readiness,
-    responses={503: {"model": models.Readiness, "description": "Send nothing here."}},
+    response_model=responses.Readiness,
+    responses={
+        503: {"model": responses.Readiness, "description": "This instance should get no requests."}
+    },
 )
-async def read_readiness(request: Request, response: Response) -> models.Readiness:
-    """Say whether requests should come here: 200 for leader and follower alike."""
+async def read_readiness(request: Request, response: Response) -> responses.Readiness:
+    """Return 200 if this instance should get requests, as leader or follower."""
     service = service_of(request)
     state = await service.state()
     if state != "ready":
         response.status_code = 503
-    return models.Readiness(
+    return responses.Readiness(
         status=state,
         instance_id=service.settings.instance_id,
         scopes={
-            name: models.ScopeState.model_validate(one) for name, one in service.scopes().items()
+            name: responses.ScopeState.model_validate(one) for name, one in service.scopes().items()
         },
     )
 
@@ -221,13 +227,13 @@ async def read_readiness(request: Request, response: Response) -> models.Readine
     response_class=Response,
     responses={
         200: {
-            "description": "In the exposition format of Prometheus.",
+            "description": "Prometheus exposition format.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         }
     }
-    | responses(403),
+    | refusals(403),
 )
 async def read_metrics(request: Request, _: ReaderOfAll) -> Response:
-    """Show the metrics of this instance."""
+    """Read the metrics of this instance."""
     exposition = service_of(request).metrics.exposition()
     return Response(exposition, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Intervening: every change is a row of the ledger in the name of the token."""
+"""Operate on intents: cancel, resolve, retry, redrive. The ledger names the token as operator."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from fastapi import APIRouter, Path, Request, Response
 from leasehold.domain.intent import AttemptState, IntentId
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.web.auth import require_target
-from leasehold.web.dependencies import Operator, described, find_intent, read_sent, service_of
+from leasehold.web.dependencies import Operator, body_schema, find_intent, read_model, service_of
 from leasehold.web.problems import RETRY_SECONDS, Problem
-from leasehold.web.schemas import requests as models_sent
-from leasehold.web.schemas import responses as models
-from leasehold.web.schemas.openapi import responses
+from leasehold.web.schemas import requests, responses
+from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
     from leasehold.domain.api_token import ApiToken
 
-# One call looks at a bounded piece of what was ever accepted; a dry run makes so many calls.
-_LOOKS_MAX = 20
+# One query searches a bounded window of intents; a redrive makes at most this many queries.
+_QUERIES_MAX = 20
 _STATES = {
     "dispatched": AttemptState.DISPATCHED,
     "failed": AttemptState.FAILED,
     "retry": AttemptState.RETRYABLE,
 }
 _ADVICE = {
-    "in_flight": "somebody is at it right now; try again when its claim has ended",
-    "in_doubt": "a call may have had its effect: resolve it instead",
-    "confirming": "the gateway has it already: resolve it instead",
-    "not_in_doubt": "there is no doubt about it",
-    "already_terminal": "it is finished",
-    "already_accepted": "the gateway accepted it: there is nothing to try anew",
-    "not_terminal": "it is not finished yet",
-    "unknown_target": "no contract is published for its target any more",
+    "in_flight": "An attempt is in progress. Try again when its claim has ended.",
+    "in_doubt": "A call may have had its effect. Resolve the intent instead.",
+    "confirming": "The gateway already has it. Resolve the intent instead.",
+    "not_in_doubt": "The intent is not in doubt.",
+    "already_terminal": "The intent is finished.",
+    "already_accepted": "The gateway accepted it, so there is nothing to retry.",
+    "not_terminal": "The intent is not finished yet.",
+    "unknown_target": "Its target has no published contract any more.",
 }
 
-router = APIRouter(prefix="/v1", tags=["operating"])
+router = APIRouter(prefix="/v1", tags=["operations"])
 
 Id = Annotated[UUID, Path(description="The intent's id.")]
 _REFUSALS = (400, 403, 404, 408, 409, 413, 415, 422, 503)
@@ -46,31 +45,31 @@ _REFUSALS = (400, 403, 404, 408, 409, 413, 415, 422, 503)
 
 @router.post(
     "/intents/{intent_id}/cancel",
-    response_model=models.Intervened,
-    responses=responses(*_REFUSALS),
-    openapi_extra=described(models_sent.NoteSent),
+    response_model=responses.Intervened,
+    responses=refusals(*_REFUSALS),
+    openapi_extra=body_schema(requests.NoteRequest),
 )
-async def cancel_intent(request: Request, token: Operator, intent_id: Id) -> models.Intervened:
-    """Cancel an intent that no call was made for."""
-    sent = await read_sent(request, models_sent.NoteSent)
+async def cancel_intent(request: Request, token: Operator, intent_id: Id) -> responses.Intervened:
+    """Cancel an intent for which no call was made."""
+    body = await read_model(request, requests.NoteRequest)
     await find_intent(request, token, IntentId(intent_id))
     operator = service_of(request).stores.operator
-    verdict = await operator.cancel_intent(IntentId(intent_id), token.name, sent.note)
+    verdict = await operator.cancel_intent(IntentId(intent_id), token.name, body.note)
     return _intervened(intent_id, token, verdict, is_done=verdict is CancelVerdict.CANCELLED)
 
 
 @router.post(
     "/intents/{intent_id}/resolve",
-    response_model=models.Intervened,
-    responses=responses(*_REFUSALS),
-    openapi_extra=described(models_sent.ResolutionSent),
+    response_model=responses.Intervened,
+    responses=refusals(*_REFUSALS),
+    openapi_extra=body_schema(requests.ResolveRequest),
 )
-async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> models.Intervened:
-    """Say what became of an intent that is in doubt, held or awaiting confirmation."""
-    sent = await read_sent(request, models_sent.ResolutionSent)
+async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> responses.Intervened:
+    """Decide the outcome of an intent that is in doubt, held or confirming."""
+    body = await read_model(request, requests.ResolveRequest)
     await find_intent(request, token, IntentId(intent_id))
     verdict = await service_of(request).stores.operator.resolve_intent(
-        IntentId(intent_id), _STATES[sent.resolution], token.name, sent.note, sent.reference
+        IntentId(intent_id), _STATES[body.resolution], token.name, body.note, body.reference
     )
     return _intervened(intent_id, token, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
 
@@ -78,20 +77,20 @@ async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> mo
 @router.post(
     "/intents/{intent_id}/retry",
     status_code=201,
-    response_model=models.Retried,
-    responses=responses(*_REFUSALS, 429, replayed=models.Retried),
-    openapi_extra=described(models_sent.NoteSent),
+    response_model=responses.Retried,
+    responses=refusals(*_REFUSALS, 429, replayed=responses.Retried),
+    openapi_extra=body_schema(requests.NoteRequest),
 )
 async def retry_intent(
     request: Request, response: Response, token: Operator, intent_id: Id
-) -> models.Retried:
-    """Try a finished intent anew, as a new intent: 201, or 200 where that was done before."""
-    sent = await read_sent(request, models_sent.NoteSent)
+) -> responses.Retried:
+    """Retry a finished intent as a new intent: 201, or 200 if that was done before."""
+    body = await read_model(request, requests.NoteRequest)
     await find_intent(request, token, IntentId(intent_id))
     service = service_of(request)
-    service.redrive_rate.take(1)
+    service.redrive_limiter.take(1)
     [one] = await service.stores.operator.redrive_intents(
-        [IntentId(intent_id)], token.name, sent.note
+        [IntentId(intent_id)], token.name, body.note
     )
     if one.new_intent_id is None:
         raise _not_possible(one.verdict)
@@ -99,7 +98,7 @@ async def retry_intent(
         response.status_code = 200
     href = f"/v1/intents/{one.new_intent_id}"
     response.headers["location"] = href
-    return models.Retried(
+    return responses.Retried(
         intent_id=intent_id,
         verdict=one.verdict,
         new_intent_id=one.new_intent_id,
@@ -110,80 +109,82 @@ async def retry_intent(
 
 @router.post(
     "/redrive",
-    response_model=models.Redrive,
-    responses=responses(400, 403, 408, 409, 413, 415, 422, 429, 503),
-    openapi_extra=described(models_sent.RedriveSent),
+    response_model=responses.Redrive,
+    responses=refusals(400, 403, 408, 409, 413, 415, 422, 429, 503),
+    openapi_extra=body_schema(requests.RedriveRequest),
 )
-async def redrive(request: Request, token: Operator) -> models.Redrive:
-    """Try finished intents of one target anew: first as a dry run, then with its confirmation."""
-    sent = await read_sent(request, models_sent.RedriveSent)
-    require_target(token, sent.target)
+async def redrive(request: Request, token: Operator) -> responses.Redrive:
+    """Retry finished intents of one target: first a dry run, then with its confirmation."""
+    body = await read_model(request, requests.RedriveRequest)
+    require_target(token, body.target)
     service = service_of(request)
-    found, following = await _found(request, sent)
-    confirmation = _confirmation(token, sent, found)
-    if not sent.dry_run:
-        if sent.confirmation != confirmation:
+    found, following = await _find(request, body)
+    confirmation = _confirmation(token, body, found)
+    if not body.dry_run:
+        if body.confirmation != confirmation:
             raise Problem(
                 "not_confirmed",
-                "what would be tried anew is not what a dry run has shown: make one, with the "
-                "same filter, and send its confirmation",
+                "This would redrive other intents than the dry run found. Make a dry run with the "
+                "same filter, and send its confirmation.",
             )
-        service.redrive_rate.take(len(found))
+        service.redrive_limiter.take(len(found))
     results = []
-    if found and not sent.dry_run:
-        results = await service.stores.operator.redrive_intents(found, token.name, sent.note)
-    return models.Redrive(
-        dry_run=sent.dry_run,
+    if found and not body.dry_run:
+        results = await service.stores.operator.redrive_intents(found, token.name, body.note)
+    return responses.Redrive(
+        dry_run=body.dry_run,
         count=len(found),
         confirmation=confirmation,
         next=following,
         intent_ids=list(found),
-        results=None if sent.dry_run else [models.Redriven.model_validate(one) for one in results],
+        results=None
+        if body.dry_run
+        else [responses.Redriven.model_validate(one) for one in results],
     )
 
 
-async def _found(
-    request: Request, sent: models_sent.RedriveSent
+async def _find(
+    request: Request, body: requests.RedriveRequest
 ) -> tuple[list[IntentId], IntentId | None]:
-    """Look for what the filter asks for, some bounded way back; and say where to go on."""
+    """Return the intents that match, and where to continue."""
     reader = service_of(request).stores.reader
     found: list[IntentId] = []
-    before = IntentId(sent.before) if sent.before else None
-    for _ in range(_LOOKS_MAX):
-        wanted = sent.limit - len(found)
+    before = IntentId(body.before) if body.before else None
+    for _ in range(_QUERIES_MAX):
+        wanted = body.limit - len(found)
         listing = await reader.list_intents(
-            status=sent.status,
-            target=sent.target,
-            stream=sent.stream,
-            since=sent.since,
-            until=sent.until,
+            status=body.status,
+            target=body.target,
+            stream=body.stream,
+            since=body.since,
+            until=body.until,
             before=before,
             limit=wanted,
         )
         found += [one.intent_id for one in listing.intents]
         before = found[-1] if len(listing.intents) == wanted else listing.searched_to
-        if len(found) == sent.limit or before is None:
+        if len(found) == body.limit or before is None:
             break
     return found, before
 
 
-def _confirmation(token: ApiToken, sent: models_sent.RedriveSent, found: list[IntentId]) -> str:
-    """Sum up who asks for what: any instance finds the same, and nothing else has the same sum."""
-    asked = "\0".join([token.name, sent.target, sent.status, *map(str, found)])
+def _confirmation(token: ApiToken, body: requests.RedriveRequest, found: list[IntentId]) -> str:
+    """Hash who asks for what: the same at every instance, and different for any other request."""
+    asked = "\0".join([token.name, body.target, body.status, *map(str, found)])
     return hashlib.sha256(asked.encode()).hexdigest()
 
 
 def _intervened(
     intent_id: UUID, token: ApiToken, verdict: CancelVerdict | ResolveVerdict, *, is_done: bool
-) -> models.Intervened:
+) -> responses.Intervened:
     if not is_done:
         raise _not_possible(verdict)
-    return models.Intervened(intent_id=intent_id, verdict=verdict, operator=token.name)
+    return responses.Intervened(intent_id=intent_id, verdict=verdict, operator=token.name)
 
 
 def _not_possible(verdict: str) -> Problem:
     if verdict == "not_found":
-        return Problem("not_found", "no such intent is known")
+        return Problem("not_found", "There is no intent with this id.")
     retry_seconds = RETRY_SECONDS if verdict == "in_flight" else None
     return Problem(
         "not_possible", _ADVICE[verdict], retry_seconds=retry_seconds, verdict=str(verdict)

@@ -1,1 +1,1 @@
-"""What the HTTP API takes and answers, and its OpenAPI document."""
+"""The requests and responses of the HTTP API, and its OpenAPI document."""

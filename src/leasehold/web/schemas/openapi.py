@@ -1,4 +1,4 @@
-"""The description of the API: what FastAPI finds, and what it cannot know."""
+"""The OpenAPI document: what FastAPI finds, and what it cannot know."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from leasehold.web.problems import KINDS, MEDIA_TYPE
-from leasehold.web.schemas import requests as models_sent
-from leasehold.web.schemas import responses as models
+from leasehold.web.schemas import requests
+from leasehold.web.schemas.responses import ProblemDocument
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from pydantic import BaseModel
 
-SENT: tuple[type[BaseModel], ...] = (
-    models_sent.IntentSent,
-    models_sent.BatchSent,
-    models_sent.NoteSent,
-    models_sent.ResolutionSent,
-    models_sent.RedriveSent,
+REQUESTS: tuple[type[BaseModel], ...] = (
+    requests.IntentRequest,
+    requests.BatchRequest,
+    requests.NoteRequest,
+    requests.ResolveRequest,
+    requests.RedriveRequest,
 )
 _REF = "#/components/schemas/{model}"
-# Anybody may ask these.
+# These need no token.
 _OPEN = frozenset({"/healthz", "/readyz"})
 _RETRIED = frozenset({429, 503})
 
 
-def responses(
+def refusals(
     *statuses: int, replayed: type[BaseModel] | None = None, unchanged: bool = False
 ) -> dict[int | str, dict[str, Any]]:
-    """Describe the refusals of a route; a token is asked for, and anything may be overloaded."""
+    """Describe the refusals of a route. Every route can answer 401 and 503."""
     found: dict[int | str, dict[str, Any]] = {}
     if replayed is not None:
-        found[200] = {"model": replayed, "description": "It was done before: the same answer."}
+        found[200] = {"model": replayed, "description": "Done before: the same response."}
     if unchanged:
-        found[304] = {"description": "Nothing has changed."}
+        found[304] = {"description": "Not modified."}
     for status in sorted({401, 503, *statuses}):
         found[status] = _problem(status)
     return found
 
 
 def _problem(status: int) -> dict[str, Any]:
-    told = [f"`{code}`: {kind.title}." for code, kind in KINDS.items() if kind.status == status]
+    titles = [f"`{code}`: {kind.title}." for code, kind in KINDS.items() if kind.status == status]
     described: dict[str, Any] = {
-        "description": " ".join(told),
+        "description": " ".join(titles),
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
     }
     if status in _RETRIED:
@@ -57,25 +57,25 @@ def _problem(status: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Make the whole document."""
+    """Make the document."""
     document = get_openapi(
         title="Leasehold",
         version=metadata.version("leasehold"),
-        description="Hand intents in, look at them, intervene.",
+        description="Enqueue intents, read their state, and operate on them.",
         routes=app.routes,
     )
     schemas: dict[str, Any] = document["components"]["schemas"]
     _, more = models_json_schema(
-        [(kind, "validation") for kind in (*SENT, models.ProblemDocument)], ref_template=_REF
+        [(kind, "validation") for kind in (*REQUESTS, ProblemDocument)], ref_template=_REF
     )
     schemas |= more["$defs"]
-    schemas["IntentSent"]["oneOf"] = [
+    schemas["IntentRequest"]["oneOf"] = [
         {"required": ["payload"]},
         {"required": ["body", "content_type"]},
     ]
-    # Anything else in its place does not refuse the batch: it gets a verdict of its own.
-    schemas["BatchSent"]["properties"]["intents"]["items"] = {
-        "anyOf": [{"$ref": _REF.format(model="IntentSent")}, {"type": "object"}]
+    # Any other object does not fail the batch; it gets its own verdict.
+    schemas["BatchRequest"]["properties"]["intents"]["items"] = {
+        "anyOf": [{"$ref": _REF.format(model="IntentRequest")}, {"type": "object"}]
     }
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -84,7 +84,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "A token of `leasehold tokens`.",
+            "description": "A token made with `leasehold tokens create`.",
         }
     }
     for path, operations in document["paths"].items():

@@ -1,6 +1,6 @@
-"""What clients send, as pydantic models: they check it and describe it.
+"""Request bodies as pydantic models, for validation and for OpenAPI.
 
-Strict: a number is not taken from text, and an unknown member is a mistake of the sender's.
+They are strict: text is not converted to a number, and an unknown member is an error.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from leasehold.web.schemas.types import (
 )
 
 
-class Sent(BaseModel):
-    """What a client sends."""
+class RequestBody(BaseModel):
+    """The base of all request bodies."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class IntentSent(Sent):
-    """An intent to accept. Exactly one of `payload` and `body`."""
+class IntentRequest(RequestBody):
+    """An intent to enqueue, with exactly one of `payload` and `body`."""
 
     target: Target
     payload: AnyJson = None
     body: Annotated[
         str | None,
-        Field(description="Opaque bytes in base64, in the place of a payload."),
+        Field(description="Opaque bytes in base64, instead of a payload."),
     ] = None
-    content_type: Annotated[Name | None, Field(description="Goes with `body`.")] = None
+    content_type: Annotated[Name | None, Field(description="Required with `body`.")] = None
     idempotency_key: Annotated[
         Name | None,
         Field(description="The same key with the same target and content is the same intent."),
@@ -52,47 +52,48 @@ class IntentSent(Sent):
     metadata: JsonObject = None
 
 
-class BatchSent(Sent):
+class BatchRequest(RequestBody):
     """Up to 1,000 intents."""
 
-    intents: Annotated[list[IntentSent], Field(min_length=1, max_length=1000)]
+    intents: Annotated[list[IntentRequest], Field(min_length=1, max_length=1000)]
 
 
-class NoteSent(Sent):
-    """An intervention, and why."""
+class NoteRequest(RequestBody):
+    """The reason for an operation."""
 
     note: Note
 
 
-class ResolutionSent(Sent):
-    """What became of an intent that is in doubt, held or awaiting confirmation.
+class ResolveRequest(RequestBody):
+    """The outcome of an intent that is in doubt, held or confirming.
 
-    dispatched: it had its effect. failed: it had none, and shall have none. retry: it had none, and
-    is to be tried again.
+    dispatched: it had its effect. failed: it had none, and is not tried again. retry: it had none,
+    and is tried again.
     """
 
     resolution: Literal["dispatched", "failed", "retry"]
     note: Note
-    reference: Annotated[Name | None, Field(description="What the gateway calls it.")] = None
+    reference: Annotated[Name | None, Field(description="The gateway's id for it.")] = None
 
 
-def _final(status: Status) -> Status:
+def _require_redrivable(status: Status) -> Status:
     if status not in {Status.REJECTED, Status.EXHAUSTED, Status.CANCELLED}:
         raise ValueError("must be rejected, exhausted or cancelled")
     return status
 
 
-class RedriveSent(Sent):
-    """Finished intents of one target, to be tried anew.
+class RedriveRequest(RequestBody):
+    """Finished intents of one target to try again.
 
-    First as a dry run, which finds them and gives a `confirmation`; then with it, unchanged.
+    Send it first as a dry run, which finds the intents and returns a `confirmation`; then send it
+    unchanged with that confirmation.
     """
 
     target: Target
     status: Annotated[
         Status,
         Field(strict=False),
-        AfterValidator(_final),
+        AfterValidator(_require_redrivable),
         WithJsonSchema({"type": "string", "enum": ["rejected", "exhausted", "cancelled"]}),
     ]
     note: Note

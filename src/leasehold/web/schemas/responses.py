@@ -1,4 +1,4 @@
-"""What we answer, as pydantic models: they write it and describe it."""
+"""Response bodies as pydantic models, for writing them and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from leasehold.domain.verdict import RedriveVerdict  # noqa: TC001
 from leasehold.web.schemas.types import AnyJson, JsonObject  # noqa: TC001
 
 
-class Answered(BaseModel):
-    """What we answer."""
+class ResponseBody(BaseModel):
+    """The base of all response bodies."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
-class Intent(Answered):
-    """Where an intent stands."""
+class Intent(ResponseBody):
+    """The current state of an intent."""
 
     intent_id: UUID
     target: str
@@ -44,8 +44,8 @@ class Intent(Answered):
     redrive_of: UUID | None
 
 
-class Accepted(Answered):
-    """An intent that is committed; `intent` only where the client waited for it."""
+class Accepted(ResponseBody):
+    """A committed intent; `intent` is present if the client waited."""
 
     intent_id: UUID
     target: str
@@ -53,15 +53,15 @@ class Accepted(Answered):
     intent: Intent | None = None
 
 
-class Fault(Answered):
-    """One thing that must change."""
+class Fault(ResponseBody):
+    """One thing to correct."""
 
     place: str
     message: str
 
 
 class BatchVerdict(StrEnum):
-    """What became of one intent of a batch; only ACCEPTED wrote something."""
+    """The verdict on one intent of a batch; only ACCEPTED wrote something."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -73,11 +73,11 @@ class BatchVerdict(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-class Verdict(Answered):
-    """What became of one intent of a batch, as the status of a request of its own would say.
+class Verdict(ResponseBody):
+    """The verdict on one intent of a batch, with the status that a single request would get.
 
-    `retry_seconds` is there where it may be otherwise after so long, with the same key.
-    `problems_left_out` counts what is wrong with it and not listed.
+    `retry_seconds` is present if a retry with the same key may succeed after that time.
+    `problems_left_out` counts the problems that are not listed.
     """
 
     ordinal: int
@@ -89,14 +89,14 @@ class Verdict(Answered):
     retry_seconds: int | None = None
 
 
-class Verdicts(Answered):
+class Verdicts(ResponseBody):
     """One verdict for each intent, in their order."""
 
     results: list[Verdict]
 
 
-class Attempt(Answered):
-    """One row of the ledger."""
+class Attempt(ResponseBody):
+    """One ledger row."""
 
     intent_id: UUID
     attempt_no: int
@@ -112,14 +112,14 @@ class Attempt(Answered):
     detail: str | None
 
 
-class Attempts(Answered):
+class Attempts(ResponseBody):
     """The ledger of an intent."""
 
     attempts: list[Attempt]
 
 
-class Content(Answered):
-    """What an intent carries: exactly one of `payload` and `body` (base64)."""
+class Content(ResponseBody):
+    """The content of an intent: exactly one of `payload` and `body` (base64)."""
 
     intent_id: UUID
     payload: AnyJson = None
@@ -128,23 +128,23 @@ class Content(Answered):
     metadata: JsonObject = None
 
 
-class Page(Answered):
-    """Intents, newest first; `next` is the `before` to go on with, if there may be more."""
+class Page(ResponseBody):
+    """Intents, newest first; `next` is the `before` of the next page, if there may be more."""
 
     intents: list[Intent]
     next: UUID | None
 
 
-class Intervened(Answered):
-    """What was done, in whose name."""
+class Intervened(ResponseBody):
+    """An operation that was done, and the operator."""
 
     intent_id: UUID
     verdict: str
     operator: str
 
 
-class Retried(Answered):
-    """The new intent in the place of a finished one."""
+class Retried(ResponseBody):
+    """The new intent that replaces a finished one."""
 
     intent_id: UUID
     verdict: RedriveVerdict
@@ -153,16 +153,16 @@ class Retried(Answered):
     href: str
 
 
-class Redriven(Answered):
-    """What became of one finished intent."""
+class Redriven(ResponseBody):
+    """The verdict on one finished intent."""
 
     intent_id: UUID
     verdict: RedriveVerdict
     new_intent_id: UUID | None
 
 
-class Redrive(Answered):
-    """What a redrive would do, or did. `next` is the `before` to go on with."""
+class Redrive(ResponseBody):
+    """What a redrive would do, or did; `next` is the `before` of the next part."""
 
     dry_run: bool
     count: int
@@ -172,8 +172,8 @@ class Redrive(Answered):
     results: list[Redriven] | None = None
 
 
-class TargetSeen(Answered):
-    """A target under its current contract."""
+class Target(ResponseBody):
+    """A target with its current contract."""
 
     target: str
     version: int
@@ -183,14 +183,14 @@ class TargetSeen(Answered):
     terms: dict[str, Any]
 
 
-class Targets(Answered):
+class Targets(ResponseBody):
     """Every target that the token covers."""
 
-    targets: list[TargetSeen]
+    targets: list[Target]
 
 
-class InstanceSeen(Answered):
-    """An instance, as it last said of itself."""
+class Instance(ResponseBody):
+    """An instance, as of its last registration."""
 
     instance_id: str
     role: str
@@ -201,14 +201,14 @@ class InstanceSeen(Answered):
     detail: dict[str, Any]
 
 
-class Instances(Answered):
-    """Instances by their ids; `next` is the `after` to go on with."""
+class Instances(ResponseBody):
+    """Instances by id; `next` is the `after` of the next page."""
 
-    instances: list[InstanceSeen]
+    instances: list[Instance]
     next: str | None
 
 
-class LeaseSeen(Answered):
+class Lease(ResponseBody):
     """A lease, held or not."""
 
     lease_name: str
@@ -220,15 +220,15 @@ class LeaseSeen(Answered):
     is_live: bool
 
 
-class Leases(Answered):
-    """Leases by their names; `next` is the `after` to go on with."""
+class Leases(ResponseBody):
+    """Leases by name; `next` is the `after` of the next page."""
 
-    leases: list[LeaseSeen]
+    leases: list[Lease]
     next: str | None
 
 
-class Stats(Answered):
-    """The whole queue, in numbers."""
+class Stats(ResponseBody):
+    """Totals of the whole queue."""
 
     pending: int
     due: int
@@ -241,32 +241,32 @@ class Stats(Answered):
     oldest_pending_seconds: float | None
 
 
-class ScopeState(Answered):
-    """What this instance is in one scope."""
+class ScopeState(ResponseBody):
+    """The role of this instance in one scope."""
 
     mode: str
     holder_id: str | None
     lease_expires_at: datetime | None
 
 
-class Readiness(Answered):
-    """Whether requests should be sent to this instance."""
+class Readiness(ResponseBody):
+    """Whether this instance should get requests."""
 
     status: Literal["ready", "draining", "database_unavailable"]
     instance_id: str
     scopes: dict[str, ScopeState]
 
 
-class Health(Answered):
-    """The process answers."""
+class Health(ResponseBody):
+    """The process is alive."""
 
     status: Literal["ok"]
 
 
-class ProblemDocument(Answered):
+class ProblemDocument(ResponseBody):
     """A refusal (RFC 9457): `code` is for programs, `detail` says what to do.
 
-    `problems_left_out` counts what is wrong beyond the first hundred things.
+    `problems_left_out` counts the problems beyond the first hundred.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""The kinds of values that are sent and answered, each with its bounds."""
+"""The types of values in requests and responses, with their bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WAIT_SECONDS_MAX = 30
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
-# Ids count from here, and years before the first cannot even be read back.
+# Intent ids count from here, and Python cannot read back years before the first.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 
 
-def moment(value: object) -> datetime:
-    """Read a moment, or raise ValueError."""
+def parse_moment(value: object) -> datetime:
+    """Read a time with its time zone, or raise ValueError."""
     if isinstance(value, datetime):
         return value
     if isinstance(value, str) and _MOMENT.fullmatch(value):
@@ -35,12 +35,12 @@ def moment(value: object) -> datetime:
             if found < _EPOCH:
                 raise ValueError("must not be before 1970")
             return found
-    raise ValueError("must be a moment with its time zone, such as 2030-01-31T12:00:00Z")
+    raise ValueError("must be a time with its time zone, such as 2030-01-31T12:00:00Z")
 
 
 Moment = Annotated[
     datetime,
-    BeforeValidator(moment),
+    BeforeValidator(parse_moment),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
@@ -51,8 +51,8 @@ Note = Annotated[
     Field(
         min_length=1,
         max_length=NOTE_LENGTH_MAX,
-        description="Why; it stands on the ledger for ever.",
+        description="The reason; the ledger keeps it forever.",
     ),
 ]
-AnyJson = Annotated[Any, WithJsonSchema({"description": "Any JSON but null."})]
+AnyJson = Annotated[Any, WithJsonSchema({"description": "Any JSON except null."})]
 JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.web.rates import RedriveRate
+from leasehold.web.limiter import RedriveLimiter
 from tests.support.api import problem
 
 
@@ -165,7 +165,7 @@ async def test_redrive_goes_piece_by_piece(api, failed):
 
 @pytest.mark.usefixtures("failed")
 async def test_redrive_is_limited_to_a_rate(api):
-    api.service.redrive_rate = RedriveRate(burst=3)
+    api.service.redrive_limiter = RedriveLimiter(burst=3)
     shown = (await api.post("/v1/redrive", FILTER)).json()
     sent = FILTER | {"dry_run": False, "confirmation": shown["confirmation"]}
     response = await api.post("/v1/redrive", sent)

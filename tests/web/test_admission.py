@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.web import queue_limits
-from leasehold.web.queue_limits import QueueLimits
+from leasehold.web import admission
+from leasehold.web.admission import QueueLimits
 from tests.support.api import problem
 
 SMS = {"target": "sms", "payload": {}}
@@ -20,8 +20,8 @@ SMALL = SMS | {"target": "small"}
 @pytest.fixture
 async def small(api, outbox, monkeypatch):
     """The API with a target that may have two unfinished intents, and which looks when told."""
-    monkeypatch.setattr(queue_limits, "SOON_SECONDS", 1000)
-    monkeypatch.setattr(queue_limits, "LOOK_SECONDS", 1000)
+    monkeypatch.setattr(admission, "RECOUNT_SECONDS", 1000)
+    monkeypatch.setattr(admission, "COUNT_SECONDS", 1000)
     outbox.publish("small", pending_max=2)
     await look(api)
     return api
@@ -115,23 +115,23 @@ async def test_place_is_given_back_by_who_brought_nothing_new_and_counted_until_
     store = Store(sms=2)
     limits = QueueLimits(store)
     await limits.step()
-    first, second = limits.take("sms"), limits.take("sms")
-    assert limits.take("sms") is None
+    first, second = limits.reserve("sms"), limits.reserve("sms")
+    assert limits.reserve("sms") is None
     first.settle(is_new=False)
-    third = limits.take("sms")
+    third = limits.reserve("sms")
     third.settle(is_new=True)
     # A look that failed has seen nothing, so what came since the one before stays counted.
     store.depths = DatabaseUnavailable("away")
     with pytest.raises(DatabaseUnavailable):
         await limits.step()
-    assert limits.take("sms") is None
+    assert limits.reserve("sms") is None
     # One is done, and one still on its way when the queue is looked at.
     store.depths = {"sms": 0}
     await limits.step()
-    assert limits.take("sms") is not None
-    assert limits.take("sms") is None
+    assert limits.reserve("sms") is not None
+    assert limits.reserve("sms") is None
     second.settle(is_new=True)
-    assert limits.take("sms") is None
+    assert limits.reserve("sms") is None
 
 
 async def test_full_queue_is_looked_at_again_soon_but_not_by_everybody_who_asks():
@@ -139,17 +139,17 @@ async def test_full_queue_is_looked_at_again_soon_but_not_by_everybody_who_asks(
     store = Store(sms=1)
     limits = QueueLimits(store, clock=lambda: now)
     await limits.step()
-    limits.take("sms")
-    assert limits.take("sms") is None
+    limits.reserve("sms")
+    assert limits.reserve("sms") is None
     assert not limits.wake.is_set()
-    now = queue_limits.SOON_SECONDS
-    assert limits.take("sms") is None
+    now = admission.RECOUNT_SECONDS
+    assert limits.reserve("sms") is None
     assert limits.wake.is_set()
 
 
 def test_targets_without_a_limit_are_not_counted():
     limits = QueueLimits(Store())
     for number in range(10):
-        limits.take(f"t{number}").settle(is_new=True)
+        limits.reserve(f"t{number}").settle(is_new=True)
     assert not limits._accepted
-    assert not limits._under_way
+    assert not limits._reserved
