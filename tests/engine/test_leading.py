@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 
 import psycopg
 import pytest
 
 from leasehold import leadership, read_settings
-from leasehold.domain.errors import LeaseLost
+from leasehold.coordination.elector import Elector
+from leasehold.coordination.row_lease import RowLease
+from leasehold.domain.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidArgument,
+    LeaseLost,
+    MigrationError,
+    NotLeader,
+)
+from leasehold.observe.metrics import Metrics
+from leasehold.runtime.leadership import Leader, _BlockSession
+from leasehold.store.postgres.store import PostgresStore
+from tests.support.engine import until
 from tests.support.tcp_proxy import TcpProxy
 
 TIMES = {
@@ -29,6 +44,12 @@ def take_away(database):
     database.execute(
         "UPDATE leasehold.leases SET holder_id = 'usurper', lease_epoch = lease_epoch + 1,"
         " expires_at = 'infinity', grace_expires_at = 'infinity' WHERE lease_name = 'report'"
+    )
+
+
+def let_another_lead(database, seconds=3600):
+    database.connect("executor").execute(
+        "SELECT leasehold.acquire_lease('report', 'other', %s)", [seconds]
     )
 
 
@@ -123,3 +144,142 @@ async def test_cancellation_from_outside_stays_a_cancellation(database):
         " WHERE lease_name = 'report'"
     )
     assert row["is_free"]
+
+
+class StallingLog(logging.Handler):
+    """A log that accepts `leader_acquired` only after the lease has ended, like a full pipe."""
+
+    def emit(self, record):
+        if "leader_acquired" in record.getMessage():
+            time.sleep(TIMES["cluster_lease_seconds"] + 0.1)
+
+
+async def test_block_whose_lease_ended_before_it_began_is_not_entered(
+    database, caplog, monkeypatch
+):
+    caplog.set_level("INFO", "leasehold")
+    monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [StallingLog()])
+    with pytest.raises(LeaseLost, match="trust ended before a renewal"):
+        async with leadership("report", settings=settings(database)):
+            pytest.fail("the block was entered after its lease had ended")
+
+
+async def test_lease_lost_between_election_and_block_is_raised_at_once(database):
+    async with PostgresStore(database.url_as("executor")) as store:
+        block = _BlockSession()
+        backend = RowLease(store, "report", "late", settings(database).timings)
+        elector = Elector("report", "late", backend, Metrics("late"), block.begin)
+        await elector.step()
+        term = await block.term
+        take_away(database)
+        with pytest.raises(LeaseLost):
+            await elector.confirm(term)
+        with (
+            pytest.raises(LeaseLost, match="the database reports it as lost"),
+            block.cancelled_when_lost(Leader(term.lease, elector, term), term),
+        ):
+            pytest.fail("the block was entered without a lease")
+        await elector.resign(0)
+
+
+@pytest.mark.parametrize("timeout_seconds", [None, 60])
+async def test_login_without_the_role_is_refused_instead_of_waiting(database, timeout_seconds):
+    denied = settings(database, database.url_as("ingest"))
+    with pytest.raises(AccessDenied, match="acquire_lease"):
+        async with (
+            asyncio.timeout(30),
+            leadership("report", settings=denied, timeout_seconds=timeout_seconds),
+        ):
+            pytest.fail("a login without the role leads")
+
+
+async def test_role_that_is_revoked_during_the_wait_ends_the_wait(database):
+    let_another_lead(database)
+
+    async def lead():
+        async with leadership("report", settings=settings(database)):
+            pytest.fail("two lead")
+
+    def has_asked():
+        return database.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            "    AND query LIKE '%acquire_lease%' AND pid <> pg_backend_pid()"
+        )
+
+    waiting = asyncio.create_task(lead())
+    await until(has_asked)
+    assert not waiting.done()
+    database.execute("REVOKE EXECUTE ON FUNCTION leasehold.acquire_lease FROM leasehold_executor")
+    with pytest.raises(AccessDenied, match="acquire_lease"):
+        async with asyncio.timeout(30):
+            await waiting
+
+
+async def test_database_without_the_schema_is_refused_instead_of_waiting(empty_database):
+    with pytest.raises(MigrationError, match="leasehold migrate"):
+        async with asyncio.timeout(30), leadership("report", settings=settings(empty_database)):
+            pytest.fail("elected without a lease table")
+
+
+async def test_impossible_lease_name_is_refused_instead_of_waiting(database):
+    with pytest.raises(InvalidArgument):
+        async with asyncio.timeout(30), leadership("", settings=settings(database)):
+            pytest.fail("elected without a name")
+
+
+async def test_wait_ends_after_its_timeout_and_names_the_leader(database):
+    let_another_lead(database)
+    with pytest.raises(NotLeader, match=r"not elected within 0\.5 seconds: other leads") as refusal:
+        async with (
+            asyncio.timeout(30),
+            leadership("report", settings=settings(database), timeout_seconds=0.5),
+        ):
+            pytest.fail("two lead")
+    assert (refusal.value.lease_name, refusal.value.holder_id) == ("report", "other")
+
+
+async def test_wait_that_timed_out_leaves_no_lease_behind(database):
+    """A lease that it may have acquired at the last moment is released."""
+    let_another_lead(database, seconds=1)
+    with pytest.raises(NotLeader):
+        async with leadership("report", settings=settings(database), timeout_seconds=0.3):
+            pytest.fail("two lead")
+    async with asyncio.timeout(30), leadership("report", settings=settings(database)) as leader:
+        assert leader.lease.epoch == 2
+
+
+async def test_timeout_does_not_bound_the_block(database):
+    async with leadership("report", settings=settings(database), timeout_seconds=5) as leader:
+        await asyncio.sleep(0)
+    async with leadership("report", settings=settings(database), timeout_seconds=1) as leader:
+        await asyncio.sleep(1.3)
+        await leader.confirm()
+
+
+async def test_timeout_says_that_the_database_did_not_answer(database):
+    url = database.url_as("executor")
+    let_another_lead(database)
+    async with TcpProxy(url) as proxy:
+
+        async def lead():
+            async with leadership(
+                "report", settings=settings(database, proxy.through(url)), timeout_seconds=4
+            ):
+                pytest.fail("elected without an answer")
+
+        waiting = asyncio.create_task(lead())
+        async with asyncio.timeout(30):
+            await asyncio.sleep(0.5)
+            proxy.blackhole()
+            with pytest.raises(NotLeader, match="did not answer") as refusal:
+                await waiting
+        assert isinstance(refusal.value.__cause__, DatabaseUnavailable)
+
+
+@pytest.mark.parametrize("timeout_seconds", [0, -1, float("nan")])
+async def test_timeout_that_permits_no_election_is_refused(database, timeout_seconds):
+    with pytest.raises(InvalidArgument, match="timeout_seconds"):
+        async with leadership(
+            "report", settings=settings(database), timeout_seconds=timeout_seconds
+        ):
+            pytest.fail("elected")

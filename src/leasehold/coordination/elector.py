@@ -48,6 +48,8 @@ RELEASE_SECONDS = 2.0
 REST_SECONDS = 1.0
 # The closing reason of a term that ends without an error.
 SHUTDOWN = "shutdown"
+# The closing reason of a term that no renewal has extended in time.
+TRUST_ENDED = "trust ended before a renewal"
 # The backends renew up to several times a second; `leader_renewed` is logged no more often.
 RENEWED_LOG_SECONDS = 10.0
 
@@ -179,7 +181,7 @@ class Elector:
             rest = self._rest_until - self._clock()
             return Pause(rest) if rest > 0 else await self._acquire()
         if term.is_over(self._clock()):
-            await self._end(term, "trust ended before a renewal")
+            await self._end(term, TRUST_ENDED)
             return AGAIN
         if term.is_closing:
             await self._finish(term)
