@@ -20,6 +20,7 @@ Processes:
     elections            start a leader, read its lease, keep work coming, check who executed what
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
+    leaky_gateways       Python gateways that return secrets and content of the intent
     serve_process        `leasehold serve` in a subprocess
     cli_process          any `leasehold` command in a subprocess
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal

@@ -55,8 +55,12 @@ def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Cont
 @contextlib.asynccontextmanager
 async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
     """Open an HTTP gateway; close it afterwards."""
-    environment = changes.pop("environment", {})
-    gateway = open_gateway(http_contract(url, **changes), environment=environment)
+    given = {name: changes.pop(name, ()) for name in ("environment", "secrets")}
+    gateway = open_gateway(
+        http_contract(url, **changes),
+        environment=dict(given["environment"]),
+        secrets=given["secrets"],
+    )
     try:
         yield gateway
     finally:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured, NotSent
-from leasehold.gateway.sanitize import CODE_MAX, describe_error, sanitize
+from leasehold.gateway.redact import environment_secrets
+from leasehold.gateway.sanitize import CODE_MAX, Sanitizer
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from leasehold.domain.contract import Contract
     from leasehold.domain.gateway_terms import PythonTerms
@@ -107,12 +108,20 @@ class _SharedTimeout:
 class PythonGateway:
     """Calls the functions that a contract names, within its call timeout."""
 
-    def __init__(self, contract: Contract, terms: PythonTerms) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        terms: PythonTerms,
+        *,
+        environment: Mapping[str, str],
+        secrets: Collection[str] = (),
+    ) -> None:
         """Raise GatewayMisconfigured if a function cannot be imported or is not async."""
+        self._sanitizer = Sanitizer([*secrets, *environment_secrets(environment)])
         self._timeout = _SharedTimeout(contract.call_timeout_seconds)
         # Whatever their annotations say, they may return anything.
-        self._submit: _AnyFunction = _find(terms.function)
-        self._lookup: _AnyFunction | None = _find(terms.lookup) if terms.lookup else None
+        self._submit: _AnyFunction = self._find(terms.function)
+        self._lookup: _AnyFunction | None = self._find(terms.lookup) if terms.lookup else None
 
     async def submit(self, submission: Submission) -> Outcome:
         """Call the function and return its outcome."""
@@ -123,14 +132,14 @@ class PythonGateway:
             return Retryable(
                 retry_after_seconds=error.retry_after_seconds,
                 is_saturated=error.is_saturated,
-                reason=sanitize(error.reason, CODE_MAX),
+                reason=self._sanitizer.line(str(error.reason), CODE_MAX),
             )
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            return _unknown(submission, error)
+            return self._unknown(submission, error)
         if outcome is None:
             return Accepted()
         if isinstance(outcome, _OUTCOMES):
-            return outcome
+            return self._sanitizer.answer(outcome, submission)
         return _not_an_outcome(submission, outcome)
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
@@ -141,28 +150,43 @@ class PythonGateway:
             with self._timeout:
                 answer = await self._lookup(submission)
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            return _unknown(submission, error)
+            return self._unknown(submission, error)
         if isinstance(answer, _ANSWERS):
-            return answer
+            return self._sanitizer.answer(answer, submission)
         return _not_an_outcome(submission, answer)
 
     async def close(self) -> None:
         """Do nothing: the function's module owns what it opened."""
 
+    def _find(self, path: str) -> Callable[..., Any]:
+        module_name, _, name = path.partition(":")
+        try:
+            module: object = importlib.import_module(module_name)
+        except Exception as error:  # noqa: BLE001 (a user's module may raise anything)
+            # Not chained, because the error may contain a secret.
+            raise GatewayMisconfigured(
+                f"{path}: the module {module_name} cannot be imported:"
+                f" {self._sanitizer.error(error)}"
+            ) from None
+        found = _named.get(path)
+        if found is None:
+            found = _find_attribute(module, name, path)
+            _require_async(found, path)
+        return found
 
-def _find(path: str) -> Callable[..., Any]:
-    module_name, _, name = path.partition(":")
-    try:
-        module: object = importlib.import_module(module_name)
-    except Exception as error:
-        raise GatewayMisconfigured(
-            f"{path}: the module {module_name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    found = _named.get(path)
-    if found is None:
-        found = _find_attribute(module, name, path)
-        _require_async(found, path)
-    return found
+    def _unknown(self, submission: Submission, error: Exception) -> Unknown:
+        is_late = isinstance(error, _CallTimedOut)
+        reason = "timeout" if is_late else "exception"
+        _LOG.warning(
+            "outcome_unknown",
+            reason=reason,
+            error=self._sanitizer.error_for_log(error, submission),
+            exception=None if is_late else self._sanitizer.traceback_for_log(error, submission),
+            **submission.log_fields,
+        )
+        return Unknown(
+            reason=reason, detail=str(error) if is_late else self._sanitizer.error(error)
+        )
 
 
 def _find_attribute(module: object, name: str, path: str) -> Callable[..., Any]:
@@ -195,15 +219,3 @@ def _not_an_outcome(submission: Submission, returned: object) -> Unknown:
     kind = type(returned).__name__
     _LOG.error("outcome_invalid", returned=kind, **submission.log_fields)
     return Unknown(reason="no_outcome", detail=f"the function returned a {kind}, not an outcome")
-
-
-def _unknown(submission: Submission, error: Exception) -> Unknown:
-    is_late = isinstance(error, _CallTimedOut)
-    reason = "timeout" if is_late else "exception"
-    _LOG.warning(
-        "outcome_unknown",
-        reason=reason,
-        exc_info=None if is_late else error,
-        **submission.log_fields,
-    )
-    return Unknown(reason=reason, detail=str(error) if is_late else describe_error(error))

@@ -9,17 +9,19 @@ from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.python import PythonGateway
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from leasehold.domain.contract import Contract
     from leasehold.gateway.protocol import Gateway
 
 
-def open_gateway(contract: Contract, *, environment: Mapping[str, str]) -> Gateway:
+def open_gateway(
+    contract: Contract, *, environment: Mapping[str, str], secrets: Collection[str] = ()
+) -> Gateway:
     """Create the gateway of a contract. Connects to nothing yet.
 
-    `environment` holds the secrets that the contract names. Raises GatewayMisconfigured, which says
-    what to change.
+    `environment` holds the secrets that the contract names; `secrets` are others that must not get
+    to the ledger. Raises GatewayMisconfigured, which says what to change.
     """
     terms = contract.gateway
     match terms:
@@ -28,9 +30,9 @@ def open_gateway(contract: Contract, *, environment: Mapping[str, str]) -> Gatew
             # calls HTTP.
             from leasehold.gateway.http.gateway import HttpGateway
 
-            return HttpGateway(contract, terms, environment=environment)
+            return HttpGateway(contract, terms, environment=environment, secrets=secrets)
         case PythonTerms():
-            return PythonGateway(contract, terms)
+            return PythonGateway(contract, terms, environment=environment, secrets=secrets)
         case None:
             raise GatewayMisconfigured(
                 f"the contract of {contract.target} names no gateway: publish one that does"

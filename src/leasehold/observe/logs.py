@@ -54,8 +54,11 @@ SECRET_NAMES = frozenset(
     }
 )
 # Up to the last "@", because a password may contain one. This may hide a part of some path.
-_URL_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s\"'<>]+@")
+# A port is not one.
+_URL_PASSWORD = re.compile(r"(://[^\s:/@]*):(?!\d{1,5}[/?#])[^\s\"'<>]+@")
 _NAMED_PASSWORD = re.compile(r"(password\s?=\s?)('(?:[^'\\]|\\.)*'|[^\s'\"&]+)", re.IGNORECASE)
+# With a digit: "Basic authentication" is none.
+_CREDENTIALS = re.compile(r"\b(Bearer|Basic) (?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 # How many levels of nested values are searched for secrets.
 _DEPTH_MAX = 4
 # The attribute of a log record that carries our fields. Separate attributes could collide with
@@ -142,9 +145,16 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     return cast("EventDict", _without_secrets(event, _DEPTH_MAX))
 
 
+def hide_passwords(text: str) -> str:
+    """Hide what is a password or a credential by the text around it."""
+    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    text = _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", text)
+    return _CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
+
+
 def _without_secrets(value: object, depth: int) -> object:
     if isinstance(value, str):
-        return _without_passwords(value)
+        return hide_passwords(value)
     if depth == 0:
         return value
     if isinstance(value, dict):
@@ -158,10 +168,6 @@ def _without_secrets(value: object, depth: int) -> object:
     return value
 
 
-def _without_passwords(text: str) -> str:
-    return _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
-
-
 def _is_secret(name: object) -> bool:
     return isinstance(name, str) and name.lower().replace("_", "-") in SECRET_NAMES
 
@@ -173,7 +179,10 @@ def _to_standard_library(
     exc_info = event.pop("exc_info", None)
     fields = dict(event)
     name = str(event.pop("event", ""))
+    # A traceback goes below its line.
+    exception = event.pop("exception", None)
     line = " ".join([name, *(f"{field}={value}" for field, value in event.items())])
+    line = f"{line}\n{exception}" if exception else line
     # Without arguments the standard library leaves a "%" in the line alone.
     return (line,), {"exc_info": exc_info, "extra": {_FIELDS: fields}}
 

@@ -36,6 +36,7 @@ from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.registration import Registration, new_worker_id
 from leasehold.service.loop import Loop
+from leasehold.store.postgres.address import passwords_in
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.notifications import PostgresNotifications
 from leasehold.store.postgres.store import PostgresStore
@@ -270,7 +271,8 @@ class Instance:
         return services
 
     def _open_gateway(self, contract: Contract) -> Gateway:
-        return open_gateway(contract, environment=self._environment)
+        passwords = passwords_in(self._settings.required_database_url())
+        return open_gateway(contract, environment=self._environment, secrets=passwords)
 
     async def _open_lock_session(
         self, lease_seconds: float, replaces: LockSession | None

@@ -18,7 +18,7 @@ from leasehold.domain.outcome import (
     Submitted,
     Unknown,
 )
-from leasehold.gateway.sanitize import CODE_MAX, sanitize, sanitize_body, sanitize_reference
+from leasehold.gateway.sanitize import CODE_MAX
 from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.gateway_terms import HttpTerms, ResponseClass
     from leasehold.domain.outcome import LookupAnswer, Outcome
+    from leasehold.gateway.sanitize import Sanitizer
 
 # If the gateway sends no Retry-After.
 ASK_AFTER_SECONDS = 10.0
@@ -56,22 +57,26 @@ class StatusTable:
 
 
 def classify_submission(
-    response: Response, table: StatusTable, submission_key: UUID, now: datetime
+    response: Response,
+    table: StatusTable,
+    submission_key: UUID,
+    now: datetime,
+    sanitizer: Sanitizer,
 ) -> Outcome:
     """Turn the response to a submission into its outcome."""
     code = str(response.status)
     document = _json_object(response.body)
-    reference = sanitize_reference(document.get("reference")) or sanitize_reference(
+    reference = sanitizer.reference(document.get("reference")) or sanitizer.reference(
         response.headers.get("Location")
     )
-    detail = sanitize_body(response.body)
-    wait_seconds = retry_after_seconds(response.headers, now)
     response_class = table.find(response.status)
+    if response_class == "accepted":
+        return Accepted(reference=reference, code=code)
+    detail = sanitizer.body(response.body)
+    wait_seconds = retry_after_seconds(response.headers, now)
     match response_class:
-        case "accepted":
-            return Accepted(reference=reference, code=code)
         case "rejected":
-            reason = _reason(document)
+            reason = _reason(document, sanitizer)
             return Rejected(reason=reason, reference=reference, code=code, detail=detail)
         case "retryable" | "saturated":
             return Retryable(
@@ -95,23 +100,26 @@ def classify_submission(
             assert_never(response_class)
 
 
-def classify_lookup(response: Response, submission_key: UUID, now: datetime) -> LookupAnswer:
+def classify_lookup(
+    response: Response, submission_key: UUID, now: datetime, sanitizer: Sanitizer
+) -> LookupAnswer:
     """Read the response to a lookup: 404, or 200 with {"status": ..., "reference": ...}."""
     code = str(response.status)
     if response.status == 404:
-        return NotFound(detail=sanitize_body(response.body))
+        return NotFound(detail=sanitizer.body(response.body))
     document = _json_object(response.body) if response.status == 200 else {}
-    reference = sanitize_reference(document.get("reference"))
+    reference = sanitizer.reference(document.get("reference"))
     wait_seconds = retry_after_seconds(response.headers, now)
     match document.get("status"):
         case "accepted":
             return Accepted(reference=reference, code=code)
         case "rejected":
-            return Rejected(reason=_reason(document), reference=reference, code=code)
+            reason = _reason(document, sanitizer)
+            return Rejected(reason=reason, reference=reference, code=code)
         case "pending":
             return _submitted(reference, submission_key, wait_seconds, code)
         case _:
-            detail = sanitize_body(response.body)
+            detail = sanitizer.body(response.body)
             return Unknown(
                 retry_after_seconds=wait_seconds, reason="lookup", code=code, detail=detail
             )
@@ -139,6 +147,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _reason(document: Mapping[str, Any]) -> str | None:
+def _reason(document: Mapping[str, Any], sanitizer: Sanitizer) -> str | None:
     reason = document.get("reason")
-    return sanitize(reason, CODE_MAX) if isinstance(reason, str) else None
+    return sanitizer.line(reason, CODE_MAX) if isinstance(reason, str) else None

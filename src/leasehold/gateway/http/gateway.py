@@ -28,11 +28,11 @@ from leasehold.gateway.http.classify import (
 )
 from leasehold.gateway.http.guard import Guard, GuardedResolver
 from leasehold.gateway.http.headers import Headers
-from leasehold.gateway.sanitize import describe_error
+from leasehold.gateway.sanitize import Sanitizer
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import SimpleNamespace
 
     from leasehold.domain.contract import Contract
@@ -63,7 +63,12 @@ class HttpGateway:
     """Submits to one URL. The first call opens the connections."""
 
     def __init__(
-        self, contract: Contract, terms: HttpTerms, *, environment: Mapping[str, str]
+        self,
+        contract: Contract,
+        terms: HttpTerms,
+        *,
+        environment: Mapping[str, str],
+        secrets: Collection[str] = (),
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
         guard = Guard(
@@ -74,6 +79,7 @@ class HttpGateway:
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
         self._headers = Headers(terms, environment)
+        self._sanitizer = Sanitizer([*self._headers.secrets, *secrets])
         self._statuses = StatusTable(terms)
         self._guard = guard
         self._contract = contract
@@ -89,8 +95,10 @@ class HttpGateway:
         try:
             response = await self._call("POST", self._url, headers, body, progress)
         except Exception as error:  # noqa: BLE001 (the progress decides, whatever the error)
-            return _failed(submission, error, progress)
-        return classify_submission(response, self._statuses, submission.submission_key, now)
+            return self._failed(submission, error, progress)
+        return classify_submission(
+            response, self._statuses, submission.submission_key, now, self._sanitizer
+        )
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
         """GET the state of the submission. A lookup that fails may be repeated."""
@@ -102,9 +110,11 @@ class HttpGateway:
             response = await self._call("GET", url, headers, None, _Progress())
         except Exception as error:  # noqa: BLE001 (whatever the error, the answer is unknown)
             reason = _reason(error)
-            _log_failure("lookup_failed", reason, submission, error)
-            return Unknown(reason=reason, detail=describe_error(error))
-        return classify_lookup(response, submission.submission_key, datetime.now(UTC))
+            self._log_failure("lookup_failed", reason, submission, error)
+            return Unknown(reason=reason, detail=self._sanitizer.error(error))
+        return classify_lookup(
+            response, submission.submission_key, datetime.now(UTC), self._sanitizer
+        )
 
     async def close(self) -> None:
         """Close all connections. Calls in flight fail."""
@@ -179,6 +189,31 @@ class HttpGateway:
         urls = (str(self._url), self._lookup_url or "")
         return ssl.create_default_context() if any(map(_is_tls, urls)) else True
 
+    def _failed(self, submission: Submission, error: Exception, progress: _Progress) -> Outcome:
+        """Return the outcome of a call without a complete response, by how far it got."""
+        reason, detail = _reason(error), self._sanitizer.error(error)
+        if progress.may_be_sent:
+            self._log_failure("outcome_unknown", reason, submission, error)
+            return Unknown(reason=reason, detail=detail)
+        if isinstance(error, ForbiddenAddress):
+            # A mistake in the contract or an attack on a name server. Neither is the intent's
+            # fault, so the intent is kept, and the target rests until somebody looks.
+            detail = str(error)
+        else:
+            reason = "connect"
+        self._log_failure("connect_failed", reason, submission, error)
+        return Retryable(is_saturated=True, reason=reason, detail=detail)
+
+    def _log_failure(
+        self, event: str, reason: str, submission: Submission, error: Exception
+    ) -> None:
+        shown = self._sanitizer.error_for_log(error, submission)
+        fields = {"reason": reason, "error": shown, **submission.log_fields}
+        if isinstance(error, ForbiddenAddress):
+            _LOG.error("address_forbidden", host=error.host, address=error.address, **fields)
+        else:
+            _LOG.warning(event, **fields)
+
 
 def _track_progress() -> aiohttp.TraceConfig:
     """Have aiohttp note in a call's _Progress that bytes may leave from now on."""
@@ -194,30 +229,6 @@ def _track_progress() -> aiohttp.TraceConfig:
     traces = aiohttp.TraceConfig()
     traces.on_request_headers_sent.append(before_first_byte)
     return traces
-
-
-def _failed(submission: Submission, error: Exception, progress: _Progress) -> Outcome:
-    """Return the outcome of a call without a complete response: it depends on how far it got."""
-    reason, detail = _reason(error), describe_error(error)
-    if progress.may_be_sent:
-        _log_failure("outcome_unknown", reason, submission, error)
-        return Unknown(reason=reason, detail=detail)
-    if isinstance(error, ForbiddenAddress):
-        # A mistake in the contract or an attack on a name server. Neither is the intent's fault, so
-        # the intent is kept, and the target rests until somebody looks.
-        detail = str(error)
-    else:
-        reason = "connect"
-    _log_failure("connect_failed", reason, submission, error)
-    return Retryable(is_saturated=True, reason=reason, detail=detail)
-
-
-def _log_failure(event: str, reason: str, submission: Submission, error: Exception) -> None:
-    fields = {"reason": reason, "error": describe_error(error), **submission.log_fields}
-    if isinstance(error, ForbiddenAddress):
-        _LOG.error("address_forbidden", host=error.host, address=error.address, **fields)
-    else:
-        _LOG.warning(event, **fields)
 
 
 def _reason(error: Exception) -> str:

@@ -44,10 +44,12 @@ class Headers:
         self._fixed.update(terms.headers)
         for header, name in terms.secret_headers.items():
             self._fixed[header] = _read_secret(name, environment, f"for the header {header}")
+        self.secrets = [self._fixed[header] for header in terms.secret_headers]
         self._signer: Signer | None = None
         if terms.signing_secret_env is not None:
             secret = _read_secret(terms.signing_secret_env, environment, "for signatures")
             self._signer = Signer(secret, name=terms.signing_secret_env)
+            self.secrets.append(secret)
 
     def for_submission(
         self, submission: Submission, body: bytes, now: datetime

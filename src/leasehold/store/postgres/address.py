@@ -41,6 +41,12 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
     return {"connect_timeout": _CONNECT_SECONDS, **parameters}
 
 
+def passwords_in(database_url: str) -> list[str]:
+    """Return the passwords that a URL contains: of the login, and of the client's TLS key."""
+    parameters = connection_parameters(database_url)
+    return [str(parameters[name]) for name in ("password", "sslpassword") if parameters.get(name)]
+
+
 def with_tls(database_url: str, tls: str | None, authorities: str | None) -> str:
     """Give the address with these TLS settings in it; refuse one that contradicts them.
 

@@ -17,6 +17,7 @@ from leasehold.gateway.http.classify import (
     classify_lookup,
     classify_submission,
 )
+from leasehold.gateway.sanitize import Sanitizer
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
 NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
@@ -30,11 +31,13 @@ def answer(status, body=b"", **headers):
 
 
 def outcome(status, body=b"", terms=PLAIN, **headers):
-    return classify_submission(answer(status, body, **headers), StatusTable(terms), KEY, NOW)
+    return classify_submission(
+        answer(status, body, **headers), StatusTable(terms), KEY, NOW, Sanitizer()
+    )
 
 
 def lookup(status, body=b"", **headers):
-    return classify_lookup(answer(status, body, **headers), KEY, NOW)
+    return classify_lookup(answer(status, body, **headers), KEY, NOW, Sanitizer())
 
 
 @pytest.mark.parametrize(

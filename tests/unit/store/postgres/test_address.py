@@ -10,6 +10,7 @@ from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, Leaseh
 from leasehold.store.postgres.address import (
     connect,
     connection_parameters,
+    passwords_in,
     with_tls,
     without_password,
 )
@@ -159,3 +160,9 @@ def test_encryption_by_kerberos_is_not_taken_for_tls():
 
 def test_address_of_keywords_may_have_slashes_in_its_password():
     assert connection_parameters("host=h password=a://b")["password"] == "a://b"
+
+
+def test_passwords_in_an_address_are_found_decoded():
+    assert passwords_in("postgresql://u:a%2Fb@host/db?sslpassword=c") == ["a/b", "c"]
+    assert passwords_in("host=h password='a b' dbname=d") == ["a b"]
+    assert passwords_in("postgresql://u@host/db") == []
