@@ -122,6 +122,20 @@ def test_every_path_exists(document):
             assert list(ROOT.glob(path.rstrip("/."))), f"{document.name} names {path}"
 
 
+def test_every_file_on_the_path_of_an_intent_exists():
+    package = Path(leasehold.__file__).parent
+    document = ROOT / "CONTRIBUTING.md"
+    named = {
+        name
+        for piece in inline_code(document)
+        for name in re.findall(r"(?<![\w/.])[a-z_][\w/]*\.(?:py|sql)\b", piece)
+        if not name.startswith(("src/", "tests/"))
+    }
+    assert {"web/middleware.py", "append_attempts.sql"} <= named
+    for name in named:
+        assert list(package.rglob(f"**/{name}")), f"{document.name} names {name}"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
 def test_every_command_and_option_exists(document):
     for piece in pieces_of_code(document):
