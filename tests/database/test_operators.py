@@ -199,6 +199,16 @@ def test_redrive_of_a_rejected_intent_takes_a_new_key(outbox, database):
     assert submission_key(database, newest) == new
 
 
+@pytest.mark.parametrize("own", [None, 0], ids=["of the contract", "of its own"])
+def test_redriven_intent_gets_the_priority_of_the_current_contract(outbox, own):
+    outbox.publish(priority=0)
+    [old] = outbox.enqueue(priority=own)
+    finish(outbox, old, "FAILED")
+    outbox.publish(priority=3)
+    _, new = redrive(outbox, old)[old]
+    assert outbox.pending(new)["priority"] == 3
+
+
 def test_redrive_of_a_cancelled_intent_keeps_its_key(outbox, database):
     outbox.publish()
     [old] = outbox.enqueue()

@@ -39,7 +39,7 @@ BEGIN
     v_id, v_contract.scope, v_old.target, v_contract.version,
     CASE v_contract.scope WHEN 'cluster' THEN v_contract.lease_name
                           WHEN 'stream' THEN leasehold.stream_lease_name(v_old.target, v_old.stream) END,
-    v_old.stream, v_stream_seq, 1, v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
+    v_old.stream, v_stream_seq, v_contract.priority, v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
     1, 'RETRYABLE',
     -- With the old key the gateway's key window goes on from when it may first have seen it.
     CASE WHEN NOT p_with_new_key THEN

@@ -1,5 +1,5 @@
 -- Try finished intents anew, in an operator's name. A terminal outcome stands for ever, so each becomes a
--- new intent under the target's current contract, with a first ledger row that says whom it redrives.
+-- new intent under the target's current contract and with its priority; the first ledger row says whom it redrives.
 -- The gateway sees the same submission key again, unless the old intent was rejected: a rejection is
 -- known to have had no effect, and a keyed gateway would only repeat it.
 -- Verdicts: redriven (with the new id), already_redriven (with that id), already_accepted, not_terminal,
