@@ -95,6 +95,9 @@ class Settings(BaseSettings):
     idle_in_transaction_seconds: float = Field(default=5.0, ge=0.1, le=3600)
     """The server's idle_in_transaction_session_timeout: a stalled process must not hold locks."""
 
+    start_seconds: float = Field(default=60.0, ge=0, le=86400)
+    """How long a start waits for a database that is away or does not answer; then it fails. A
+    running instance waits for ever."""
     lease_seconds: float | None = Field(default=None, ge=1, le=3600)
     """The longest lease of an item; None: as each contract says. It can only shorten the lease of a
     contract, because the contract's quarantine is based on it."""

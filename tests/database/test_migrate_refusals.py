@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.errors import MigrationError
-from leasehold.store.postgres.migrate import check_schema, check_schema_async, migrate, plan
+from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.store.postgres.migrate import migrate, plan
+from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.store import PostgresStore
 from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import FILES, SqlTree
 
@@ -59,48 +61,65 @@ def test_badly_named_migration_is_refused(empty_database, tree):
     assert_refused(empty_database, tree.sources(), "must be named NNNN_what_it_does.sql")
 
 
-def test_older_release_does_not_migrate_a_newer_database_but_runs_on_it(migrated, tree):
+async def check(database, sources=None, *, role=None, acts_as=None):
+    url = database.url if role is None else database.url_as(role)
+    async with PostgresStore(url, PoolSettings(role=acts_as)) as store:
+        return await store.check_schema(sources=sources)
+
+
+async def test_older_release_does_not_migrate_a_newer_database_but_runs_on_it(migrated, tree):
     tree.write("migrations/0003_newer.sql", "CREATE TABLE leasehold.newer (id integer);")
     migrate(migrated.url, sources=tree.sources())
     tree.remove("migrations/0003_newer.sql")
     assert_refused(migrated, tree.sources(), "migrated by a newer release")
-    check_schema(migrated.connect(), sources=tree.sources())
+    await check(migrated, tree.sources())
 
 
-def test_older_release_does_not_overwrite_a_newer_function_though_no_number_changed(migrated, tree):
+async def test_older_release_does_not_overwrite_a_newer_function_of_the_same_version(
+    migrated, tree
+):
     name = "functions/count_all.sql"
     tree.write(name, FILES[name] + "-- newer")
     migrate(migrated.url, sources=tree.sources("1.10.0"))
     tree.write(name, FILES[name])
     assert_refused(migrated, tree.sources("1.9.0"), "migrated by a newer release")
-    check_schema(migrated.connect(), sources=tree.sources("1.9.0"))
+    await check(migrated, tree.sources("1.9.0"))
 
 
-def test_process_newer_than_the_schema_is_told_to_migrate(migrated, tree):
+async def test_release_that_a_migration_no_longer_supports_is_told_that_it_is_too_old(
+    migrated, tree
+):
+    newer = "-- Drop what releases before 1.10 read.\n-- Oldest release: 1.10.0\nSELECT 3;"
+    tree.write("migrations/0003_newer.sql", newer)
+    tree.write("migrations/0004_newest.sql", "SELECT 4;")
+    migrate(migrated.url, sources=tree.sources("1.11.0"))
+    for name in ("0003_newer", "0004_newest"):
+        tree.remove(f"migrations/{name}.sql")
+    await check(migrated, tree.sources("1.10.0"))
+    with pytest.raises(MigrationError, match=r"1\.9\.2 is too old .*upgrade it to 1\.10\.0"):
+        await check(migrated, tree.sources("1.9.2"))
+
+
+async def test_process_newer_than_the_schema_is_told_to_migrate(migrated, tree):
     tree.write("migrations/0003_newer.sql", "SELECT 3;")
     with pytest.raises(MigrationError, match=r"version 2, .* needs 3: run `leasehold migrate`"):
-        check_schema(migrated.connect(), sources=tree.sources())
+        await check(migrated, tree.sources())
 
 
-def test_process_newer_than_the_functions_is_told_to_migrate(migrated, tree):
+async def test_process_newer_than_the_functions_is_told_to_migrate(migrated, tree):
     tree.write("functions/count_all.sql", FILES["functions/count_all.sql"] + "-- newer")
     with pytest.raises(MigrationError, match=r"count_all\.sql.*run `leasehold migrate`"):
-        check_schema(migrated.connect(), sources=tree.sources("1.0.1"))
+        await check(migrated, tree.sources("1.0.1"))
 
 
 async def test_database_without_the_schema_is_told_to_migrate(empty_database, tree):
-    connection = empty_database.connect(autocommit=False)
     with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
-        check_schema(connection, sources=tree.sources())
-    connection.execute("SELECT 1")  # the check did not spoil the transaction
-    with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
-        await check_schema_async(await empty_database.aconnect(), sources=tree.sources())
+        await check(empty_database, tree.sources())
 
 
-@pytest.mark.parametrize("role", ["ingest", "executor", "operator", "readonly", "auditor"])
+@pytest.mark.parametrize("role", ["ingest", "executor", "operator", "readonly", "auditor", "api"])
 async def test_every_runtime_role_may_check_the_schema_and_nobody_may_write_it(database, role):
-    check_schema(database.connect(role))
-    await check_schema_async(await database.aconnect(role))
+    await check(database, role=role)
     for table in ("schema_migrations", "schema_sources"):
         privileges = database.execute(
             "SELECT has_table_privilege(%s, %s, 'INSERT, UPDATE, DELETE, TRUNCATE') AS writes",
@@ -109,8 +128,6 @@ async def test_every_runtime_role_may_check_the_schema_and_nobody_may_write_it(d
         assert privileges == [{"writes": False}]
 
 
-def test_login_without_any_role_is_told_which_to_ask_for(migrated, tree):
-    connection = migrated.connect()
-    connection.execute("SET ROLE pg_monitor")
-    with pytest.raises(MigrationError, match="grant it one of the roles"):
-        check_schema(connection, sources=tree.sources())
+async def test_login_without_any_role_is_told_which_to_ask_for(migrated, tree):
+    with pytest.raises(AccessDenied, match="grant it one of the roles"):
+        await check(migrated, tree.sources(), acts_as="pg_monitor")

@@ -66,7 +66,7 @@ def test_missing_database_url_is_refused_with_advice():
     [
         (
             {"pool_size_min": 5, "pool_size_max": 2},
-            r"size_min \(5\) must not be over size_max \(2\)",
+            r"size_min \(5\) must not exceed size_max \(2\)",
         ),
         ({"lock_seconds": 5}, r"lock_seconds \(5\) must be less than statement_seconds \(5\)"),
         (

@@ -62,6 +62,9 @@ Elector: TypeAlias = Annotated[
 Standalone: TypeAlias = Annotated[
     bool | None, setting("Become leader of every group at start, or fail to start.")
 ]
+StartSeconds: TypeAlias = Annotated[
+    float | None, setting("Time to wait for the database at start; 0 fails at once (60).")
+]
 LogFormat: TypeAlias = Annotated[str | None, setting("json or console (console).")]
 LogLevel: TypeAlias = Annotated[str | None, setting("debug, info, warning or error (info).")]
 SettingsFile: TypeAlias = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from leasehold.cli.options import (
     LogLevel,
     SettingsFile,
     Standalone,
+    StartSeconds,
     Targets,
     read_options,
     setting,
@@ -23,6 +24,7 @@ from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, r
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
+from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance, ScopeState
 from leasehold.runtime.registration import new_worker_id
 from leasehold.runtime.shutdown import on_signals
@@ -76,6 +78,7 @@ def serve(
     concurrency: Concurrency = None,
     elector: Elector = None,
     standalone: Standalone = None,
+    start_seconds: StartSeconds = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     settings_file: SettingsFile = None,
@@ -103,6 +106,7 @@ def serve(
             concurrency=concurrency,
             elector=elector,
             standalone=standalone,
+            start_seconds=start_seconds,
             log_format=log_format,
             log_level=log_level,
         )
@@ -131,7 +135,7 @@ async def run_serve(
         if instance is not None:
             reload_settings(instance, lambda: _as_executor(read()))
 
-    with on_signals(stop.set, reload):
+    with suppress(StopRequested), on_signals(stop.set, reload):
         await _serve(settings, address, instance, stop)
     if instance is not None:
         exit_past_stuck_calls(instance)
@@ -144,12 +148,19 @@ async def _serve(
     async with AsyncExitStack() as stack:
         server = HttpServer(address, grace_seconds=_GRACE_SECONDS)
         stack.push_async_callback(server.stop)
-        stores = await stack.enter_async_context(
-            RoleStores(settings.required_database_url(), settings.pool())
+        wait = DatabaseWait(settings.start_seconds, stop)
+        stores = await wait.retry(
+            lambda: stack.enter_async_context(
+                RoleStores(settings.required_database_url(), settings.pool())
+            )
         )
-        if instance is not None:
-            await stack.enter_async_context(instance)
-        service = await stack.enter_async_context(_service(settings, stores, instance))
+        if instance is None:
+            await wait.retry(stores.reader.check_schema)
+        else:
+            await instance.start(wait)
+            stack.push_async_callback(instance.drain)
+        service = _service(settings, stores, instance)
+        await wait.retry(lambda: stack.enter_async_context(service))
         await server.start(create_app(service))
         _LOG.info("server_started", url=server.url, worker_id=service.settings.instance_id)
         await server.until(stop)

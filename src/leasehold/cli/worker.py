@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from leasehold.cli.options import (
@@ -13,6 +14,7 @@ from leasehold.cli.options import (
     LogLevel,
     SettingsFile,
     Standalone,
+    StartSeconds,
     Targets,
     ignored_advice,
     read_options,
@@ -22,6 +24,7 @@ from leasehold.config import ignored_variables
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
+from leasehold.runtime.database_wait import StopRequested
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.shutdown import on_signals
 
@@ -68,6 +71,7 @@ def worker(
     ] = None,
     elector: Elector = None,
     standalone: Standalone = None,
+    start_seconds: StartSeconds = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Run an instance without the HTTP API: submit due intents, until SIGTERM or Ctrl-C.
@@ -94,6 +98,7 @@ def worker(
             reaper=reaper,
             elector=elector,
             standalone=standalone,
+            start_seconds=start_seconds,
         )
 
     event_loop.run(run_worker(read, settings_file=settings_file))
@@ -114,7 +119,10 @@ async def run_worker(
         server = instance.metrics.serve(settings.metrics_port, settings.metrics_host)
         _LOG.info("metrics_served", port=server.port, worker_id=instance.worker_id)
     try:
-        with on_signals(instance.request_stop, lambda: reload_settings(instance, read)):
+        with (
+            suppress(StopRequested),
+            on_signals(instance.request_stop, lambda: reload_settings(instance, read)),
+        ):
             async with instance:
                 await instance.run()
     finally:

@@ -161,8 +161,11 @@ class Elections:
 
     async def _stand_alone(self) -> None:
         """Lead every group now, or refuse if another instance leads one."""
-        for lease_name in sorted(self.lease_names):
-            elector = self._electors[lease_name] = self._new_elector(lease_name)
+        # A start that is repeated after a database error keeps the groups that it already leads.
+        for lease_name in sorted(self.lease_names - self._loops.keys()):
+            if lease_name not in self._electors:
+                self._electors[lease_name] = self._new_elector(lease_name)
+            elector = self._electors[lease_name]
             await elector.step()
             if not elector.is_leader:
                 holder_id = elector.seen.holder_id if elector.seen else "another instance"

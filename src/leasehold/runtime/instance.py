@@ -31,6 +31,7 @@ from leasehold.executor.targets import Targets
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
+from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import Elections
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
@@ -199,15 +200,17 @@ class Instance:
     async def __aexit__(self, *_: object) -> None:
         await self.drain()
 
-    async def start(self) -> None:
-        """Connect, refuse what cannot work, and start all services."""
-        await self._store.pool.open()
+    async def start(self, wait: DatabaseWait | None = None) -> None:
+        """Wait for the database, refuse what cannot work, and start all services."""
+        wait = wait or DatabaseWait(self._settings.start_seconds, self._stop)
+        await wait.retry(self._store.pool.open)
         try:
-            await self._targets.start()
-            await self._cluster_targets.start()
+            await wait.retry(self._store.check_schema)
+            await wait.retry(self._targets.start)
+            await wait.retry(self._cluster_targets.start)
             if not self._settings.reaper:
-                await require_other_reaper(self._store, self.worker_id)
-            await self.elections.start(standalone=self._is_standalone)
+                await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
+            await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
         except BaseException:
             await self.elections.resign()
             await self._store.pool.close()

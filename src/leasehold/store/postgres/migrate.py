@@ -22,8 +22,6 @@ from leasehold.domain.errors import DatabaseUnavailable, MigrationError
 from leasehold.store.postgres.address import connect
 from leasehold.store.postgres.schema_version import (
     NOTHING_APPLIED,
-    check_schema,
-    check_schema_async,
     pending,
     read,
 )
@@ -32,7 +30,7 @@ from leasehold.store.postgres.sources import Sources, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["Sources", "Step", "check_schema", "check_schema_async", "migrate", "plan", "script"]
+__all__ = ["Sources", "Step", "migrate", "plan", "script"]
 
 OLDEST_POSTGRES = 15
 MIGRATION_LOCK = 0x6C65_6173_6568_6C64  # any constant that nobody else uses; "leasehld" in ASCII
@@ -52,7 +50,8 @@ _AS_OWNER = "SET LOCAL ROLE leasehold_owner;\n"
 _UNCHECKED_BODIES = "SET LOCAL check_function_bodies = off;\n"
 
 _RECORD_MIGRATION = sql.SQL("""\
-INSERT INTO leasehold.schema_migrations (version, name, checksum) VALUES ({}, {}, {});
+INSERT INTO leasehold.schema_migrations (version, name, checksum, oldest_release)
+  VALUES ({}, {}, {}, {});
 DELETE FROM leasehold.schema_sources WHERE path LIKE 'functions/%' OR path LIKE 'views/%';
 """)
 _RECORD_SOURCE = sql.SQL("""\
@@ -163,7 +162,9 @@ def _statements(batch: Sequence[Step], release: str) -> Iterator[tuple[Step, str
         yield step, f"{before}{step.sql.rstrip()}\n"
     for step in batch:
         if step.kind == "migration":
-            record = _RECORD_MIGRATION.format(step.version, step.title, step.checksum)
+            record = _RECORD_MIGRATION.format(
+                step.version, step.title, step.checksum, step.oldest_release
+            )
         else:
             record = _RECORD_SOURCE.format(step.name, step.checksum, release)
         yield step, record.as_string()

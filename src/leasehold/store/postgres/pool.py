@@ -56,6 +56,15 @@ _RECONNECT_SECONDS = 5.0
 # Any other name would need quotes in a startup option.
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
+# libpq does not tell the SQLSTATE of a refused connection. Whoever waits for the database needs it
+# for the reasons that do not go away by themselves.
+_REFUSALS = (
+    (re.compile(r"password authentication failed"), "28P01"),
+    (re.compile(r'no pg_hba\.conf entry|role ".*" does not exist'), "28000"),
+    (re.compile(r'database ".*" does not exist'), "3D000"),
+    (re.compile(r"unsupported startup parameter"), "08P01"),
+)
+
 _log = get_logger(__name__)
 _query_count = attrgetter("query_count")
 
@@ -186,7 +195,10 @@ class Pool:
                     f"this login may not act as {self.settings.role}: have a DBA run "
                     f"GRANT {self.settings.role} TO the login"
                 ) from None
-            raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
+            raise DatabaseUnavailable(
+                f"cannot connect to the database: {message}",
+                sqlstate=next((code for text, code in _REFUSALS if text.search(message)), None),
+            ) from None
         await connection.close()
 
 

@@ -1,24 +1,29 @@
-"""What a database says was applied to it, and what follows from that for this release.
+"""What was applied to a database, and whether this release can migrate it or run on it.
 
 The rule between releases: the database may be newer than a running process, never older. So an
-older release neither migrates a newer database nor puts its own functions over the newer ones.
+older release neither migrates a newer database nor overwrites its functions. A migration that
+older releases cannot run on names the oldest one that can; older ones then refuse to start.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg import errors
 from psycopg.rows import tuple_row
 
-from leasehold.domain.errors import MigrationError
-from leasehold.store.postgres.sources import Sources, Step, is_newer
+from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.observe.logs import get_logger
+from leasehold.store.postgres.query import as_tuples
+from leasehold.store.postgres.sources import Sources, Step, is_newer, newest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import psycopg
+
+    from leasehold.store.postgres.query import Query
 
 # The privilege called MEMBER includes, since PostgreSQL 16, members that may not SET ROLE.
 _READ_CATALOG = """
@@ -29,13 +34,16 @@ SELECT coalesce((SELECT pg_has_role(oid, CASE WHEN current_setting('server_versi
           FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = 'leasehold' AND c.relname IN ('schema_migrations', 'schema_sources'))
 """
+# As text, because the connections of a pool do not parse JSON.
 _READ_APPLIED = """
-SELECT (SELECT coalesce(jsonb_object_agg(version, checksum), '{}')
-          FROM leasehold.schema_migrations),
+SELECT (SELECT coalesce(
+                 jsonb_object_agg(version, jsonb_build_array(checksum, oldest_release)), '{}')
+          FROM leasehold.schema_migrations)::text,
        (SELECT coalesce(jsonb_object_agg(path, jsonb_build_array(checksum, release)), '{}')
-          FROM leasehold.schema_sources)
+          FROM leasehold.schema_sources)::text
 """
-_ABSENT = (errors.UndefinedTable, errors.InvalidSchemaName)
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Applied:
     migrations: Mapping[int, str]
     sources: Mapping[str, tuple[str, str]]  # checksum, release
     is_owner: bool = False  # whether this login may act as leasehold_owner
+    oldest_release: str | None = None  # that can run on the schema; None: any
 
     @property
     def version(self) -> int:
@@ -94,51 +103,49 @@ def pending(sources: Sources, applied: Applied) -> list[Step]:
     return steps
 
 
-def check_schema(connection: psycopg.Connection[Any], *, sources: Sources | None = None) -> None:
-    """Raise MigrationError when the database is older than this release; a newer one is fine."""
-    cursor = connection.cursor(row_factory=tuple_row)
+async def check_schema(query: Query, sources: Sources | None = None) -> None:
+    """Raise MigrationError if this release cannot run on the schema; log if the schema is newer."""
     try:
-        with connection.transaction():
-            row = cursor.execute(_READ_APPLIED).fetchone()
-    except (*_ABSENT, errors.InsufficientPrivilege) as error:
-        row = _unreadable(error)
-    _refuse_older(sources or Sources(), _applied(row))
-
-
-async def check_schema_async(
-    connection: psycopg.AsyncConnection[Any], *, sources: Sources | None = None
-) -> None:
-    """Do the same on an asynchronous connection."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    try:
-        async with connection.transaction():
-            row = await (await cursor.execute(_READ_APPLIED)).fetchone()
-    except (*_ABSENT, errors.InsufficientPrivilege) as error:
-        row = _unreadable(error)
-    _refuse_older(sources or Sources(), _applied(row))
+        [row] = await query.rows(as_tuples, _READ_APPLIED)
+    except MigrationError:  # the tables do not exist
+        row = None
+    except AccessDenied as error:
+        raise AccessDenied(
+            "this login may not read the schema's version: grant it one of the roles "
+            "leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly"
+        ) from error
+    sources = sources or Sources()
+    applied = _applied(row)
+    _refuse_unfit(sources, applied)
+    if applied.is_newer_than(sources):
+        _log.warning(
+            "schema_newer",
+            schema_version=applied.version,
+            release=sources.release,
+            advice="a newer release migrated the database; upgrade this instance to it",
+        )
 
 
 def _applied(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> Applied:
     if row is None:
         return NOTHING_APPLIED
-    migrations: dict[str, str] = row[0]
-    recorded: dict[str, list[str]] = row[1]
+    migrations: dict[str, list[str]] = json.loads(row[0])
+    recorded: dict[str, list[str]] = json.loads(row[1])
     return Applied(
-        {int(version): checksum for version, checksum in migrations.items()},
+        {int(version): checksum for version, (checksum, _) in migrations.items()},
         {path: (checksum, release) for path, (checksum, release) in recorded.items()},
         is_owner,
+        newest(oldest for _, oldest in migrations.values() if oldest),
     )
 
 
-def _unreadable(error: psycopg.Error) -> None:
-    if isinstance(error, errors.InsufficientPrivilege):
+def _refuse_unfit(sources: Sources, applied: Applied) -> None:
+    """Refuse a schema that this release cannot run on, and say what to do."""
+    if applied.oldest_release and is_newer(applied.oldest_release, than=sources.release):
         raise MigrationError(
-            "this login may not read the schema's version: grant it one of the roles "
-            "leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly"
-        ) from error
-
-
-def _refuse_older(sources: Sources, applied: Applied) -> None:
+            f"release {sources.release} is too old for the database, which is at schema version "
+            f"{applied.version}: upgrade it to {applied.oldest_release} or newer"
+        )
     if applied.is_newer_than(sources):
         return
     if applied.version < sources.version:
@@ -150,7 +157,7 @@ def _refuse_older(sources: Sources, applied: Applied) -> None:
     if outdated:
         raise MigrationError(
             f"{len(outdated)} functions or views in the database are older than release "
-            f"{sources.release} needs ({outdated[0]} for one): run `leasehold migrate`"
+            f"{sources.release} needs, such as {outdated[0]}: run `leasehold migrate`"
         )
 
 

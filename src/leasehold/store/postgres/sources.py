@@ -17,13 +17,17 @@ from functools import cached_property
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from leasehold.domain.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kind = Literal["roles", "versions", "migration", "function", "view", "upkeep"]
 
 _MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)")
+_OLDEST_RELEASE = re.compile(r"^-- Oldest release: (\d+(?:\.\d+)*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,12 @@ class Step:
     def title(self) -> str:
         """The name of a numbered migration without its number."""
         return Path(self.name).stem[5:]
+
+    @property
+    def oldest_release(self) -> str | None:
+        """The oldest release that can run after a migration; None: as before it."""
+        found = _OLDEST_RELEASE.search(self.sql)
+        return found[1] if found else None
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,11 @@ class Sources:
 def is_newer(release: str, than: str) -> bool:
     """Compare the numbers of two releases; suffixes such as rc1 do not count."""
     return _numbers(release) > _numbers(than)
+
+
+def newest(releases: Iterable[str]) -> str | None:
+    """Return the newest of some releases; None for none."""
+    return max(releases, key=_numbers, default=None)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

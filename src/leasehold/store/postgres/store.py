@@ -13,10 +13,13 @@ from leasehold.store.postgres.operators import PostgresOperators
 from leasehold.store.postgres.pool import Pool, PoolSettings
 from leasehold.store.postgres.query import Query
 from leasehold.store.postgres.readers import PostgresReaders
+from leasehold.store.postgres.schema_version import check_schema
 from leasehold.store.postgres.tokens import PostgresTokens
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from leasehold.store.postgres.sources import Sources
 
 
 class PostgresStore(
@@ -27,6 +30,10 @@ class PostgresStore(
     def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
         self.pool = Pool(database_url, settings or PoolSettings())
         super().__init__(Query(self.pool))
+
+    async def check_schema(self, *, sources: Sources | None = None) -> None:
+        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
+        await check_schema(self._query, sources)
 
     async def __aenter__(self) -> Self:
         await self.pool.open()

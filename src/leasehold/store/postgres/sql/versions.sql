@@ -6,10 +6,12 @@ CREATE TABLE IF NOT EXISTS leasehold.schema_migrations (
   name       text        NOT NULL,
   checksum   text        NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  applied_by text        NOT NULL DEFAULT session_user
+  applied_by text        NOT NULL DEFAULT session_user,
+  oldest_release text
 );
 COMMENT ON TABLE leasehold.schema_migrations IS
-  'The numbered migrations that were applied, with the checksum of the file as it was then.';
+  'The numbered migrations that were applied, with the checksum of the file as it was then, and the oldest '
+  'release that can run after it (NULL: the same as before it).';
 
 CREATE TABLE IF NOT EXISTS leasehold.schema_sources (
   path       text        PRIMARY KEY,
