@@ -12,14 +12,6 @@ REFUSED = {
     "heartbeat": ({"heartbeat_seconds": "10"}, "heartbeat_seconds (10) must be less than"),
     "reaper": ({"reaper_seconds": "30"}, "reaper_seconds (30) must be less than lease_seconds"),
     "shutdown": ({"shutdown_seconds": "31"}, "shutdown_seconds (31) must not exceed"),
-    "contract": (
-        {"heartbeat_seconds": "1"},
-        "target sms: heartbeat_seconds (1) must be less than lease_seconds / 3 (0.666667)",
-    ),
-    "call": (
-        {"lease_seconds": "3", "heartbeat_seconds": "0.9"},
-        "target long: call_timeout_seconds (25) must be less than lease_seconds (3)",
-    ),
     "no reaper": ({"reaper": "false"}, "--no-reaper is refused"),
 }
 
@@ -27,10 +19,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_worker_refuses_to_start_with_what_cannot_work(engine, case):
     environment, reason = REFUSED[case]
-    if case == "call":
-        engine.publish("long", lease_seconds=30, call_timeout_seconds=25)
-    else:
-        engine.publish("sms")
+    engine.publish("sms")
     worker = engine.worker(**environment)
     assert await worker.ended() == 1
     assert reason in worker.log.read_text()

@@ -122,14 +122,8 @@ class Targets:
         return self._gates[target]
 
     async def start(self) -> None:
-        """Read contracts for the first time. Raises if these timings cannot serve one of them."""
-        contracts = await self._served_contracts()
-        for contract in contracts:
-            try:
-                self._require(contract)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"target {contract.target}: {error}") from None
-        await self._adopt(contracts)
+        """Read contracts for the first time. A contract that cannot be served costs its target."""
+        await self._adopt(await self._served_contracts())
 
     async def step(self) -> Pause:
         """Read contracts again."""

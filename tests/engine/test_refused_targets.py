@@ -1,0 +1,45 @@
+"""A contract that an instance cannot serve costs its own target, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.elections import ROW_LEASE_SETTINGS
+
+# Terms that no worker with the timings of the tests can serve, and the reason that it logs.
+IMPOSSIBLE = {
+    "heartbeat": (
+        {"lease_seconds": 1, "call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5},
+        {},
+        "heartbeat_seconds (0.4) must be less than lease_seconds / 3 (0.333333): two heartbeats",
+    ),
+    "call": (
+        {"lease_seconds": 30, "call_timeout_seconds": 25},
+        {"lease_seconds": "3"},
+        "call_timeout_seconds (25) must be less than lease_seconds (3)",
+    ),
+    "leader's call": (
+        {"scope": "cluster", "lease_name": "group", "lease_seconds": 5, "call_timeout_seconds": 3},
+        ROW_LEASE_SETTINGS,
+        "call_timeout_seconds (3) must be less than cluster_lease_seconds (2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+async def test_contract_with_impossible_timings_costs_only_its_own_target(engine, case):
+    terms, settings, reason = IMPOSSIBLE[case]
+    more = {name: value for name, value in terms.items() if name in ("scope", "lease_name")}
+    engine.publish("good", **more)
+    engine.publish("bad", **({"quarantine_seconds": 60} | terms))
+    [bad] = engine.outbox.enqueue(1, "bad")
+    worker = engine.worker(**settings)
+    await worker.started()
+    await engine.until_status(engine.outbox.enqueue(3, "good"))
+    [refused] = worker.lines("target_refused")
+    assert refused["target"] == "bad"
+    assert reason in refused["error"]
+    assert engine.statuses([bad]) == ["pending"]
+
+    engine.publish("bad", **more)
+    await engine.until_status(engine.outbox.enqueue(1, "bad"))
