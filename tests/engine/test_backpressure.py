@@ -1,4 +1,4 @@
-"""A target that is full, slow or flooded is its own problem, not that of the others."""
+"""A target that is saturated, slow or flooded does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def test_saturated_target_is_paused_and_probed_while_another_works(engine)
     free = engine.outbox.enqueue(100, "free")
     await engine.until_status(free)
     refused = len(engine.sandbox.requests()) - 100
-    # Those that were in flight when it said so, and a probe now and then: not all thirty.
+    # The calls that were in flight when it opened, and some probes: not all thirty.
     assert refused < 20
     assert "accepted" not in engine.statuses(full)
     engine.sandbox.set_faults()
@@ -42,7 +42,7 @@ async def test_target_is_called_no_more_often_than_its_rate(engine):
     engine.worker()
     await engine.until_status(ids)
     received = [entry.received_at for entry in engine.sandbox.requests()]
-    # One may leave at once, each of the others has to wait its tenth of a second.
+    # The first may start at once; each of the others waits a tenth of a second.
     assert received[-1] - received[0] >= 14 / 10 * 0.8
 
 

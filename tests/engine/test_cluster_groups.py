@@ -1,4 +1,4 @@
-"""A group of targets and its one leader: what it serves, what it says of itself, how it is set."""
+"""A group of targets and its leader: what it serves, what it reports, how it is configured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settings_of(engine, url=None, **more):
     return read_settings(database_url=url, lease_seconds=30, **(given | more))
 
 
-async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(group):
+async def test_worker_that_serves_only_part_of_a_group_does_not_start(group):
     group.publish("sms")
     worker = group.worker(targets='["ledger", "sms"]', **ROW_LEASE_SETTINGS)
     assert await worker.ended() != 0
@@ -47,7 +47,7 @@ async def test_worker_that_would_leave_out_a_part_of_a_group_does_not_start(grou
     assert not worker.lines("leader_acquired")
 
 
-async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_ones(group):
+async def test_leader_of_named_targets_reports_later_ones_that_it_does_not_execute(group):
     leader = await start_leader(group, targets='["ledger", "book"]', **ROW_LEASE_SETTINGS)
     assert not leader.lines("group_served_in_part")
     group.publish("annex", scope="cluster")
@@ -58,7 +58,7 @@ async def test_leader_of_named_targets_says_what_it_does_not_execute_of_later_on
     assert len(leader.lines("group_served_in_part")) == 1
 
 
-async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(group):
+async def test_leader_that_cannot_open_one_gateway_executes_the_other_targets(group):
     group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
     leader = await start_leader(group, **ROW_LEASE_SETTINGS)
     [said] = logged_lines(leader, "target_refused", target="book")
@@ -69,9 +69,9 @@ async def test_leader_without_one_of_its_gateways_executes_the_rest_and_says_so(
     assert not leader.lines("leader_stepped_down")
 
 
-async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
-    """The leader cannot open the terms that it was accepted under, and says so to the database,
-    though another call of the same batch goes on.
+async def test_call_that_was_given_back_is_unmarked_and_can_be_cancelled(group):
+    """The leader cannot open the contract version of the intent. It removes the mark, although
+    another call of the same batch goes on.
     """
     group.publish("book", scope="cluster", gateway=BAD_GATEWAY)
     [stuck] = group.outbox.enqueue(1, "book")
@@ -90,7 +90,7 @@ async def test_call_that_was_put_off_is_not_taken_for_one_in_flight(group):
     await group.until_status([slow])
 
 
-async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
+async def test_leader_uses_the_configured_holder_id(group):
     await start_leader(group, holder_id="sm-01", **ROW_LEASE_SETTINGS)
     assert lease(group)["holder_id"] == "sm-01"
 
@@ -107,7 +107,7 @@ async def test_leader_shows_itself_by_the_name_that_it_was_given(group):
     await until(lambda: heartbeat()[0]["last_seen_at"] > first["last_seen_at"])
 
 
-async def test_leader_tells_how_long_intents_had_been_due(group):
+async def test_leader_measures_how_long_intents_had_been_due(group):
     async with Instance(settings_of(group)) as instance:
         await group.until_status(group.outbox.enqueue(3, "ledger"))
         labels = {"worker_id": instance.worker_id, "target": "ledger"}
@@ -116,7 +116,7 @@ async def test_leader_tells_how_long_intents_had_been_due(group):
         assert value("leasehold_queue_delay_seconds_sum", labels) > 0
 
 
-async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
+async def test_row_that_the_cursor_missed_is_found_by_the_reconcile_and_counted(group, monkeypatch):
     monkeypatch.setattr(reader, "RECONCILE_SECONDS", 0.3)
     async with Instance(settings_of(group)) as instance:
 
@@ -128,7 +128,7 @@ async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
 
         await group.until_status(group.outbox.enqueue(2, "ledger"))
         assert missed() == 0
-        # As no writer can: behind a horizon that has passed.
+        # No real writer can do this: commit a row behind a horizon that has passed.
         with group.database.connect(autocommit=False) as writer:
             entries = json.dumps([{"target": "ledger", "payload": 1}])
             [row] = writer.execute(
@@ -143,7 +143,7 @@ async def test_what_the_cursor_missed_is_found_and_counted(group, monkeypatch):
         assert missed() == 1
 
 
-async def test_leader_works_on_as_many_at_once_as_it_is_told_while_it_runs(group):
+async def test_leader_adopts_a_new_concurrency_while_it_runs(group):
     settings = settings_of(group, concurrency=2)
     async with Instance(settings) as instance:
         await group.until_status(group.outbox.enqueue(1, "ledger"))
@@ -154,10 +154,10 @@ async def test_leader_works_on_as_many_at_once_as_it_is_told_while_it_runs(group
         await group.until_status(ids)
 
 
-async def test_intent_that_a_follower_took_is_executed_by_the_leader_at_its_next_refresh(
+async def test_intent_enqueued_at_a_follower_is_executed_at_the_next_refresh_of_the_leader(
     group, tmp_path
 ):
-    """Nobody tells it, and a look at everything comes later than any test waits for."""
+    """There is no notification, and the next reconcile comes too late for any test."""
     leader = await start_leader(
         group, listen="false", **(ROW_LEASE_SETTINGS | {"schedule_refresh_seconds": "1"})
     )
@@ -179,7 +179,7 @@ async def test_intent_that_a_follower_took_is_executed_by_the_leader_at_its_next
 
 
 @pytest.mark.parametrize("trouble", ["cut", "blackhole"])
-async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
+async def test_follower_that_lost_its_notifications_reports_what_is_stale(
     group, caplog, monkeypatch, trouble
 ):
     monkeypatch.setattr(notifier, "LISTEN_SECONDS", 0.2)
@@ -207,7 +207,7 @@ async def test_follower_that_hears_nothing_any_more_says_what_is_stale(
         assert "which work is due and which leases are free" in said.getMessage()
 
 
-async def test_renewal_is_trusted_for_as_long_as_it_asked_for_though_the_settings_changed(group):
+async def test_renewal_is_trusted_for_the_time_it_asked_for_although_settings_changed(group):
     timings = [Timings(cluster_lease_seconds=30)]
     settings = settings_of(group)
     async with PostgresStore(settings.required_database_url(), settings.pool()) as store:

@@ -1,4 +1,4 @@
-"""Which targets a leader works for: each of its group alike, and those that are to leave it too."""
+"""The targets of a group: none starves another, and one that moves is finished where it was."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engi
     await until(lambda: engine.sandbox.effects("keyed").effects)
     ids = engine.outbox.enqueue(3, "quick")
     await engine.until_status(ids)
-    # What was there before the leader was must not be hidden either.
+    # The next leader finds what was there before it, too.
     leader.close()
     engine.outbox.expire_lease()
     before = engine.outbox.enqueue(3, "quick")

@@ -1,4 +1,4 @@
-"""What each class of gateway is promised, after a response that nobody received."""
+"""The promise of each gateway class, after a response was lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def submissions(engine, guarantee):
 
 
 async def in_doubt(engine, intent_id):
-    """Let the first answer be lost, and give the ledger row that says so."""
+    """Wait until the first response is lost, and return the ledger row that says so."""
     await until(lambda: engine.outbox.states(intent_id)[:1] == ["IN_DOUBT"])
     engine.sandbox.set_faults()
     return engine.outbox.ledger(intent_id)[0]
@@ -67,14 +67,14 @@ async def test_request_that_never_arrived_is_sent_again_only_after_the_gateway_d
     assert engine.sandbox.effects("lookup").effects == 1
 
 
-async def test_lost_response_of_a_blind_gateway_is_held_for_a_person(engine):
+async def test_intent_of_a_blind_gateway_is_held_after_a_lost_response(engine):
     engine.publish("fax", "blind")
     engine.publish("sms", "keyed")
     engine.sandbox.set_faults("blind", lost_response_rate=1)
     [intent_id] = engine.outbox.enqueue(1, "fax")
     engine.worker()
     await engine.until_status([intent_id], "held")
-    # Somebody works, and does not touch it.
+    # The worker works, but does not touch it.
     await engine.until_status(engine.outbox.enqueue(5, "sms"))
     assert engine.outbox.states(intent_id) == ["IN_DOUBT"]
     assert len(submissions(engine, "blind")) == 1

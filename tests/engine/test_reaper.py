@@ -1,4 +1,4 @@
-"""Somebody reaps, one at a time, or no worker starts."""
+"""There is one reaper at a time, and no worker starts without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_worker_refuses_to_start_with_what_cannot_work(engine, case):
+async def test_worker_refuses_to_start_with_settings_that_cannot_work(engine, case):
     environment, reason = REFUSED[case]
     engine.publish("sms")
     worker = engine.worker(**environment)

@@ -1,4 +1,4 @@
-"""An end in order, and one that is not."""
+"""How a worker stops: in order, at the second signal, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_claims_that_were_not_begun_are_given_back_at_once(engine):
     assert engine.outbox.states(ids[0]) == []
 
 
-async def test_call_that_outlasts_the_shutdown_is_written_down_as_a_doubt(engine):
+async def test_call_that_outlasts_the_shutdown_is_recorded_as_in_doubt(engine):
     engine.publish("sms", call_timeout_seconds=25, lease_seconds=30)
     engine.sandbox.set_faults(latency_ms=60_000)
     [intent_id] = engine.outbox.enqueue(1)
@@ -67,7 +67,7 @@ async def test_second_signal_is_immediate_and_leaves_the_rest_to_the_reaper(engi
     assert engine.outbox.states(intent_id) == []
 
 
-async def test_settings_are_read_again_on_sighup_and_impossible_ones_refused(engine, tmp_path):
+async def test_sighup_reloads_settings_and_refuses_invalid_ones(engine, tmp_path):
     engine.publish("sms")
     settings = tmp_path / "settings"
     settings.write_text("LEASEHOLD_CONCURRENCY=1\n")

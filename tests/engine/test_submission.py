@@ -1,4 +1,4 @@
-"""What is enqueued is submitted, and the ledger says so."""
+"""Enqueued intents are submitted and recorded."""
 
 from __future__ import annotations
 

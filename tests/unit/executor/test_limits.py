@@ -1,4 +1,4 @@
-"""A breaker opens when a target is full, probes with one call, and closes when that works."""
+"""A breaker opens when a target is saturated, probes with one call, and closes if that works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gate(clock):
     return Gate(5, None, clock)
 
 
-def test_full_target_is_left_alone_for_as_long_as_it_asked(gate, clock):
+def test_saturated_target_is_paused_for_as_long_as_it_asked(gate, clock):
     gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=7))
     assert (gate.breaker.state, gate.room(0), gate.seconds_until_room()) == ("open", 0, 7)
     clock.now = 7
@@ -36,7 +36,7 @@ def test_full_target_is_left_alone_for_as_long_as_it_asked(gate, clock):
     assert (gate.breaker.state, gate.room(1)) == ("closed", 4)
 
 
-def test_calls_that_were_under_way_neither_close_it_nor_make_the_pause_longer(gate, clock):
+def test_calls_that_were_in_flight_neither_close_the_breaker_nor_extend_its_pause(gate, clock):
     gate.breaker.observe(FULL)
     gate.breaker.observe(FULL)
     gate.breaker.observe(Accepted())
@@ -61,7 +61,7 @@ def test_unknown_outcome_alone_is_no_sign_of_saturation(gate):
     assert gate.breaker.state == "closed"
 
 
-def test_endless_retry_after_is_looked_at_again_in_minutes(gate):
+def test_endless_retry_after_is_probed_within_minutes(gate):
     gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e9))
     assert gate.breaker.seconds_until_probe == 300
 
@@ -78,7 +78,7 @@ def test_rate_bounds_what_may_start_now(clock):
     assert gate.room(0) == 5
 
 
-def test_slow_rate_lets_one_go_at_a_time(clock):
+def test_slow_rate_allows_one_call_at_a_time(clock):
     gate = Gate(10, 0.5, clock)
     assert gate.room(0) == 1
     gate.bucket.take(1)

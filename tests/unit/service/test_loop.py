@@ -1,4 +1,4 @@
-"""The one loop: it goes on after failures, wakes early, and stops when told."""
+"""The one loop: it goes on after failures, wakes early, and stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Counting:
         return answer
 
 
-async def test_service_that_fails_is_tried_again(monkeypatch):
+async def test_service_that_fails_is_retried(monkeypatch):
     monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 0.001)
     service = Counting(DatabaseUnavailable("gone"), ValueError("a defect"), AGAIN)
     loop = Loop(service, "worker")
@@ -42,7 +42,7 @@ async def test_service_that_fails_is_tried_again(monkeypatch):
     assert loop.is_done
 
 
-async def test_news_ends_a_pause():
+async def test_wake_ends_a_pause():
     service = Counting(Pause(3600))
     loop = Loop(service, "worker")
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_news_ends_a_pause():
     assert loop.is_done
 
 
-async def test_stop_ends_a_backoff_that_news_does_not(monkeypatch):
+async def test_stop_ends_a_backoff_but_a_wake_does_not(monkeypatch):
     monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 3600)
     monkeypatch.setattr(loop_module, "BACKOFF_SECONDS_MAX", 3600)
     service = Counting(DatabaseUnavailable("gone"))
@@ -82,7 +82,7 @@ async def test_step_that_does_not_end_is_cancelled():
     assert loop.is_done
 
 
-async def test_loop_stops_though_another_one_cleared_the_wake_that_they_share():
+async def test_loop_stops_though_the_service_cleared_its_wake():
     may_end = asyncio.Event()
 
     class Writing(Counting):

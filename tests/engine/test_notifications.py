@@ -1,4 +1,4 @@
-"""How a worker learns of work: by a hint, by looking, and through a pooler by looking alone."""
+"""How an instance learns of work: by notifications and by polling, behind a pooler by polling."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from leasehold.store.postgres.schedule import PostgresSchedule
 from tests.support.engine import until
 
 
-async def test_hint_wakes_an_instance_that_would_look_in_a_minute(engine, monkeypatch):
+async def test_hint_wakes_an_instance_that_would_poll_in_a_minute(engine, monkeypatch):
     monkeypatch.setattr(competing, "POLL_SECONDS_MIN", 60.0)
-    # A call that a busy machine let run out of time would be tried again only at the next look.
+    # Long timeouts: a call that timed out would be retried only at the next poll.
     engine.publish("sms", lease_seconds=30, call_timeout_seconds=25, connect_timeout_seconds=20)
     settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
     async with Instance(settings):
@@ -26,7 +26,7 @@ async def test_hint_wakes_an_instance_that_would_look_in_a_minute(engine, monkey
                 "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'"
             )
         )
-        # The first may be found by the look after LISTEN; only a hint leads to the others.
+        # The poll after LISTEN may find the first; only a hint leads to the others.
         for _ in range(3):
             ids = engine.outbox.enqueue(1)
             engine.outbox.call("ingest", "notify_targets", ["sms"])
@@ -34,8 +34,8 @@ async def test_hint_wakes_an_instance_that_would_look_in_a_minute(engine, monkey
 
 
 def heard_while(monkeypatch, engine, reading, hearing):
-    """Have a hint heard after a reading was made and before its answer is used. Gives the id of
-    the intent that the reading could not see.
+    """Deliver a hint after a read, but before its answer is used. Returns a list that will hold
+    the id of the intent that the read could not see.
     """
     [store, read], [executor, hear] = reading, hearing
     really_read, really_hear = getattr(store, read), getattr(executor, hear)
@@ -85,7 +85,7 @@ async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypa
     )
 
     def provoked():
-        if not hidden:  # only a hint leads to the first refresh
+        if not hidden:  # only a hint causes the first refresh
             engine.outbox.call("ingest", "notify_targets", ["sms"])
         return hidden
 
@@ -95,7 +95,7 @@ async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypa
 
 
 @pytest.mark.program("pgbouncer")
-async def test_worker_behind_a_transaction_pooler_finds_work_by_looking(engine, pooler):
+async def test_worker_behind_a_transaction_pooler_finds_work_by_polling(engine, pooler):
     engine.publish("sms")
     engine.publish("bank", "lookup")
     worker = engine.worker(url=pooler.url_as("executor"), through_pooler="true")

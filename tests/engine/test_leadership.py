@@ -1,4 +1,4 @@
-"""Leadership for anybody's own code: one at a time, and none after it is lost."""
+"""`leadership()` for the user's own code: one block at a time, cancelled when the lease is lost."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_block_is_cancelled_when_leadership_is_lost(database):
     assert leader.is_over
 
 
-async def test_block_that_confirms_learns_at_once(database):
+async def test_confirm_raises_at_once_when_the_lease_is_lost(database):
     confirmed = 0
 
     async def lead():
