@@ -23,7 +23,7 @@ from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.runtime import event_loop
 from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.store.rows import Enqueued
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer

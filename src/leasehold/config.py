@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import LEASE_SECONDS, Timings
-from leasehold.store.postgres.address import with_tls
+from leasehold.store.postgres.database_url import with_tls
 from leasehold.store.postgres.pool import PoolSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.intent import AttemptState
-from leasehold.store.rows import EventCursor
+from leasehold.store.reader_rows import EventCursor
 from tests.support.api import make_token
 from tests.support.http_gateways import RawServer
 

@@ -26,7 +26,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict
-from leasehold.store.rows import Attempt, IntentStatus
+from leasehold.store.reader_rows import Attempt, IntentStatus
 from leasehold.web.problems import KINDS
 from leasehold.web.schemas import responses as models
 from leasehold.web.schemas import types as kinds

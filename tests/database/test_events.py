@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.rows import EventCursor
+from leasehold.store.reader_rows import EventCursor
 from tests.support.outbox import ZERO_ID
 
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'operator', 'a test')"

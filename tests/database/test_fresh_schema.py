@@ -7,7 +7,7 @@ import shutil
 import psycopg
 import pytest
 
-from leasehold.store.postgres.migrate import Sources, migrate
+from leasehold.store.postgres.migrate import SqlFiles, migrate
 from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import SqlTree
 
@@ -22,20 +22,20 @@ ADD_A_STREAM = "INSERT INTO leasehold.streams (target, stream, last_seq) VALUES 
 READ_THE_STREAM = "SELECT last_seq FROM leasehold.streams"
 
 
-def build_from_declarations(url: str, sources: Sources) -> None:
+def build_from_declarations(url: str, files: SqlFiles) -> None:
     """Apply tables, functions and views without any numbered migration."""
     with psycopg.connect(url) as connection:
-        for step in sources.preparation:
+        for step in files.preparation:
             connection.execute(step.sql)  # roles.sql ends as the owner
         connection.execute("SET LOCAL search_path = pg_catalog, leasehold, pg_temp")
         connection.execute("SET LOCAL check_function_bodies = off")
-        tables = [path.read_text() for path in sorted((sources.root / "tables").glob("*.sql"))]
-        waiting = [*tables, *[step.sql for step in sources.repeatables]]
+        tables = [path.read_text() for path in sorted((files.root / "tables").glob("*.sql"))]
+        waiting = [*tables, *[step.sql for step in files.repeatables]]
         while waiting:
             too_early = [text for text in waiting if not applied(connection, text)]
             assert len(too_early) < len(waiting), f"these depend on each other: {too_early}"
             waiting = too_early
-        for step in sources.upkeep:
+        for step in files.upkeep:
             connection.execute(step.sql)
 
 
@@ -49,7 +49,7 @@ def applied(connection: psycopg.Connection, text: str) -> bool:
 
 
 def test_declared_tables_equal_the_sum_of_migrations(database, empty_database):
-    build_from_declarations(empty_database.url, Sources())
+    build_from_declarations(empty_database.url, SqlFiles())
     declared = snapshot(empty_database.connect())
     migrated = snapshot(database.connect())
     assert sorted(set(declared) - set(migrated)) == [], "declared, but no migration makes it so"
@@ -59,12 +59,12 @@ def test_declared_tables_equal_the_sum_of_migrations(database, empty_database):
 def test_database_with_only_the_initial_tables_is_brought_to_the_same_schema(
     database, empty_database, tmp_path
 ):
-    packaged = Sources()
+    packaged = SqlFiles()
     first = packaged.migrations[0].name
     for name in ("roles.sql", "versions.sql", first):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(packaged.root / name, tmp_path / name)
-    migrate(empty_database.url, sources=Sources(tmp_path, "0.0.1"))
+    migrate(empty_database.url, files=SqlFiles(tmp_path, "0.0.1"))
     empty_database.owner_execute(ADD_A_STREAM)
     applied = [step.name for step in migrate(empty_database.url)]
     numbered = [name for name in applied if name.startswith("migrations/")]
@@ -80,7 +80,7 @@ def test_upgrade_to_a_later_release_keeps_rows_and_equals_a_fresh_database(
 
     A fresh database has no functions yet when the migration runs, hence IF EXISTS.
     """
-    packaged = Sources()
+    packaged = SqlFiles()
     later = shutil.copytree(packaged.root, tmp_path / "sql")
     number = packaged.version + 1
     (later / f"migrations/{number:04}_next.sql").write_text(
@@ -90,18 +90,18 @@ def test_upgrade_to_a_later_release_keeps_rows_and_equals_a_fresh_database(
     function = later / "functions/intent_accepted_at.sql"
     function.write_text(function.read_text().replace("RETURNS timestamptz", "RETURNS timestamp"))
     database.owner_execute(ADD_A_STREAM)
-    applied = [step.name for step in migrate(database.url, sources=Sources(later, "9.0.0"))]
+    applied = [step.name for step in migrate(database.url, files=SqlFiles(later, "9.0.0"))]
     assert applied[0] == f"migrations/{number:04}_next.sql"
     # A migration may drop functions and views, so all of them are applied again.
     assert applied[1:] == [step.name for step in packaged.repeatables]
-    migrate(empty_database.url, sources=Sources(later, "9.0.0"))
+    migrate(empty_database.url, files=SqlFiles(later, "9.0.0"))
     assert snapshot(database.connect()) == snapshot(empty_database.connect())
     assert database.execute(READ_THE_STREAM) == [{"last_seq": 7}]
 
 
 @pytest.fixture
 def tiny(empty_database, tmp_path):
-    migrate(empty_database.url, sources=SqlTree(tmp_path).sources())
+    migrate(empty_database.url, files=SqlTree(tmp_path).files())
     empty_database.execute("""
         CREATE TYPE leasehold.mood AS ENUM ('good');
         CREATE SEQUENCE leasehold.numbers;

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leasehold.cli.main import app
-from leasehold.store.postgres.migrate import Sources, script
+from leasehold.store.postgres.migrate import SqlFiles, script
 from tests.support.schema_catalog import snapshot
 from tests.support.servers import PASSWORD
 
@@ -32,7 +32,7 @@ def assert_one_line_of_error(result, *parts):
 
 
 def test_command_migrates_and_then_has_nothing_to_do(empty_database):
-    version = Sources().version
+    version = SqlFiles().version
     first = run("--database-url", empty_database.url)
     assert first.exit_code == 0, first.output
     assert first.stdout.startswith("Applied roles and version tables, ")

@@ -42,15 +42,15 @@ def run_script(database, text):
 
 
 def test_login_that_may_create_roles_migrates_a_new_database(place, tree):
-    applied = migrate(place.url_as("dba"), sources=tree.sources())
+    applied = migrate(place.url_as("dba"), files=tree.files())
     assert applied
-    assert migrate(place.url_as("dba"), sources=tree.sources()) == []
+    assert migrate(place.url_as("dba"), files=tree.files()) == []
     by = place.execute("SELECT DISTINCT applied_by FROM leasehold.schema_migrations")
     assert by == [{"applied_by": "test_dba"}]
 
 
 def test_roles_cannot_log_in_and_have_no_attribute(place, tree):
-    migrate(place.url_as("dba"), sources=tree.sources())
+    migrate(place.url_as("dba"), files=tree.files())
     roles = place.execute("""
         SELECT rolname FROM pg_roles
          WHERE rolname LIKE 'leasehold\\_%' AND NOT (rolcanlogin OR rolsuper OR rolcreaterole
@@ -62,15 +62,15 @@ def test_roles_cannot_log_in_and_have_no_attribute(place, tree):
 
 def test_login_without_privileges_is_told_what_a_dba_has_to_do(place, tree):
     with pytest.raises(MigrationError, match=r"leasehold migrate --print.*GRANT leasehold_owner"):
-        migrate(place.url_as("application"), sources=tree.sources())
+        migrate(place.url_as("application"), files=tree.files())
     assert snapshot(place.connect()) == []
 
 
 def test_printed_script_gives_the_same_schema_as_migrate(place, tree):
-    run_script(place, script(sources=tree.sources()))
+    run_script(place, script(files=tree.files()))
     other = Database(place.server, place.server.create_database(empty=True))
     try:
-        migrate(other.url, sources=tree.sources())
+        migrate(other.url, files=tree.files())
         assert snapshot(place.connect()) == snapshot(other.connect())
     finally:
         other.close()
@@ -84,51 +84,51 @@ def test_printed_script_of_this_release_gives_the_same_schema_as_migrate(databas
 
 
 def test_after_the_script_a_member_of_the_owner_needs_no_other_privilege(place, tree):
-    run_script(place, script(sources=tree.sources()))
+    run_script(place, script(files=tree.files()))
     place.execute("GRANT leasehold_owner TO test_application")
     application = place.url_as("application")
-    assert migrate(application, sources=tree.sources()) == []
+    assert migrate(application, files=tree.files()) == []
     tree.write("migrations/0003_next.sql", "CREATE TABLE leasehold.next (id integer);")
     tree.write("roles.sql", (tree.root / "roles.sql").read_text() + "-- the next release\n")
-    applied = migrate(application, sources=tree.sources())
+    applied = migrate(application, files=tree.files())
     assert "migrations/0003_next.sql" in [step.name for step in applied]
     owner = "SELECT tableowner FROM pg_tables WHERE tablename = 'next'"
     assert place.execute(owner) == [{"tableowner": "leasehold_owner"}]
 
 
 def test_role_of_a_later_release_is_asked_of_a_dba_by_name(place, tree):
-    run_script(place, script(sources=tree.sources()))
+    run_script(place, script(files=tree.files()))
     place.execute("GRANT leasehold_owner TO test_application")
     roles = (tree.root / "roles.sql").read_text()
     tree.write("roles.sql", roles.replace("'leasehold_api'", "'leasehold_api', 'test_more'"))
     with pytest.raises(MigrationError, match=r"may not make the role test_more") as raised:
-        migrate(place.url_as("application"), sources=tree.sources())
+        migrate(place.url_as("application"), files=tree.files())
     [statement] = re.findall(r"a DBA may: (.*?)\)", str(raised.value))
     with psycopg.connect(place.url_as("dba")) as connection:
         connection.execute(statement)
-    assert migrate(place.url_as("application"), sources=tree.sources())
+    assert migrate(place.url_as("application"), files=tree.files())
 
 
 def test_roles_made_by_hand_are_enough_for_a_member_of_the_owner(place, tree):
     with psycopg.connect(place.url_as("dba")) as connection:
         connection.execute((tree.root / "roles.sql").read_text())
     place.execute("GRANT leasehold_owner TO test_application")
-    assert migrate(place.url_as("application"), sources=tree.sources())
+    assert migrate(place.url_as("application"), files=tree.files())
 
 
 def test_second_database_of_a_server_uses_the_roles_that_are_there(place, tree):
-    migrate(place.url_as("dba"), sources=tree.sources())
+    migrate(place.url_as("dba"), files=tree.files())
     other = Database(place.server, place.server.create_database(empty=True))
     try:
         place.server.execute("GRANT CREATE ON DATABASE {} TO test_dba", other.name)
-        assert migrate(other.url_as("dba"), sources=tree.sources())
+        assert migrate(other.url_as("dba"), files=tree.files())
         assert snapshot(other.connect()) == snapshot(place.connect())
     finally:
         other.close()
 
 
 def test_script_run_a_second_time_is_refused_and_changes_nothing(place, tree):
-    text = script(sources=tree.sources())
+    text = script(files=tree.files())
     run_script(place, text)
     before = snapshot(place.connect())
     with pytest.raises(psycopg.errors.RaiseException, match="already has the schema of Leasehold"):
@@ -139,9 +139,9 @@ def test_script_run_a_second_time_is_refused_and_changes_nothing(place, tree):
 def test_script_that_fails_in_the_middle_leaves_nothing(place, tree):
     tree.write("views/wrong.sql", "CREATE VIEW leasehold.wrong AS SELECT nothing;")
     with pytest.raises(psycopg.errors.UndefinedColumn):
-        run_script(place, script(sources=tree.sources()))
+        run_script(place, script(files=tree.files()))
     assert snapshot(place.connect()) == []
 
 
 def test_script_has_no_commands_of_psql(tree):
-    assert not [line for line in script(sources=tree.sources()).splitlines() if line[:1] == "\\"]
+    assert not [line for line in script(files=tree.files()).splitlines() if line[:1] == "\\"]

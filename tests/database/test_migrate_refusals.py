@@ -19,60 +19,60 @@ def tree(tmp_path):
 
 @pytest.fixture
 def migrated(empty_database, tree):
-    migrate(empty_database.url, sources=tree.sources())
+    migrate(empty_database.url, files=tree.files())
     return empty_database
 
 
-def assert_refused(database, sources, because):
+def assert_refused(database, files, because):
     before = snapshot(database.connect())
     with pytest.raises(MigrationError, match=because):
-        plan(database.connect(), sources=sources)
+        plan(database.connect(), files=files)
     with pytest.raises(MigrationError, match=because):
-        migrate(database.url, sources=sources)
+        migrate(database.url, files=files)
     assert snapshot(database.connect()) == before
 
 
 def test_edited_history_is_refused(migrated, tree):
     tree.write("migrations/0001_first.sql", FILES["migrations/0001_first.sql"] + "-- edited")
-    assert_refused(migrated, tree.sources(), "0001_first.sql was changed after it had been applied")
+    assert_refused(migrated, tree.files(), "0001_first.sql was changed after it was applied")
 
 
 def test_missing_history_is_refused(migrated, tree):
     tree.remove("migrations/0001_first.sql")
-    assert_refused(migrated, tree.sources(), "0001 was applied, but its file is missing")
+    assert_refused(migrated, tree.files(), "0001 was applied, but its file is missing")
 
 
 def test_migration_put_behind_an_applied_one_is_refused(empty_database, tree):
     second = "migrations/0002_second.sql"
     tree.remove(second)
     tree.write("migrations/0003_third.sql", "SELECT 3;")
-    migrate(empty_database.url, sources=tree.sources())
+    migrate(empty_database.url, files=tree.files())
     tree.write(second, FILES[second])
-    assert_refused(empty_database, tree.sources(), "give it the next free number")
+    assert_refused(empty_database, tree.files(), "give it the next free number")
 
 
 def test_two_migrations_of_one_number_are_refused(empty_database, tree):
     tree.write("migrations/0002_again.sql", "SELECT 2;")
-    assert_refused(empty_database, tree.sources(), "have the same number")
+    assert_refused(empty_database, tree.files(), "have the same number")
 
 
 def test_badly_named_migration_is_refused(empty_database, tree):
     tree.write("migrations/3-third.sql", "SELECT 3;")
-    assert_refused(empty_database, tree.sources(), "must be named NNNN_what_it_does.sql")
+    assert_refused(empty_database, tree.files(), "must be named NNNN_what_it_does.sql")
 
 
-async def check(database, sources=None, *, role=None, acts_as=None):
+async def check(database, files=None, *, role=None, acts_as=None):
     url = database.url if role is None else database.url_as(role)
     async with PostgresStore(url, PoolSettings(role=acts_as)) as store:
-        return await store.check_schema(sources=sources)
+        return await store.check_schema(files=files)
 
 
 async def test_older_release_does_not_migrate_a_newer_database_but_runs_on_it(migrated, tree):
     tree.write("migrations/0003_newer.sql", "CREATE TABLE leasehold.newer (id integer);")
-    migrate(migrated.url, sources=tree.sources())
+    migrate(migrated.url, files=tree.files())
     tree.remove("migrations/0003_newer.sql")
-    assert_refused(migrated, tree.sources(), "migrated by a newer release")
-    await check(migrated, tree.sources())
+    assert_refused(migrated, tree.files(), "migrated by a newer release")
+    await check(migrated, tree.files())
 
 
 async def test_older_release_does_not_overwrite_a_newer_function_of_the_same_version(
@@ -80,10 +80,10 @@ async def test_older_release_does_not_overwrite_a_newer_function_of_the_same_ver
 ):
     name = "functions/count_all.sql"
     tree.write(name, FILES[name] + "-- newer")
-    migrate(migrated.url, sources=tree.sources("1.10.0"))
+    migrate(migrated.url, files=tree.files("1.10.0"))
     tree.write(name, FILES[name])
-    assert_refused(migrated, tree.sources("1.9.0"), "migrated by a newer release")
-    await check(migrated, tree.sources("1.9.0"))
+    assert_refused(migrated, tree.files("1.9.0"), "migrated by a newer release")
+    await check(migrated, tree.files("1.9.0"))
 
 
 async def test_release_that_a_migration_no_longer_supports_is_told_that_it_is_too_old(
@@ -92,29 +92,29 @@ async def test_release_that_a_migration_no_longer_supports_is_told_that_it_is_to
     newer = "-- Drop what releases before 1.10 read.\n-- Oldest release: 1.10.0\nSELECT 3;"
     tree.write("migrations/0003_newer.sql", newer)
     tree.write("migrations/0004_newest.sql", "SELECT 4;")
-    migrate(migrated.url, sources=tree.sources("1.11.0"))
+    migrate(migrated.url, files=tree.files("1.11.0"))
     for name in ("0003_newer", "0004_newest"):
         tree.remove(f"migrations/{name}.sql")
-    await check(migrated, tree.sources("1.10.0"))
+    await check(migrated, tree.files("1.10.0"))
     with pytest.raises(MigrationError, match=r"1\.9\.2 is too old .*upgrade it to 1\.10\.0"):
-        await check(migrated, tree.sources("1.9.2"))
+        await check(migrated, tree.files("1.9.2"))
 
 
 async def test_process_newer_than_the_schema_is_told_to_migrate(migrated, tree):
     tree.write("migrations/0003_newer.sql", "SELECT 3;")
     with pytest.raises(MigrationError, match=r"version 2, .* needs 3: run `leasehold migrate`"):
-        await check(migrated, tree.sources())
+        await check(migrated, tree.files())
 
 
 async def test_process_newer_than_the_functions_is_told_to_migrate(migrated, tree):
     tree.write("functions/count_all.sql", FILES["functions/count_all.sql"] + "-- newer")
     with pytest.raises(MigrationError, match=r"count_all\.sql.*run `leasehold migrate`"):
-        await check(migrated, tree.sources("1.0.1"))
+        await check(migrated, tree.files("1.0.1"))
 
 
 async def test_database_without_the_schema_is_told_to_migrate(empty_database, tree):
     with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
-        await check(empty_database, tree.sources())
+        await check(empty_database, tree.files())
 
 
 @pytest.mark.parametrize("role", ["ingest", "executor", "operator", "readonly", "auditor", "api"])
@@ -130,4 +130,4 @@ async def test_every_runtime_role_may_check_the_schema_and_nobody_may_write_it(d
 
 async def test_login_without_any_role_is_told_which_to_ask_for(migrated, tree):
     with pytest.raises(AccessDenied, match="grant it one of the roles"):
-        await check(migrated, tree.sources(), acts_as="pg_monitor")
+        await check(migrated, tree.files(), acts_as="pg_monitor")

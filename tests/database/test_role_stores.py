@@ -12,7 +12,7 @@ from leasehold.domain.api_token import TokenScope, token_hash
 from leasehold.domain.errors import AccessDenied, InvalidArgument, MigrationError
 from leasehold.domain.intent import AttemptState, NewIntent
 from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.servers import PASSWORD
 

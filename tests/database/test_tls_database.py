@@ -21,7 +21,7 @@ from leasehold.embedded.account import choose_account
 from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.cli_process import PROGRAM
 from tests.support.engine import until

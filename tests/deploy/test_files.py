@@ -18,7 +18,7 @@ from leasehold.client.errors import NOTHING_WRITTEN
 from leasehold.config import Settings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.problems import KINDS
 from leasehold.web.request_context import HEAD_BYTES_MAX

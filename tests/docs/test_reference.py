@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from psycopg.rows import tuple_row
 
-from leasehold.store.postgres.migrate import Sources
+from leasehold.store.postgres.migrate import SqlFiles
 from tests.support import reference
 
 
 def rendered(database):
     with database.connect().cursor(row_factory=tuple_row) as cursor:
-        return reference.render(cursor, Sources())
+        return reference.render(cursor, SqlFiles())
 
 
 def test_reference_equals_the_live_schema(database):

@@ -10,8 +10,8 @@ import pytest
 from leasehold import Instance, read_settings
 from leasehold.executor import competing
 from leasehold.executor.leader.executor import LeaderExecutor
-from leasehold.store.postgres.items import PostgresItems
-from leasehold.store.postgres.schedule import PostgresSchedule
+from leasehold.store.postgres.claims import PostgresClaims
+from leasehold.store.postgres.leased_items import PostgresLeasedItems
 from tests.support.engine import until
 
 
@@ -65,7 +65,7 @@ async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeyp
     hidden = heard_while(
         monkeypatch,
         engine,
-        (PostgresItems, "claim_outbox_batch"),
+        (PostgresClaims, "claim_outbox_batch"),
         (competing.CompetingExecutor, "work_is_due"),
     )
     settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
@@ -77,7 +77,9 @@ async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeyp
 @pytest.mark.parametrize("reading", ["refresh_due_window", "refresh_schedule"])
 async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypatch, reading):
     engine.publish("sms", scope="cluster")
-    hidden = heard_while(monkeypatch, engine, (PostgresSchedule, reading), (LeaderExecutor, "hint"))
+    hidden = heard_while(
+        monkeypatch, engine, (PostgresLeasedItems, reading), (LeaderExecutor, "hint")
+    )
     settings = read_settings(
         database_url=engine.database.url_as("executor"),
         cluster_lease_seconds=60,

@@ -10,7 +10,7 @@ import httpx
 
 from leasehold.domain.api_token import TokenScope, new_token, token_hash
 from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings

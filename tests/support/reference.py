@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from leasehold.embedded.server import EmbeddedPostgres
-from leasehold.store.postgres.migrate import Sources, migrate
+from leasehold.store.postgres.migrate import SqlFiles, migrate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
 """
 
 
-def render(cursor: psycopg.Cursor[Any], sources: Sources) -> str:
+def render(cursor: psycopg.Cursor[Any], files: SqlFiles) -> str:
     """Return the whole page."""
     parts = [INTRODUCTION]
     heading = ""
@@ -77,7 +77,7 @@ def render(cursor: psycopg.Cursor[Any], sources: Sources) -> str:
         if section != heading:
             parts.append(f"\n## Called as {section}\n")
             heading = section
-        comment = (sources.root / "functions" / f"{name}.sql").read_text()
+        comment = (files.root / "functions" / f"{name}.sql").read_text()
         parts.append(f"\n### {name}\n\n```sql\n{_signature(name, arguments, result)}\n```\n")
         parts.append("\n".join(_prose(comment)) + "\n")
     return "\n".join(parts)
@@ -117,7 +117,7 @@ def main() -> None:
     with EmbeddedPostgres(folder / "postgres") as postgres:
         migrate(postgres.url)
         with psycopg.connect(postgres.url) as connection:
-            PATH.write_text(render(connection.cursor(), Sources()))
+            PATH.write_text(render(connection.cursor(), SqlFiles()))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from leasehold.store.postgres.migrate import Sources
+from leasehold.store.postgres.migrate import SqlFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +33,11 @@ FILES = {
 
 
 class SqlTree:
-    """The folder; `sources` presents it as a release to migrate to."""
+    """The folder; `files` presents it as a release to migrate to."""
 
     def __init__(self, root: Path):
         self.root = root
-        packaged = Sources().root
+        packaged = SqlFiles().root
         for name in ("roles.sql", "versions.sql"):
             shutil.copy(packaged / name, root / name)
         for name, text in FILES.items():
@@ -51,5 +51,5 @@ class SqlTree:
     def remove(self, name: str) -> None:
         (self.root / name).unlink()
 
-    def sources(self, release: str = "1.0.0") -> Sources:
-        return Sources(self.root, release)
+    def files(self, release: str = "1.0.0") -> SqlFiles:
+        return SqlFiles(self.root, release)

@@ -13,7 +13,7 @@ from leasehold.domain.errors import InvalidArgument, UnknownIntent
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
-from leasehold.store.rows import Listing
+from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
     from leasehold.intake.intake import Intake
     from leasehold.store.postgres.store import PostgresStore
-    from leasehold.store.rows import Attempt, Enqueued, IntentStatus, Redriven
+    from leasehold.store.reader_rows import Attempt, IntentStatus
+    from leasehold.store.rows import Enqueued, Redriven
 
     StatusAndLedger = tuple[IntentStatus, Sequence[Attempt]]
 

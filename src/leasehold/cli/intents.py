@@ -15,13 +15,13 @@ from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_a
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
 from leasehold.domain.intent import IntentId, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.store.rows import Listing
+from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from leasehold.cli.backend import Backend
-    from leasehold.store.rows import IntentStatus
+    from leasehold.store.reader_rows import IntentStatus
 
 # How long `list` searches; someone is waiting at a terminal.
 SEARCH_SECONDS = 10.0

@@ -10,7 +10,7 @@ import typer
 from leasehold.cli.options import DatabaseUrl, read_command_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import migrate as migrations
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.database_url import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def migrate(
         _print_plan(address)
         return
     applied = migrations.migrate(address)
-    version = migrations.Sources().version
+    version = migrations.SqlFiles().version
     result = f"Applied {_count(applied)}." if applied else "Nothing to do."
     typer.echo(f"{result} The schema is at version {version}.")
 

@@ -28,7 +28,7 @@ from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance, ScopeState
 from leasehold.runtime.registration import new_worker_id
 from leasehold.runtime.shutdown import on_signals
-from leasehold.store.postgres.roles import RoleStores
+from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from leasehold.store.rows import Attempt, IntentStatus
+    from leasehold.store.reader_rows import Attempt, IntentStatus
 
 _PIPE_WIDTH = 200  # wide enough for `grep` to find whole rows
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold.domain.contract import Contract
-    from leasehold.store.rows import PublishedContract
+    from leasehold.store.reader_rows import PublishedContract
 
 app = typer.Typer(
     help="Check, publish and show targets: where intents are sent, and on which terms.",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from leasehold.store.rows import EventCursor, LedgerEvent
+    from leasehold.store.reader_rows import EventCursor, LedgerEvent
 
 # An attempt has a few kilobytes.
 BLOCK_BYTES_MAX = 1024 * 1024

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from leasehold.client.responses import BulkResult, IntentPage, Receipt
     from leasehold.domain.intent import IntentId, NewIntent, Status
-    from leasehold.store.rows import Attempt, IntentStatus
+    from leasehold.store.reader_rows import Attempt, IntentStatus
 
 Result = TypeVar("Result")
 Verdict = TypeVar("Verdict", bound="StrEnum")

@@ -15,7 +15,8 @@ from uuid import UUID
 from leasehold.domain.errors import ApiError
 from leasehold.domain.intent import AttemptState, IntentId, Status
 from leasehold.domain.verdict import RedriveVerdict
-from leasehold.store.rows import Attempt, EventCursor, IntentStatus, LedgerEvent, Redriven
+from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
+from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from leasehold.client.responses import BulkResult, IntentPage, Receipt
     from leasehold.domain.intent import IntentId, IntentOptions, NewIntent
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
-    from leasehold.store.rows import Attempt, EventCursor, IntentStatus, LedgerEvent, Redriven
+    from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
+    from leasehold.store.rows import Redriven
 
 Result = TypeVar("Result")
 

@@ -37,7 +37,7 @@ from leasehold.embedded.binaries import (
     runnable_programs,
 )
 from leasehold.embedded.data_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.database_url import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.errors import IdempotencyConflict, InvalidArgument, UnknownTarget
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.store.postgres.arguments import intents_argument
+from leasehold.store.postgres.json_arguments import intents_argument
 from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:

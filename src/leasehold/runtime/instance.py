@@ -37,7 +37,7 @@ from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.registration import Registration, new_worker_id
 from leasehold.service.loop import Loop
-from leasehold.store.postgres.address import passwords_in
+from leasehold.store.postgres.database_url import passwords_in
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.notifications import PostgresNotifications
 from leasehold.store.postgres.store import PostgresStore

@@ -15,7 +15,7 @@ from leasehold.web.request_context import SMALL_BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
-    from leasehold.store.rows import IntentStatus
+    from leasehold.store.reader_rows import IntentStatus
     from leasehold.web.request_context import RequestContext
     from leasehold.web.service import WebService
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
-from leasehold.store.rows import EventCursor
+from leasehold.store.reader_rows import EventCursor
 from leasehold.web.problems import RETRY_SECONDS, Problem
 from leasehold.web.schemas.responses import Attempt
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 
     from leasehold.store.protocol import ReaderStore
-    from leasehold.store.rows import LedgerEvent
+    from leasehold.store.reader_rows import LedgerEvent
 
 PAGE = 500
 BUFFER_MAX = 1000

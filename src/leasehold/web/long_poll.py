@@ -14,7 +14,7 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.store.protocol import ReaderStore
-    from leasehold.store.rows import IntentStatus
+    from leasehold.store.reader_rows import IntentStatus
 
     Waiter = asyncio.Future[None]
 

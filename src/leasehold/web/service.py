@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.observe.logs import Format
     from leasehold.runtime.instance import ScopeState
     from leasehold.service.service import Service
-    from leasehold.store.postgres.roles import RoleStores
+    from leasehold.store.postgres.role_stores import RoleStores
 
     State = Literal["ready", "draining", "database_unavailable"]
 

@@ -19,7 +19,7 @@ from leasehold.domain.contract import (
 )
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import JsonDocument
-from leasehold.store.rows import PublishedContract
+from leasehold.store.reader_rows import PublishedContract
 
 HTTP = HttpTerms(url="https://a.example/send")
 ASKABLE = HttpTerms(url="https://a.example/send", lookup_url="https://a.example/send/{key}")

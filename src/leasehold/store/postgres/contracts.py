@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres.query import rows_of
-from leasehold.store.rows import PublishedContract
+from leasehold.store.reader_rows import PublishedContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leasehold.store.postgres.claims import PostgresClaims
 from leasehold.store.postgres.contracts import PostgresContracts
-from leasehold.store.postgres.items import PostgresItems
+from leasehold.store.postgres.leased_items import PostgresLeasedItems
 from leasehold.store.postgres.leases import PostgresLeases
+from leasehold.store.postgres.monitoring import PostgresMonitoring
 from leasehold.store.postgres.query import first_column, rows_of
-from leasehold.store.postgres.schedule import PostgresSchedule
-from leasehold.store.postgres.watch import PostgresWatch
 from leasehold.store.rows import FormerTerms
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _FORMER = rows_of(FormerTerms)
 
 
 class PostgresExecutor(
-    PostgresItems, PostgresLeases, PostgresSchedule, PostgresContracts, PostgresWatch
+    PostgresClaims, PostgresLeases, PostgresLeasedItems, PostgresContracts, PostgresMonitoring
 ):
     """ExecutorStore on PostgreSQL."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.store.postgres.arguments import (
+from leasehold.store.postgres.json_arguments import (
     entry_argument,
     intent_entry,
     intents_argument,

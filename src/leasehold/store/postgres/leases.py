@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.verdict import ReleaseVerdict, RenewVerdict
-from leasehold.store.postgres.arguments import json_argument
+from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Acquisition, ReleasedStream, RenewedStream, SurplusStream
 

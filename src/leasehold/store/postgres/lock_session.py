@@ -19,8 +19,8 @@ import psycopg
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
 from leasehold.domain.lease import Lease
-from leasehold.store.postgres.address import without_password
 from leasehold.store.postgres.connection import shut_down
+from leasehold.store.postgres.database_url import without_password
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.leases import fence
 from leasehold.store.postgres.pool import connect_parameters

@@ -1,12 +1,12 @@
-"""Bringing a database to the schema of this release.
+"""Migrates a database to the schema of this release.
 
-A run is a row of transactions: roles with version tables, each numbered migration, all changed
-functions and views together, and the upkeep. Each transaction first takes one advisory lock and
-then looks anew at what is applied, so any number of runs may be started at once, also through a
-transaction pooler: each step is done once, by whoever comes first.
+A run is a series of transactions: roles with version tables, each numbered migration, all changed
+functions and views together, and the upkeep. Each transaction takes an advisory lock first and then
+reads what is applied, so any number of runs may start at once, also through a transaction pooler:
+each step is applied once.
 
-Everything but the roles is done as `leasehold_owner`. After a numbered migration all functions and
-views are applied again, because it may have dropped some of them to change what lies below.
+All steps except the roles run as `leasehold_owner`. After a numbered migration all functions and
+views are applied again, because it may have dropped some of them to change a table.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import psycopg
 from psycopg import errors, sql
 
 from leasehold.domain.errors import DatabaseUnavailable, MigrationError
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.database_url import connect
 from leasehold.store.postgres.schema_version import (
-    NOTHING_APPLIED,
+    EMPTY_DATABASE,
     pending,
     read,
 )
-from leasehold.store.postgres.sources import Sources, Step
+from leasehold.store.postgres.sql_files import SqlFiles, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["Sources", "Step", "migrate", "plan", "script"]
+__all__ = ["SqlFiles", "Step", "migrate", "plan", "script"]
 
 OLDEST_POSTGRES = 15
-MIGRATION_LOCK = 0x6C65_6173_6568_6C64  # any constant that nobody else uses; "leasehld" in ASCII
+MIGRATION_LOCK = 0x6C65_6173_6568_6C64  # "leasehld" in ASCII: a key that nobody else uses
 
-# Another run may take as long as an index build. A table's lock is different: whoever waits for it
-# makes every later reader wait too, so we give up soon and say so.
+# Another run may take as long as an index build, so we wait long for its lock. While we wait for
+# the lock of a table, every later reader of the table waits too, so there we give up soon.
 _LOCK = f"""\
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = '10min';
@@ -46,7 +46,7 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, leasehold, pg_temp;
 """
 _AS_OWNER = "SET LOCAL ROLE leasehold_owner;\n"
-# A function may name functions and views of later files.
+# A function may use functions and views of later files.
 _UNCHECKED_BODIES = "SET LOCAL check_function_bodies = off;\n"
 
 _RECORD_MIGRATION = sql.SQL("""\
@@ -62,10 +62,10 @@ INSERT INTO leasehold.schema_sources (path, checksum, release) VALUES ({}, {}, {
 
 _SCRIPT_HEADER = """\
 -- The schema of Leasehold {release} (version {version}) for an empty database, in one transaction.
--- Run it as a login with CREATEROLE and with CREATE on the database. Afterwards let the login that
--- runs `leasehold migrate` for later releases do so without these privileges:
+-- Run it as a login with CREATEROLE, and with CREATE on the database. Then the login that runs
+-- `leasehold migrate` for later releases does not need these privileges:
 --     GRANT leasehold_owner TO <login>;
--- and give each login of the application the one role that it needs, for example:
+-- Give each login of the application the role that it needs, for example:
 --     GRANT leasehold_executor TO <login>;
 """
 _SCRIPT_GUARD = """\
@@ -80,74 +80,74 @@ $guard$;
 """
 
 
-def plan(connection: psycopg.Connection[Any], *, sources: Sources | None = None) -> list[Step]:
-    """Say what `migrate` would apply now, in order. Changes nothing."""
-    with _explained("reading what is applied"):
-        return pending(sources or Sources(), read(connection))
+def plan(connection: psycopg.Connection[Any], *, files: SqlFiles | None = None) -> list[Step]:
+    """List what `migrate` would apply now, in order. Changes nothing."""
+    with _explained("reading the schema version"):
+        return pending(files or SqlFiles(), read(connection))
 
 
 def migrate(
     database_url: str,
     *,
     report: Callable[[str], None] | None = None,
-    sources: Sources | None = None,
+    files: SqlFiles | None = None,
 ) -> list[Step]:
-    """Apply what is missing and return it. Safe to run at any time, and many times at once."""
-    sources = sources or Sources()
+    """Apply the missing steps and return them. Safe to run at any time, also concurrently."""
+    files = files or SqlFiles()
     applied: list[Step] = []
     with connect(database_url, application_name="leasehold migrate") as connection:
-        _refuse_old_server(connection)
-        # Whatever this login's defaults are: what is applied must be read anew after the lock.
+        _require_supported_server(connection)
+        # The version must be read after the lock, whatever the login's defaults are.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.read_only = False
-        while batch := _apply_next(connection, sources):
+        while batch := _apply_next(connection, files):
             if batch[0] in applied:
-                raise MigrationError(f"{batch[0].name} was applied, but the database denies it")
+                raise MigrationError(f"{batch[0].name} was applied, but is not recorded as applied")
             applied += batch
             for step in batch:
                 if report:
                     report(f"applied {step.name}")
-        _keep_up(connection, sources)
+        _run_upkeep(connection, files)
     return applied
 
 
-def script(*, sources: Sources | None = None) -> str:
-    """Give the whole schema as one SQL script for any client, for somebody with more privileges."""
-    sources = sources or Sources()
-    steps = pending(sources, NOTHING_APPLIED)
-    parts = [_SCRIPT_HEADER.format(release=sources.release, version=sources.version)]
+def script(*, files: SqlFiles | None = None) -> str:
+    """Return the whole schema as an SQL script, for someone with more privileges to run."""
+    files = files or SqlFiles()
+    steps = pending(files, EMPTY_DATABASE)
+    parts = [_SCRIPT_HEADER.format(release=files.release, version=files.version)]
     parts += ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;", _LOCK]
     while batch := _first_batch(steps):
         steps = steps[len(batch) :]
-        parts += [text for _, text in _statements(batch, sources.release)]
+        parts += [text for _, text in _statements(batch, files.release)]
         if batch[0].kind == "roles":
             parts.append(_SCRIPT_GUARD)
-    parts += [f"{_AS_OWNER}{step.sql}" for step in sources.upkeep]
+    parts += [f"{_AS_OWNER}{step.sql}" for step in files.upkeep]
     return "\n".join([*parts, "COMMIT;\n"])
 
 
-def _apply_next(connection: psycopg.Connection[Any], sources: Sources) -> list[Step]:
-    """Apply the first transaction's worth of what is pending; nothing when all is applied."""
+def _apply_next(connection: psycopg.Connection[Any], files: SqlFiles) -> list[Step]:
+    """Apply the next transaction of pending steps, and return them; none if all are applied."""
     with _explained("committing the step"), connection.transaction():
-        with _explained("waiting for another migration to end"):
+        with _explained("waiting for another migration"):
             connection.execute(_LOCK.encode())
-        batch = _first_batch(plan(connection, sources=sources))
-        for step, text in _statements(batch, sources.release):
+        batch = _first_batch(plan(connection, files=files))
+        for step, text in _statements(batch, files.release):
             with _explained(step.name, text):
                 connection.execute(text.encode())
     return batch
 
 
-def _keep_up(connection: psycopg.Connection[Any], sources: Sources) -> None:
+def _run_upkeep(connection: psycopg.Connection[Any], files: SqlFiles) -> None:
     with connection.transaction():
         connection.execute(_LOCK.encode())
-        for step in sources.upkeep:
+        for step in files.upkeep:
             with _explained(step.name, step.sql):
                 connection.execute(f"{_AS_OWNER}{step.sql}".encode())
 
 
 def _first_batch(steps: Sequence[Step]) -> list[Step]:
-    """Take what belongs into one transaction."""
+    """Return the steps of the next transaction."""
     if steps and steps[0].kind == "migration":
         return [steps[0]]
     preparation = list(takewhile(lambda step: step.kind in {"roles", "versions"}, steps))
@@ -155,7 +155,7 @@ def _first_batch(steps: Sequence[Step]) -> list[Step]:
 
 
 def _statements(batch: Sequence[Step], release: str) -> Iterator[tuple[Step, str]]:
-    """Give the SQL of one transaction in order, each text with the step that it belongs to."""
+    """Yield the SQL of one transaction, in order, each text with its step."""
     for step in batch:
         before = "" if step.kind == "roles" else _AS_OWNER
         before += _UNCHECKED_BODIES if step.kind == "function" else ""
@@ -170,23 +170,23 @@ def _statements(batch: Sequence[Step], release: str) -> Iterator[tuple[Step, str
         yield step, record.as_string()
 
 
-def _refuse_old_server(connection: psycopg.Connection[Any]) -> None:
+def _require_supported_server(connection: psycopg.Connection[Any]) -> None:
     version = connection.info.server_version // 10_000
     if version < OLDEST_POSTGRES:
         raise MigrationError(
-            f"this is PostgreSQL {version}; Leasehold needs {OLDEST_POSTGRES} or newer"
+            f"the server is PostgreSQL {version}, but Leasehold needs {OLDEST_POSTGRES} or newer"
         )
 
 
 @contextmanager
 def _explained(what: str, text: str = "") -> Generator[None]:
-    """Turn an error of the database into one of ours that says what to do next."""
+    """Raise MigrationError, with advice, for an error of the database."""
     try:
         yield
     except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
         raise MigrationError(
-            f"{what}: gave up waiting for a lock that another session holds, so as not to hold up "
-            "everyone behind us. Nothing of this step was applied: run `leasehold migrate` again"
+            f"{what}: gave up waiting for a lock of another session, because others would have "
+            "to wait behind us. This step was not applied: run `leasehold migrate` again"
         ) from error
     except errors.InsufficientPrivilege as error:
         raise MigrationError(

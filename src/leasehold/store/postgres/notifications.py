@@ -10,8 +10,8 @@ import psycopg
 
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.store.notifications import Hint
-from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.connection import shut_down
+from leasehold.store.postgres.database_url import connection_parameters, without_password
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator

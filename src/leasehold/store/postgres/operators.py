@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
-from leasehold.store.postgres.arguments import json_argument
+from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Redriven
 

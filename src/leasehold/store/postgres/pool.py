@@ -36,8 +36,8 @@ from psycopg_pool import AsyncConnectionPool
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
 from leasehold.observe.logs import get_logger
-from leasehold.store.postgres.address import connection_parameters, without_password
 from leasehold.store.postgres.connection import Connection, shut_down
+from leasehold.store.postgres.database_url import connection_parameters, without_password
 from leasehold.store.postgres.errors import translated
 
 if TYPE_CHECKING:

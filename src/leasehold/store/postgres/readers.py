@@ -7,10 +7,10 @@ from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, IntentId, Status
-from leasehold.store.postgres.arguments import intent_argument
 from leasehold.store.postgres.contracts import PostgresContracts
+from leasehold.store.postgres.json_arguments import intent_argument
 from leasehold.store.postgres.query import rows_of
-from leasehold.store.rows import (
+from leasehold.store.reader_rows import (
     Attempt,
     Content,
     EventCursor,

@@ -10,7 +10,7 @@ from psycopg.errors import LockNotAvailable
 from psycopg.rows import class_row
 
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.database_url import connect
 from leasehold.store.postgres.errors import translated
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from leasehold.domain.errors import AccessDenied, MigrationError
 from leasehold.observe.logs import get_logger
 from leasehold.store.postgres.query import as_tuples
-from leasehold.store.postgres.sources import Sources, Step, is_newer, newest
+from leasehold.store.postgres.sql_files import SqlFiles, Step, is_newer, newest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ SELECT coalesce((SELECT pg_has_role(oid, CASE WHEN current_setting('server_versi
          WHERE n.nspname = 'leasehold' AND c.relname IN ('schema_migrations', 'schema_sources'))
 """
 # As text, because the connections of a pool do not parse JSON.
-_READ_APPLIED = """
+_READ_SCHEMA_VERSION = """
 SELECT (SELECT coalesce(
                  jsonb_object_agg(version, jsonb_build_array(checksum, oldest_release)), '{}')
           FROM leasehold.schema_migrations)::text,
@@ -47,11 +47,11 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """The numbered migrations (version to checksum), and the repeatable sources (path to both)."""
+class SchemaVersion:
+    """The numbered migrations (version to checksum), and the repeatable files (path to both)."""
 
     migrations: Mapping[int, str]
-    sources: Mapping[str, tuple[str, str]]  # checksum, release
+    files: Mapping[str, tuple[str, str]]  # checksum, release
     is_owner: bool = False  # whether this login may act as leasehold_owner
     oldest_release: str | None = None  # that can run on the schema; None: any
 
@@ -60,53 +60,53 @@ class Applied:
         """The schema version of the database; 0 for none."""
         return max(self.migrations, default=0)
 
-    def is_newer_than(self, sources: Sources) -> bool:
+    def is_newer_than(self, files: SqlFiles) -> bool:
         """Whether a newer release than this one has been here."""
-        releases = {release for _, release in self.sources.values()}
-        newer = any(is_newer(release, than=sources.release) for release in releases)
-        return newer or self.version > sources.version
+        releases = {release for _, release in self.files.values()}
+        newer = any(is_newer(release, than=files.release) for release in releases)
+        return newer or self.version > files.version
 
     def lacks(self, step: Step) -> bool:
-        """Whether this very text of a repeatable source has yet to be applied."""
-        return self.sources.get(step.name, ("", ""))[0] != step.checksum
+        """Whether this very text of a repeatable source has yet to be current."""
+        return self.files.get(step.name, ("", ""))[0] != step.checksum
 
 
-NOTHING_APPLIED = Applied({}, {})
+EMPTY_DATABASE = SchemaVersion({}, {})
 
 
-def read(connection: psycopg.Connection[Any]) -> Applied:
+def read(connection: psycopg.Connection[Any]) -> SchemaVersion:
     """Read all, as the owner where this login may, since its own rights need not reach so far."""
     cursor = connection.cursor(row_factory=tuple_row)
     with connection.transaction(force_rollback=True):
         is_owner, has_tables = cursor.execute(_READ_CATALOG).fetchone() or (False, False)
         if not has_tables:
-            return Applied({}, {}, is_owner)
+            return SchemaVersion({}, {}, is_owner)
         if is_owner:
             cursor.execute("SET LOCAL ROLE leasehold_owner")
-        return _applied(cursor.execute(_READ_APPLIED).fetchone(), is_owner=is_owner)
+        return _schema_version(cursor.execute(_READ_SCHEMA_VERSION).fetchone(), is_owner=is_owner)
 
 
-def pending(sources: Sources, applied: Applied) -> list[Step]:
+def pending(files: SqlFiles, current: SchemaVersion) -> list[Step]:
     """List what has to be applied, in order, or refuse."""
-    if applied.is_newer_than(sources):
+    if current.is_newer_than(files):
         raise MigrationError(
-            f"the database (version {applied.version}) was migrated by a newer release than this "
-            f"one ({sources.release}, version {sources.version}): use that release to migrate"
+            f"the database (version {current.version}) was migrated by a newer release than this "
+            f"one ({files.release}, version {files.version}): use that release to migrate"
         )
-    _refuse_edited(sources, applied)
+    _require_same_history(files, current)
     steps: list[Step] = []
-    if not applied.is_owner or any(applied.lacks(step) for step in sources.preparation):
-        steps += sources.preparation
-    migrations = [step for step in sources.migrations if step.version not in applied.migrations]
+    if not current.is_owner or any(current.lacks(step) for step in files.preparation):
+        steps += files.preparation
+    migrations = [step for step in files.migrations if step.version not in current.migrations]
     steps += migrations
-    steps += [step for step in sources.repeatables if migrations or applied.lacks(step)]
+    steps += [step for step in files.repeatables if migrations or current.lacks(step)]
     return steps
 
 
-async def check_schema(query: Query, sources: Sources | None = None) -> None:
+async def check_schema(query: Query, files: SqlFiles | None = None) -> None:
     """Raise MigrationError if this release cannot run on the schema; log if the schema is newer."""
     try:
-        [row] = await query.rows(as_tuples, _READ_APPLIED)
+        [row] = await query.rows(as_tuples, _READ_SCHEMA_VERSION)
     except MigrationError:  # the tables do not exist
         row = None
     except AccessDenied as error:
@@ -114,24 +114,24 @@ async def check_schema(query: Query, sources: Sources | None = None) -> None:
             "this login may not read the schema's version: grant it one of the roles "
             "leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly"
         ) from error
-    sources = sources or Sources()
-    applied = _applied(row)
-    _refuse_unfit(sources, applied)
-    if applied.is_newer_than(sources):
+    files = files or SqlFiles()
+    current = _schema_version(row)
+    _require_usable(files, current)
+    if current.is_newer_than(files):
         _log.warning(
             "schema_newer",
-            schema_version=applied.version,
-            release=sources.release,
+            schema_version=current.version,
+            release=files.release,
             advice="a newer release migrated the database; upgrade this instance to it",
         )
 
 
-def _applied(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> Applied:
+def _schema_version(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> SchemaVersion:
     if row is None:
-        return NOTHING_APPLIED
+        return EMPTY_DATABASE
     migrations: dict[str, list[str]] = json.loads(row[0])
     recorded: dict[str, list[str]] = json.loads(row[1])
-    return Applied(
+    return SchemaVersion(
         {int(version): checksum for version, (checksum, _) in migrations.items()},
         {path: (checksum, release) for path, (checksum, release) in recorded.items()},
         is_owner,
@@ -139,31 +139,31 @@ def _applied(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> Applied:
     )
 
 
-def _refuse_unfit(sources: Sources, applied: Applied) -> None:
+def _require_usable(files: SqlFiles, current: SchemaVersion) -> None:
     """Refuse a schema that this release cannot run on, and say what to do."""
-    if applied.oldest_release and is_newer(applied.oldest_release, than=sources.release):
+    if current.oldest_release and is_newer(current.oldest_release, than=files.release):
         raise MigrationError(
-            f"release {sources.release} is too old for the database, which is at schema version "
-            f"{applied.version}: upgrade it to {applied.oldest_release} or newer"
+            f"release {files.release} is too old for the database, which is at schema version "
+            f"{current.version}: upgrade it to {current.oldest_release} or newer"
         )
-    if applied.is_newer_than(sources):
+    if current.is_newer_than(files):
         return
-    if applied.version < sources.version:
+    if current.version < files.version:
         raise MigrationError(
-            f"the database is at schema version {applied.version}, release {sources.release} "
-            f"needs {sources.version}: run `leasehold migrate`"
+            f"the database is at schema version {current.version}, release {files.release} "
+            f"needs {files.version}: run `leasehold migrate`"
         )
-    outdated = [step.name for step in sources.repeatables if applied.lacks(step)]
+    outdated = [step.name for step in files.repeatables if current.lacks(step)]
     if outdated:
         raise MigrationError(
             f"{len(outdated)} functions or views in the database are older than release "
-            f"{sources.release} needs, such as {outdated[0]}: run `leasehold migrate`"
+            f"{files.release} needs, such as {outdated[0]}: run `leasehold migrate`"
         )
 
 
-def _refuse_edited(sources: Sources, applied: Applied) -> None:
-    known = {step.version: step for step in sources.migrations}
-    for version, checksum in sorted(applied.migrations.items()):
+def _require_same_history(files: SqlFiles, current: SchemaVersion) -> None:
+    known = {step.version: step for step in files.migrations}
+    for version, checksum in sorted(current.migrations.items()):
         step = known.get(version)
         if step is None:
             raise MigrationError(f"migration {version:04} was applied, but its file is missing")
@@ -172,9 +172,9 @@ def _refuse_edited(sources: Sources, applied: Applied) -> None:
                 f"{step.name} was changed after it had been applied; restore the file as it was "
                 "and put the change into a new migration"
             )
-    for step in sources.migrations:
-        if step.version < applied.version and step.version not in applied.migrations:
+    for step in files.migrations:
+        if step.version < current.version and step.version not in current.migrations:
             raise MigrationError(
-                f"{step.name} comes before version {applied.version}, which is already applied; "
+                f"{step.name} comes before version {current.version}, which is already applied; "
                 "give it the next free number"
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from psycopg import errors
 from psycopg.sql import SQL, Identifier
 
-from leasehold.store.postgres.address import connect
+from leasehold.store.postgres.database_url import connect
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -19,7 +19,7 @@ from leasehold.store.postgres.tokens import PostgresTokens
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from leasehold.store.postgres.sources import Sources
+    from leasehold.store.postgres.sql_files import SqlFiles
 
 
 class PostgresStore(
@@ -31,9 +31,9 @@ class PostgresStore(
         self.pool = Pool(database_url, settings or PoolSettings())
         super().__init__(Query(self.pool))
 
-    async def check_schema(self, *, sources: Sources | None = None) -> None:
+    async def check_schema(self, *, files: SqlFiles | None = None) -> None:
         """Raise MigrationError if this release cannot run on the schema, and say what to do."""
-        await check_schema(self._query, sources)
+        await check_schema(self._query, files)
 
     async def __aenter__(self) -> Self:
         await self.pool.open()

@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_executor that a scheduled executor makes under its leases."""
+"""Items under a cluster or stream lease: read what is due, mark, begin, record."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.store.postgres.arguments import results_argument
-from leasehold.store.postgres.items import (
+from leasehold.store.postgres.claims import (
     CLAIMED,
     RECORDED,
     SELECT_RECORDED,
     WHERE_TOLD,
     with_states,
 )
+from leasehold.store.postgres.json_arguments import results_argument
 from leasehold.store.postgres.leases import fence, fences
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claimed
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import Result
     from leasehold.store.rows import Position
 
-# Before anything that was ever modified.
+# Before every modification time, and after every due time.
 _BEGINNING = (datetime.min.replace(tzinfo=UTC), IntentId(UUID(int=0)))
-# After anything that will ever be due.
 _END = (datetime.max.replace(tzinfo=UTC), IntentId(UUID(int=0)))
-_DUE_ROW = rows_of(DueRow)
-# In the order of the fields. A held row's due_at, infinity, is read as NULL: Python does not have
-# that moment.
-_PLACE: Final = (
+# The columns of DueRow, in order. The due_at of a held row, infinity, is read as NULL, because
+# Python has no such time.
+_POSITION: Final = (
     "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
     "       attempt_count + 1 AS attempt_no, reference, priority, stream,"
 )
@@ -51,11 +49,10 @@ _TIMES: Final = (
 _WAIT_SECONDS: Final = (
     "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
 )
-_BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
 
 
 class _MarkedRow(NamedTuple):
-    """A row of mark_calls: the first has only the first two columns, the others all the rest."""
+    """A row of mark_calls. Only the first has `left_out`; only the others have an intent."""
 
     marked_at: datetime
     left_out: list[IntentId]
@@ -69,11 +66,13 @@ class _MarkedRow(NamedTuple):
     created_at: datetime
 
 
+_DUE_ROW = rows_of(DueRow)
 _MARKED = rows_of(_MarkedRow)
+_BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
 
 
-class PostgresSchedule:
-    """The part of ExecutorStore that a scheduled executor uses."""
+class PostgresLeasedItems:
+    """LeasedItemStore on PostgreSQL."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -85,17 +84,17 @@ class PostgresSchedule:
         after: tuple[datetime, IntentId] | None,
         limit: int,
     ) -> list[DueRow]:
-        """Read what changed after a cursor; None is the beginning."""
-        rows = await self._query.rows(
+        """Read the rows that changed after a cursor; None reads from the beginning."""
+        changed = await self._query.rows(
             _DUE_ROW,
-            f"{_PLACE} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
+            f"{_POSITION} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
             *(after or _BEGINNING),
             limit,
         )
-        return with_states(rows)
+        return with_states(changed)
 
     async def refresh_due_window(
         self,
@@ -106,10 +105,7 @@ class PostgresSchedule:
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, Position]] | None = None,
     ) -> list[DueRow]:
-        """Read what is to be done next: so many of each target and priority, or of each stream;
-        with its content, up to so many bytes each, where mark_calls is all that is left.
-        `after` reads on, of the priorities that it names for each target.
-        """
+        """Read what is due next: up to `limit` rows of each target and priority, or stream."""
         positions = (
             [
                 after.get(target, {}).get(priority, _END)
@@ -119,9 +115,9 @@ class PostgresSchedule:
             if after is not None
             else None
         )
-        rows = await self._query.rows(
+        due = await self._query.rows(
             _DUE_ROW,
-            f"{_PLACE} {_CONTENT}, {_TIMES},"
+            f"{_POSITION} {_CONTENT}, {_TIMES},"
             "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
             f"       {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s, %s,"
@@ -133,36 +129,36 @@ class PostgresSchedule:
             positions and [due_at for due_at, _ in positions],
             positions and [intent_id for _, intent_id in positions],
         )
-        return with_states(rows)
+        return with_states(due)
 
-    async def mark_calls(self, lease: Lease, rows: Sequence[DueRow], mark_no: int) -> Marked:
-        """Mark calls as in flight, and get the content of those rows that came without it."""
-        needs_content = [not row.has_content for row in rows]
+    async def mark_calls(self, lease: Lease, due: Sequence[DueRow], mark_no: int) -> Marked:
+        """Mark calls as in flight, and read the content of those rows that came without it."""
+        needs_content = [not row.has_content for row in due]
         [first, *found] = await self._query.rows(
             _MARKED,
             "SELECT marked_at, left_out, intent_id, submission_key, payload, body, content_type,"
             "       metadata, trace_context, created_at"
             "  FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s, %s::boolean[])",
             *fence(lease),
-            [row.intent_id for row in rows],
-            [row.attempt_no for row in rows],
+            [row.intent_id for row in due],
+            [row.attempt_no for row in due],
             mark_no,
             needs_content if any(needs_content) else None,
             lease_name=lease.name,
         )
         if first.left_out:
             left_out = set(first.left_out)
-            rows = [row for row in rows if row.intent_id not in left_out]
+            due = [row for row in due if row.intent_id not in left_out]
         if found:
             contents = {one.intent_id: one for one in found}
-            rows = [
+            due = [
                 row if row.has_content else _with_content(row, contents[row.intent_id])
-                for row in rows
+                for row in due
             ]
-        return Marked(first.marked_at, first.left_out, as_claimed(rows, first.marked_at))
+        return Marked(first.marked_at, first.left_out, as_claimed(due, first.marked_at))
 
     async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
-        """Remove the marks of all calls except `keep`."""
+        """Remove the marks of all calls under a lease except `keep`."""
         await self._query.value(
             "SELECT leasehold.unmark_calls(%s, %s, %s, %s::uuid[])",
             *fence(lease),
@@ -171,15 +167,15 @@ class PostgresSchedule:
         )
 
     async def mark_scheduled_calls(
-        self, lease: Lease, rows: Sequence[DueRow], mark_no: int
+        self, lease: Lease, due: Sequence[DueRow], mark_no: int
     ) -> Marked:
         """Use mark_calls."""
-        return await self.mark_calls(lease, rows, mark_no)
+        return await self.mark_calls(lease, due, mark_no)
 
     async def hand_out_scheduled(
         self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
     ) -> list[Claimed]:
-        """Get what calls need, and mark them as in flight."""
+        """Use mark_calls."""
         claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
@@ -201,7 +197,7 @@ class PostgresSchedule:
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]
     ) -> list[BegunLeased]:
-        """Make "about to call" durable under a lease, and get the content."""
+        """Record durably that these calls are about to be made, and return their content."""
         return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])",
@@ -213,7 +209,7 @@ class PostgresSchedule:
     async def record_attempts(
         self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
-        """Record outcomes under a lease."""
+        """Record results under a lease."""
         return await self._query.rows(
             RECORDED,
             f"{SELECT_RECORDED} leasehold.record_attempts(%s, %s, %s, %s::jsonb) {WHERE_TOLD}",

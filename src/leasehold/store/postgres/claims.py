@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
-from leasehold.store.postgres.arguments import results_argument, told_of
+from leasehold.store.postgres.json_arguments import results_argument, told_of
 from leasehold.store.postgres.query import Query, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
@@ -58,7 +58,7 @@ def with_states(rows: list[Tried]) -> list[Tried]:
     ]
 
 
-class PostgresItems:
+class PostgresClaims:
     """The part of ExecutorStore that a competing executor and the reaper use."""
 
     def __init__(self, query: Query) -> None:

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
-from leasehold.store.postgres.address import (
+from leasehold.store.postgres.database_url import (
     connect,
     connection_parameters,
     passwords_in,

@@ -3,9 +3,9 @@
     roles.sql, versions.sql      roles, schema and version tables; repeatable
     migrations/NNNN_name.sql     numbered, frozen once released, forward only
     functions/*.sql views/*.sql  one object per file, CREATE OR REPLACE; repeatable
-    upkeep/*.sql                 run at the end of every migration, recorded nowhere
+    upkeep/*.sql                 run at the end of every migration, not recorded
 
-`tables/*.sql` shows the present state of the tables to readers and to a test; it is never applied.
+`tables/*.sql` declares the current tables, for readers and for a test. It is never applied.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The name of a numbered migration without its number."""
+        """The name of a numbered migration, without its number."""
         return Path(self.name).stem[5:]
 
     @property
@@ -57,20 +57,20 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sources:
-    """All SQL files under one folder, read once, and the release that they belong to."""
+class SqlFiles:
+    """All SQL files in a folder, read once, and the release that they belong to."""
 
     root: Path = Path(__file__).parent / "sql"
     release: str = field(default_factory=lambda: metadata.version("leasehold"))
 
     @cached_property
     def preparation(self) -> list[Step]:
-        """Roles, schema and version tables: what every other step stands on."""
+        """Roles, schema and version tables, which every other step needs."""
         return [self._step("roles", "roles.sql"), self._step("versions", "versions.sql")]
 
     @cached_property
     def migrations(self) -> list[Step]:
-        """The numbered migrations in order."""
+        """The numbered migrations, in order."""
         steps = self._folder("migration", "migrations")
         for step in steps:
             if not _MIGRATION_NAME.fullmatch(Path(step.name).stem):
@@ -87,7 +87,7 @@ class Sources:
 
     @cached_property
     def upkeep(self) -> list[Step]:
-        """What is right to do whenever somebody with the owner's rights comes by."""
+        """Maintenance that needs the owner's rights and is safe to run at any time."""
         return self._folder("upkeep", "upkeep")
 
     @property
@@ -100,13 +100,13 @@ class Sources:
         return [self._step(kind, f"{folder}/{path.name}") for path in paths]
 
     def _step(self, kind: Kind, name: str) -> Step:
-        # Text mode: a checkout with other line ends is the same source.
+        # Text mode: a checkout with other line ends has the same checksum.
         sql = (self.root / name).read_text(encoding="utf-8")
         return Step(kind, name, sql, hashlib.sha256(sql.encode()).hexdigest())
 
 
 def is_newer(release: str, than: str) -> bool:
-    """Compare the numbers of two releases; suffixes such as rc1 do not count."""
+    """Compare the numbers of two releases. Suffixes such as rc1 do not count."""
     return _numbers(release) > _numbers(than)
 
 

@@ -12,7 +12,7 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import IntentId, JsonDocument, NewIntent
 from leasehold.domain.lease import LeaseToken
 from leasehold.domain.outcome import Accepted, Result, Submitted
-from leasehold.store.postgres.arguments import (
+from leasehold.store.postgres.json_arguments import (
     intent_entry,
     intents_argument,
     json_argument,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _BY_NAME = rows_of(dict[str, Any])
 
 
-class PostgresWatch:
+class PostgresMonitoring:
     """The part of ExecutorStore that looks at the whole queue, and at the other instances."""
 
     def __init__(self, query: Query) -> None:

@@ -1,0 +1,243 @@
+"""What an executor needs of a database: claims, leases, a leader's calls, and monitoring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasehold.store.reader_protocol import ContractStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.lease import Claim, Lease, StreamLease
+    from leasehold.domain.outcome import Outcome, Result
+    from leasehold.store import rows
+
+    Json = Mapping[str, Any]
+
+
+class ClaimStore(Protocol):
+    """Items: claim, begin, complete, release, repair. Lost claims are reported per row."""
+
+    async def claim_outbox_batch(
+        self,
+        batch_size: int,
+        worker_id: str,
+        lease_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+    ) -> list[Claimed]:
+        """Claim due items, each under a new token; of each target at most its limit."""
+        ...
+
+    async def renew_outbox_leases(
+        self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
+    ) -> list[rows.RenewedClaim]:
+        """Extend these claims, and report which are lost."""
+        ...
+
+    async def begin_outbox_attempts(
+        self, worker_id: str, claims: Sequence[Claim]
+    ) -> list[rows.Begun]:
+        """Record durably that these calls are about to be made."""
+        ...
+
+    async def complete_outbox_attempts(
+        self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
+    ) -> list[rows.Recorded]:
+        """Record the results of claimed items.
+
+        Without `tell_dispatched` the rows leave out results that were applied as DISPATCHED. These
+        are most, and reading them costs more than the rest.
+        """
+        ...
+
+    async def complete_outbox_attempt(self, worker_id: str, claim: Claim, outcome: Outcome) -> int:
+        """Record one result and return its attempt number.
+
+        Raises LeaseLost or RetryCeilingReached.
+        """
+        ...
+
+    async def release_outbox_claims(
+        self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
+    ) -> list[rows.ReleasedClaim]:
+        """Give claims back without an attempt; the items are due again after the delay."""
+        ...
+
+    async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[rows.Repaired]:
+        """End the expired claims of workers that no longer renew them."""
+        ...
+
+    async def repair_missed_deadlines(
+        self, batch_size: int, worker_id: str
+    ) -> list[rows.MissedDeadline]:
+        """End unclaimed items whose deadline has passed."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Leases of clusters and streams, and the registration of instances."""
+
+    async def acquire_lease(
+        self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
+    ) -> rows.Acquisition:
+        """Take a lease if it is free, and report who holds it."""
+        ...
+
+    async def renew_lease(
+        self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
+    ) -> datetime:
+        """Extend a lease and return its expiry, or raise LeaseLost."""
+        ...
+
+    async def release_lease(self, lease: Lease) -> bool:
+        """Release a lease; False if it was already lost."""
+        ...
+
+    async def claim_streams(
+        self,
+        holder_id: str,
+        targets: Sequence[str],
+        lease_seconds: float,
+        grace_seconds: float,
+        streams_max: int,
+    ) -> list[StreamLease]:
+        """Claim free streams up to the holder's fair share, and return the new ones."""
+        ...
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[rows.RenewedStream]:
+        """Extend stream leases, and report which are lost."""
+        ...
+
+    async def release_streams(
+        self, holder_id: str, leases: Sequence[Lease]
+    ) -> list[rows.ReleasedStream]:
+        """Release stream leases."""
+        ...
+
+    async def surplus_streams(
+        self, holder_id: str, targets: Sequence[str]
+    ) -> list[rows.SurplusStream]:
+        """List the streams beyond the holder's fair share, which it should release."""
+        ...
+
+    async def renew_instance(
+        self,
+        instance_id: str,
+        role: str,
+        stream_targets: Sequence[str],
+        detail: Json,
+        alive_seconds: float,
+    ) -> None:
+        """Report that an instance is alive, its role, and whose streams it serves."""
+        ...
+
+    async def release_instance(self, instance_id: str) -> bool:
+        """Report that an instance is stopping; False if it was not known."""
+        ...
+
+    async def record_leader_heartbeat(self, lease: Lease, detail: Json) -> None:
+        """Record what a leader is doing, for monitoring."""
+        ...
+
+
+class LeasedItemStore(Protocol):
+    """Items under a cluster or stream lease. Each method raises LeaseLost if the lease is lost."""
+
+    async def refresh_schedule(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        after: tuple[datetime, IntentId] | None,
+        limit: int,
+    ) -> list[rows.DueRow]:
+        """Read the rows that changed after a cursor; None reads from the beginning."""
+        ...
+
+    async def refresh_due_window(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        targets: Sequence[str],
+        limit: int,
+        content_bytes: int = 0,
+        after: Mapping[str, Mapping[int, rows.Position]] | None = None,
+    ) -> list[rows.DueRow]:
+        """Read what is due next: up to `limit` rows of each target and priority, or stream.
+
+        Content of up to `content_bytes` comes along if the call can be marked. `after` continues
+        after a position, only for the priorities that it names of each target.
+        """
+        ...
+
+    async def mark_calls(
+        self, lease: Lease, due: Sequence[rows.DueRow], mark_no: int
+    ) -> rows.Marked:
+        """Mark calls as in flight before they are made, and read the content that is missing.
+
+        DueRow.has_content says which rows came without content. The batch takes the place of the
+        one that was marked under `mark_no` before: reuse a number only when all calls under it have
+        ended.
+        """
+        ...
+
+    async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
+        """Remove the marks of all calls under a lease except `keep`."""
+        ...
+
+    async def mark_scheduled_calls(
+        self, lease: Lease, due: Sequence[rows.DueRow], mark_no: int
+    ) -> rows.Marked:
+        """Use mark_calls."""
+        ...
+
+    async def hand_out_scheduled(
+        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
+    ) -> list[Claimed]:
+        """Use mark_calls."""
+        ...
+
+    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
+        """Use unmark_calls."""
+        ...
+
+    async def begin_leased_attempts(
+        self, lease: Lease, intent_ids: Sequence[IntentId]
+    ) -> list[rows.BegunLeased]:
+        """Record durably that these calls are about to be made, and return their content."""
+        ...
+
+    async def record_attempts(
+        self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
+    ) -> list[rows.Recorded]:
+        """Record results under a lease; the rows are those of complete_outbox_attempts."""
+        ...
+
+
+class ExecutorStore(ClaimStore, LeaseStore, LeasedItemStore, ContractStore, Protocol):
+    """Everything that the role leasehold_executor may do."""
+
+    async def read_former_terms(self) -> list[rows.FormerTerms]:
+        """Read the terms that are no longer current but still have pending intents."""
+        ...
+
+    async def read_supervisor(self) -> dict[str, Any]:
+        """Read the state of the whole queue, by the column names of the view."""
+        ...
+
+    async def read_silent_instances(self, within_seconds: float) -> list[str]:
+        """List the instances that recently stopped reporting without saying so."""
+        ...
+
+    async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
+        """Create the ledger's partitions ahead of time."""
+        ...
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake the executors of these targets."""
+        ...

@@ -1,0 +1,169 @@
+"""The rows that a store returns to readers: contracts, the ledger, statuses, instances, leases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import IntentId
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from leasehold.domain.contract import Contract
+    from leasehold.domain.intent import AttemptState, JsonDocument, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One row of the ledger, without its lease token, which readers may not see."""
+
+    intent_id: IntentId
+    attempt_no: int
+    state: AttemptState
+    reason: str | None
+    holder: str
+    lease_name: str | None
+    lease_epoch: int | None
+    started_at: datetime
+    finished_at: datetime
+    reference: str | None
+    code: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentStatus:
+    """An intent and its status, as users see it."""
+
+    intent_id: IntentId
+    target: str
+    stream: str | None
+    stream_seq: int | None
+    idempotency_key: str | None
+    contract_version: int
+    status: Status
+    reason: str | None
+    attempts: int
+    reference: str | None
+    code: str | None
+    detail: str | None
+    priority: int | None
+    due_at: datetime | None
+    claimed_by: str | None
+    created_at: datetime
+    deadline_at: datetime | None
+    finished_at: datetime | None
+    redrive_of: IntentId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedContract:
+    """One version of a target's terms, as it was published."""
+
+    target: str
+    version: int
+    terms: JsonDocument
+    published_at: datetime
+    published_by: str
+
+    def contract(self) -> Contract:
+        """Parse the terms, or raise InvalidArgument if this release cannot read them."""
+        return _contract(self.target, self.version, self.terms)
+
+
+# Executors read the terms of all targets every few seconds, and they rarely change.
+@lru_cache(maxsize=10_000)
+def _contract(target: str, version: int, terms: JsonDocument) -> Contract:
+    from leasehold.domain.contract import Contract  # needs pydantic, which enqueuing does not
+
+    return Contract.from_terms(target, version, terms.value())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Intents that match a search, newest first.
+
+    If `searched_to` is set, the search ended there: older intents may match too. Continue from it.
+    """
+
+    intents: list[IntentStatus]
+    searched_to: IntentId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The content of an intent: exactly one of `payload` and `body`."""
+
+    payload: JsonDocument | None
+    body: bytes | None
+    content_type: str | None
+    metadata: JsonDocument | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSeen:
+    """An instance as of its last report, and whether it counts as alive."""
+
+    instance_id: str
+    role: str
+    detail: JsonDocument
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSeen:
+    """A lease when it was read."""
+
+    lease_name: str
+    holder_id: str
+    lease_epoch: int
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class EventCursor:
+    """A position in the order of events. As text: 'transaction-intent-attempt'."""
+
+    transaction: int
+    intent_id: IntentId
+    attempt_no: int
+
+    def __str__(self) -> str:
+        return f"{self.transaction}-{self.intent_id}-{self.attempt_no}"
+
+    @classmethod
+    def parse(cls, text: str) -> EventCursor:
+        """Parse a cursor, or raise InvalidArgument."""
+        parts = _CURSOR.fullmatch(text)
+        if parts is None:
+            raise InvalidArgument("the cursor must be the cursor of an event")
+        transaction, intent_id, attempt_no = parts.groups()
+        return cls(
+            transaction=int(transaction),
+            intent_id=IntentId(UUID(intent_id)),
+            attempt_no=int(attempt_no),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEvent:
+    """A final row of the ledger. `target` is None if retention has deleted the intent."""
+
+    cursor: EventCursor
+    target: str | None
+    attempt: Attempt
+
+
+# At most as long as a bigint and an integer.
+_CURSOR = re.compile(r"([0-9]{1,18})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
