@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
 
 from leasehold.domain.contract import Contract, Guarantee
 from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.lease import Lease
 from leasehold.executor.fence import LeaseFence
 from tests.support.lease_holder import take
 from tests.support.sqlstates import refused
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 LOOKUP = {"lookup": "somewhere:lookup"}
 
 
@@ -215,7 +218,14 @@ def test_call_is_either_marked_or_begun_by_the_executor(
     mark(leader, [intent_id])
     gateway = PythonTerms(function="somewhere:submit", **(LOOKUP if guarantee == "lookup" else {}))
     contract = Contract(target="other", scope="cluster", gateway=gateway, **terms)
-    must_begin = LeaseFence(None, leader, None).must_begin(contract)
+    lease = Lease(
+        name=leader.lease_name,
+        holder_id=leader.name,
+        epoch=leader.epoch,
+        expires_at=LONG_AGO,
+        grace_expires_at=LONG_AGO,
+    )
+    must_begin = LeaseFence(None, lease).must_begin(contract)
     [row] = outbox.database.execute("SELECT intent_ids FROM leasehold.call_marks")
     assert (row["intent_ids"] == [intent_id]) is not must_begin
 

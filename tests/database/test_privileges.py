@@ -54,7 +54,6 @@ EXECUTION = (
     "complete_outbox_attempt",
     "complete_outbox_attempts",
     "create_ledger_partitions",
-    "hand_out_scheduled",
     "hold_lease",
     "mark_calls",
     "read_former_terms",

@@ -190,22 +190,6 @@ class LeasedItemStore(Protocol):
         """Remove the marks of all calls under a lease except `keep`."""
         ...
 
-    async def mark_scheduled_calls(
-        self, lease: Lease, due: Sequence[rows.DueRow], mark_no: int
-    ) -> rows.Marked:
-        """Use mark_calls."""
-        ...
-
-    async def hand_out_scheduled(
-        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
-    ) -> list[Claimed]:
-        """Use mark_calls."""
-        ...
-
-    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
-        """Use unmark_calls."""
-        ...
-
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]
     ) -> list[rows.BegunLeased]:

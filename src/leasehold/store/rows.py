@@ -210,7 +210,6 @@ def as_claimed(due: Iterable[DueRow], at: datetime) -> list[Claimed]:
 
 
 _TRIED = Claimed._fields.index("first_tried_at")
-handed_out = as_claimed  # the former name
 
 # How far a target and priority have been read, in the order of due times.
 Position: TypeAlias = "tuple[datetime, IntentId]"

@@ -8,13 +8,7 @@ from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.store.postgres.claims import (
-    CLAIMED,
-    RECORDED,
-    SELECT_RECORDED,
-    WHERE_TOLD,
-    with_states,
-)
+from leasehold.store.postgres.claims import RECORDED, SELECT_RECORDED, WHERE_TOLD, with_states
 from leasehold.store.postgres.json_arguments import results_argument
 from leasehold.store.postgres.leases import fence, fences
 from leasehold.store.postgres.query import Query, rows_of
@@ -23,7 +17,7 @@ from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claim
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from leasehold.domain.intent import Claimed, JsonDocument
+    from leasehold.domain.intent import JsonDocument
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.store.rows import Position
@@ -165,34 +159,6 @@ class PostgresLeasedItems:
             list(keep),
             lease_name=lease.name,
         )
-
-    async def mark_scheduled_calls(
-        self, lease: Lease, due: Sequence[DueRow], mark_no: int
-    ) -> Marked:
-        """Use mark_calls."""
-        return await self.mark_calls(lease, due, mark_no)
-
-    async def hand_out_scheduled(
-        self, lease: Lease, intent_ids: Sequence[IntentId], mark_no: int
-    ) -> list[Claimed]:
-        """Use mark_calls."""
-        claimed = await self._query.rows(
-            CLAIMED,
-            "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
-            "       attempt_no, reference, priority, stream, submission_key, payload, body,"
-            "       content_type, metadata, trace_context, created_at, due_at, deadline_at,"
-            "       first_tried_at, read_at AS claimed_at"
-            "  FROM leasehold.hand_out_scheduled(%s, %s, %s, %s::uuid[], %s)",
-            *fence(lease),
-            list(intent_ids),
-            mark_no,
-            lease_name=lease.name,
-        )
-        return with_states(claimed)
-
-    async def keep_scheduled_calls(self, lease: Lease, in_flight: Sequence[IntentId]) -> None:
-        """Use unmark_calls."""
-        await self.unmark_calls(lease, in_flight)
 
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from leasehold.store.postgres.query import Query
 
-# The privilege called MEMBER includes, since PostgreSQL 16, members that may not SET ROLE.
+# Since PostgreSQL 16 the privilege MEMBER also includes members that may not SET ROLE.
 _READ_CATALOG = """
 SELECT coalesce((SELECT pg_has_role(oid, CASE WHEN current_setting('server_version_num')::integer
                                               >= 160000 THEN 'SET' ELSE 'MEMBER' END)
@@ -48,7 +48,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """The numbered migrations (version to checksum), and the repeatable files (path to both)."""
+    """The applied migrations (version to checksum) and repeatable files (path to both)."""
 
     migrations: Mapping[int, str]
     files: Mapping[str, tuple[str, str]]  # checksum, release
@@ -57,17 +57,17 @@ class SchemaVersion:
 
     @property
     def version(self) -> int:
-        """The schema version of the database; 0 for none."""
+        """The number of the newest migration; 0 for none."""
         return max(self.migrations, default=0)
 
     def is_newer_than(self, files: SqlFiles) -> bool:
-        """Whether a newer release than this one has been here."""
+        """Whether a newer release than this one has migrated the database."""
         releases = {release for _, release in self.files.values()}
         newer = any(is_newer(release, than=files.release) for release in releases)
         return newer or self.version > files.version
 
     def lacks(self, step: Step) -> bool:
-        """Whether this very text of a repeatable source has yet to be current."""
+        """Whether this text of a repeatable file has yet to be applied."""
         return self.files.get(step.name, ("", ""))[0] != step.checksum
 
 
@@ -75,7 +75,7 @@ EMPTY_DATABASE = SchemaVersion({}, {})
 
 
 def read(connection: psycopg.Connection[Any]) -> SchemaVersion:
-    """Read all, as the owner where this login may, since its own rights need not reach so far."""
+    """Read the version, as the owner if this login may, because its own rights may not suffice."""
     cursor = connection.cursor(row_factory=tuple_row)
     with connection.transaction(force_rollback=True):
         is_owner, has_tables = cursor.execute(_READ_CATALOG).fetchone() or (False, False)
@@ -87,7 +87,7 @@ def read(connection: psycopg.Connection[Any]) -> SchemaVersion:
 
 
 def pending(files: SqlFiles, current: SchemaVersion) -> list[Step]:
-    """List what has to be applied, in order, or refuse."""
+    """List the steps to apply, in order, or raise MigrationError."""
     if current.is_newer_than(files):
         raise MigrationError(
             f"the database (version {current.version}) was migrated by a newer release than this "
@@ -169,12 +169,12 @@ def _require_same_history(files: SqlFiles, current: SchemaVersion) -> None:
             raise MigrationError(f"migration {version:04} was applied, but its file is missing")
         if step.checksum != checksum:
             raise MigrationError(
-                f"{step.name} was changed after it had been applied; restore the file as it was "
-                "and put the change into a new migration"
+                f"{step.name} was changed after it was applied: restore the file and put the "
+                "change into a new migration"
             )
     for step in files.migrations:
         if step.version < current.version and step.version not in current.migrations:
             raise MigrationError(
-                f"{step.name} comes before version {current.version}, which is already applied; "
+                f"{step.name} comes before version {current.version}, which is already applied: "
                 "give it the next free number"
             )
