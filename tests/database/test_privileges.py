@@ -22,6 +22,7 @@ RELATIONS = {
     "api_tokens": (NOBODY, {}),
     "chain_accounts": (NOBODY, {}),
     "contracts": (EVERYBODY - {"api"}, {}),
+    "instance_status": (READERS, {}),
     "instances": (READERS, {}),
     "intent_status": (READERS, {}),
     "intents": (
@@ -41,7 +42,7 @@ RELATIONS = {
     "streams": (NOBODY, {}),
     "supervisor": (READERS, {}),
 }
-VIEWS = {"intent_status", "supervisor"}
+VIEWS = {"instance_status", "intent_status", "supervisor"}
 
 INTAKE = ("enqueue_intent", "enqueue_intents")
 EXECUTION = (

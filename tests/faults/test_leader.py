@@ -78,6 +78,23 @@ async def test_killed_leader_is_replaced_when_its_lease_has_expired(cluster):
     assert set(fences(cluster)) == {2}
 
 
+@pytest.mark.parametrize(("ends_by", "role"), [(SIGKILL, "silent"), (SIGTERM, "stopped")])
+async def test_ended_leader_is_no_longer_listed_as_one(cluster, ends_by, role):
+    first = member(cluster)
+    name = await first.started()
+    await until(lambda: listed_role(cluster, name) == "leader")
+    first.send(ends_by)
+    await first.ended()
+    await until(lambda: listed_role(cluster, name) == role)
+
+
+def listed_role(cluster, instance_id):
+    rows = cluster.database.execute(
+        "SELECT role FROM leasehold.instance_status WHERE instance_id = %s", [instance_id]
+    )
+    return rows[0]["role"] if rows else None
+
+
 async def test_nothing_is_executed_without_leadership(cluster):
     cluster.outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "somebody else", 60)
     follower = member(cluster)

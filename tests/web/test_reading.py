@@ -167,6 +167,28 @@ async def test_instances_and_leases_are_told_page_by_page(api, outbox):
     assert (instance["detail"], instance["is_alive"]) == ({"n": 0}, True)
 
 
+async def test_only_who_holds_its_lease_is_told_as_a_leader(api, outbox, database):
+    for number in range(4):
+        report = {"leads": [f"lease-{number}", "taken"], "pid": number}
+        outbox.call("executor", "renew_instance", f"i{number}", "leader", [], report, 30)
+        outbox.call("executor", "acquire_lease", f"lease-{number}", f"i{number}", 30, 0)
+    outbox.call("executor", "acquire_lease", "taken", "another", 30, 0)
+    outbox.call("executor", "release_instance", "i1")
+    database.execute(
+        "UPDATE leasehold.instances SET last_seen_at = now() - interval '60 seconds',"
+        " alive_until = now() - interval '30 seconds' WHERE instance_id = 'i2'"
+    )
+    outbox.expire_lease("lease-3")
+    listed = (await api.get("/v1/instances")).json()["instances"]
+    assert [(one["role"], one["is_alive"], one["detail"]["leads"]) for one in listed] == [
+        ("leader", True, ["lease-0"]),
+        ("stopped", False, []),
+        ("silent", False, []),
+        ("follower", True, []),
+    ]
+    assert [one["detail"]["pid"] for one in listed] == [0, 1, 2, 3]
+
+
 async def test_stats_count_the_queue(api, outbox):
     outbox.enqueue(3)
     outbox.claim(batch_size=1)

@@ -141,8 +141,8 @@ class Queries:
             "       (SELECT count(*) FROM leasehold.outbox_pending p"
             "         WHERE p.claimed_by = i.instance_id)::integer AS claims,"
             "       extract(epoch FROM clock_timestamp() - i.last_seen_at)::float AS seen_seconds,"
-            "       i.alive_until > clock_timestamp() AS is_alive"
-            "  FROM leasehold.instances i ORDER BY i.started_at DESC LIMIT 10",
+            "       i.is_alive"
+            "  FROM leasehold.instance_status i ORDER BY i.started_at DESC LIMIT 10",
         )
 
     async def leases(self) -> list[LeaseRow]:

@@ -107,7 +107,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSeen:
-    """An instance as of its last report, and whether it counts as alive."""
+    """An instance as of its last report. Its role is stopped or silent if it is not alive."""
 
     instance_id: str
     role: str

@@ -167,12 +167,12 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
-        """Read the instances after an id, as they last reported themselves, by id."""
+        """Read the instances after an id, by id."""
         return await self._query.rows(
             _INSTANCE,
             "SELECT instance_id, role, detail, started_at, last_seen_at AS seen_at,"
-            "       alive_until AS expires_at, alive_until > clock_timestamp() AS is_alive"
-            "  FROM leasehold.instances WHERE instance_id > %s"
+            "       alive_until AS expires_at, is_alive"
+            "  FROM leasehold.instance_status WHERE instance_id > %s"
             " ORDER BY instance_id LIMIT %s",
             after or "",
             limit,

@@ -190,7 +190,7 @@ class Targets(ResponseBody):
 
 
 class Instance(ResponseBody):
-    """An instance, as of its last registration."""
+    """An instance as of its last report. Its role is stopped or silent if it is not alive."""
 
     instance_id: str
     role: str

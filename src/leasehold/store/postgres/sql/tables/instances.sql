@@ -13,7 +13,7 @@ CREATE TABLE leasehold.instances (
   CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.instances IS 'Running instances, as of their last report.';
+COMMENT ON TABLE leasehold.instances IS 'The last report of each instance. The view instance_status says who is alive and leads.';
 
 GRANT SELECT ON leasehold.instances
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
