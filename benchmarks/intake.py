@@ -1,9 +1,9 @@
-"""Taking intents over HTTP, with wrk at 64 connections: what sharing commits is worth, and costs.
+"""Enqueue over HTTP, with wrk at 64 connections: what group commit gains and costs.
 
-The same endpoint, on the same server in the same run: as it is; with every request a call of the
-database of its own; answering without a database; and, beside it, an endpoint without a database as
-FastAPI's documentation writes one. Tokens, checks and the access log are the same in the first
-three. `make bench` runs it with the others; by itself: `python -m benchmarks.intake`.
+The same endpoint on the same server in the same run: as it is, with one database call per request,
+and without a database; and, for comparison, a plain FastAPI endpoint without a database. Tokens,
+validation and the access log are the same in the first three. `make bench` runs it with the others;
+alone: `python -m benchmarks.intake`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OURS = "leasehold"
 WAYS = ("one-by-one", "no-database", "fastapi", OURS)
-# Every request with a key of its own: each is a row, whichever way it goes.
+# Every request has its own key, so each is a row.
 _SCRIPT = """
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
@@ -69,7 +69,7 @@ class Measured:
 
 
 class IntakeBenchmark:
-    """Every measurement of the intake; `about` says with what, or why there are none."""
+    """The measurements of the intake; `about` says with what, or why there are none."""
 
     def __init__(self, server: BenchmarkServer, amounts: Amounts, add: Add) -> None:
         self.server = server
@@ -92,36 +92,36 @@ class IntakeBenchmark:
         self._alone()
 
     def _at_many(self) -> None:
-        """In turns, so that noise falls on all."""
+        """Measure the ways in turn, so that noise affects all of them."""
         found: dict[str, list[Measured]] = {way: [] for way in WAYS}
         for _ in range(self.amounts.rounds):
             for way in WAYS:
                 found[way].append(self._measured(way, self.amounts.connections))
-        told = f"intake at {self.amounts.connections} connections"
+        title = f"intake at {self.amounts.connections} connections"
         rates = {way: statistics.median(one.per_second for one in found[way]) for way in WAYS}
         for way in WAYS[:-1]:
-            self.add(f"{told}: {way}", rates[way], "requests/s")
+            self.add(f"{title}: {way}", rates[way], "requests/s")
         for way in WAYS[:-1]:
-            other = f"{told}: {way}"
-            self.add(f"{told}: {OURS}", rates[OURS], "requests/s", other, rates[OURS] / rates[way])
+            other = f"{title}: {way}"
+            self.add(f"{title}: {OURS}", rates[OURS], "requests/s", other, rates[OURS] / rates[way])
         slow = {
             way: statistics.median(one.p99_ms for one in found[way]) for way in ("one-by-one", OURS)
         }
-        other = f"{told}, p99: one-by-one"
+        other = f"{title}, p99: one-by-one"
         self.add(other, slow["one-by-one"], "ms")
-        self.add(f"{told}, p99: {OURS}", slow[OURS], "ms", other, slow[OURS] / slow["one-by-one"])
+        self.add(f"{title}, p99: {OURS}", slow[OURS], "ms", other, slow[OURS] / slow["one-by-one"])
 
     def _alone(self) -> None:
-        """A lonely request waits for nobody."""
+        """Measure one request at a time, which must not wait for others."""
         found: dict[str, list[float]] = {"one-by-one": [], OURS: []}
         for _ in range(self.amounts.rounds):
             for way, medians in found.items():
                 medians.append(self._measured(way, 1).median_ms)
         alone, ours = (statistics.median(found[way]) for way in ("one-by-one", OURS))
-        other = "intake of a lonely request, p50: one-by-one"
+        other = "intake of a single request, p50: one-by-one"
         self.add(other, alone, "ms")
-        self.add(f"intake of a lonely request, p50: {OURS}", ours, "ms", other, ours / alone)
-        self.add("intake of a lonely request: added by sharing commits", max(0, ours - alone), "ms")
+        self.add(f"intake of a single request, p50: {OURS}", ours, "ms", other, ours / alone)
+        self.add("intake of a single request: added by group commit", max(0, ours - alone), "ms")
 
     def _measured(self, way: str, connections: int) -> Measured:
         before = self._rows()
@@ -187,7 +187,7 @@ class IntakeBenchmark:
 def _found(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if found is None:
-        raise RuntimeError(f"wrk said something else: {text}")
+        raise RuntimeError(f"unexpected output of wrk: {text}")
     return found[1]
 
 

@@ -1,10 +1,9 @@
-"""The HTTP API as a process of the intake benchmark, as it is or with one part of it replaced.
+"""The server process of the intake benchmark: the HTTP API, as it is or with one part replaced.
 
 - leasehold: as it is.
-- one-by-one: every request is a call of the database of its own, with as many connections at once
-  as help; all the rest is the same.
-- no-database: every request is answered at once; all the rest is the same.
-- fastapi: no part of ours: the endpoint as FastAPI's documentation writes one, without a database.
+- one-by-one: one database call per request instead of group commit.
+- no-database: every request is answered at once.
+- fastapi: a plain FastAPI endpoint without a database, on the same HTTP server.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def plain_fastapi() -> FastAPI:
 
 @asynccontextmanager
 async def serving(way: str, database_url: str) -> AsyncGenerator[str]:
-    """Serve in one of the ways; gives the address."""
+    """Serve in one of these ways; yields the URL."""
     async with AsyncExitStack() as opened:
         server = HttpServer(Address(port=0), grace_seconds=1)
         opened.push_async_callback(server.stop)

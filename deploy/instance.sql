@@ -1,6 +1,6 @@
--- The login of instances that serve the HTTP API and execute: a member of the roles that they act as,
--- one at a time, and of nothing else. Run it after `leasehold migrate`, as who migrates; safe to
--- repeat. Then give it a way to log in: ALTER ROLE leasehold_instance PASSWORD '...'.
+-- The login of instances that serve the HTTP API and execute: a member of the roles that an instance
+-- uses, one at a time, and of no other. Run it after `leasehold migrate`, as the same user; it can be
+-- repeated. Then allow it to log in: ALTER ROLE leasehold_instance PASSWORD '...'.
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'leasehold_instance') THEN

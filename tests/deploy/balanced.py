@@ -1,4 +1,4 @@
-"""HAProxy with the real configuration before three real instances, on a database of their own."""
+"""HAProxy with its real configuration in front of three instances with their own database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INSTANCES = 3
 LEASE_SECONDS = 5.0
 DRAIN_SECONDS = 3.0
 PASSWORD = "of a throwaway server"
-# A commit that was answered must survive a crash of the server, if not one of the machine.
+# An acknowledged commit must survive a crash of the server, but not one of the machine.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "150"}
 ENVIRONMENT = {
     "http_drain_seconds": str(DRAIN_SECONDS),
@@ -58,10 +58,10 @@ ENVIRONMENT = {
 
 
 class Balanced:
-    """`with Balanced() as balanced`: the database, the instances, HAProxy."""
+    """The database, the instances and HAProxy, as a context manager."""
 
     def __init__(self) -> None:
-        # As root the server runs as another user, who must be able to enter this folder.
+        # As root, the server runs as another user, who must be able to enter this folder.
         self.folder = Path(tempfile.mkdtemp(prefix="leasehold-balanced-", dir=ram_disk()))
         self.folder.chmod(0o711)
         binaries = next(iter(available_binaries().values()))
@@ -115,49 +115,49 @@ class Balanced:
     async def ready(self) -> None:
         """Wait until HAProxy sends requests to every instance."""
         await until(
-            lambda: self.revive() or set(self.states().values()) == {"UP"}, context=self.told
+            lambda: self.revive() or set(self.states().values()) == {"UP"}, context=self.logs
         )
 
     def revive(self) -> None:
-        """Start again whoever found no database when it started, as systemd would."""
+        """Restart instances that found no database at their start, as systemd would."""
         for number, one in enumerate(self.instances):
             if one.process.poll() is not None:
                 self.restart(number)
 
     def states(self) -> dict[str, str]:
-        """What HAProxy thinks of each instance."""
-        assert self._haproxy is None or self._haproxy.poll() is None, self.told()
+        """The state of each instance according to HAProxy."""
+        assert self._haproxy is None or self._haproxy.poll() is None, self.logs()
         return states(self.folder)
 
     def stats(self) -> list[dict[str, str]]:
-        """What HAProxy counts of each instance."""
+        """HAProxy's statistics of each instance."""
         return stats(self.folder)
 
     def restart(self, number: int) -> None:
-        """Start an instance again that has ended."""
+        """Restart an instance that has ended."""
         self.instances[number].close()
         self.instances[number] = self._started(number)
 
     def instance_url(self, number: int) -> str:
-        """Where an instance is, without HAProxy."""
+        """The URL of an instance, past HAProxy."""
         return f"http://127.0.0.1:{self._port(number)}"
 
     def kill(self, number: int) -> None:
-        """End an instance without a word."""
+        """Kill an instance."""
         self.instances[number].send(signal.SIGKILL)
         self.instances[number].process.wait(10)
 
     async def crash_database(self) -> None:
-        """End the database at once, as a crash would, and start it again."""
+        """Crash the database and start it again."""
         [written] = (self.folder / "data").rglob("postmaster.pid")
         os.kill(int(written.read_text().splitlines()[0]), signal.SIGQUIT)
         await asyncio.to_thread(self._postgres.ensure_running)
-        self.database._cached.clear()  # what was open is broken
+        self.database._cached.clear()  # these connections are broken
         self.outbox = Outbox(self.database)
         await until(self._is_database_back)
 
     def unfinished(self, ids: list[UUID]) -> list[dict[str, Any]]:
-        """Which of these are not accepted by the gateway yet, as far as the database knows."""
+        """Those of these intents that are not accepted yet, according to the database."""
         return self.database.execute(
             "SELECT asked.id, s.status FROM unnest(%s::uuid[]) AS asked (id)"
             "  LEFT JOIN leasehold.intent_status s ON s.intent_id = asked.id"
@@ -165,8 +165,8 @@ class Balanced:
             [ids],
         )
 
-    def told(self) -> str:
-        """What everybody said, for a test that fails."""
+    def logs(self) -> str:
+        """The ends of all logs, for a failed test."""
         logs = [self.folder / "haproxy.log", *sorted(self.folder.glob("serve-*.log"))]
         return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in logs)
 
@@ -212,15 +212,15 @@ def start_haproxy(
 
 
 def states(folder: Path) -> dict[str, str]:
-    """What the HAProxy of this folder thinks of each instance."""
+    """The state of each instance according to the HAProxy of this folder."""
     return {row["svname"]: row["status"].split()[0] for row in stats(folder)}
 
 
 def stats(folder: Path) -> list[dict[str, str]]:
-    """What the HAProxy of this folder counts of each instance."""
+    """The statistics of each instance of the HAProxy of this folder."""
     address = folder / "admin.sock"
     if not address.exists():
-        return []  # it has only just been started
+        return []  # it is still starting
     with socket.socket(socket.AF_UNIX) as admin:
         admin.settimeout(10)
         admin.connect(str(address))
@@ -231,7 +231,7 @@ def stats(folder: Path) -> list[dict[str, str]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no connection gets by chance while the one that listens there is away."""
+    """Ports outside the ephemeral range, so that no connection takes one during a restart."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(15_000, 30_000)

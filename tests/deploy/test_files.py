@@ -1,4 +1,4 @@
-"""The files in deploy/ name what is there: metrics, labels, settings, options, programs."""
+"""The files in deploy/ use only metrics, labels, settings, options and commands that exist."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CONTAINER = (DEPLOY / "Containerfile").read_text()
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [
     target["expr"] for panel in PANELS for target in panel.get("targets", [])
 ]
-# What others say: postgres_exporter by default, and prometheus-client of every process.
-OF_OTHERS = {
+# Metrics of others: postgres_exporter, and prometheus-client for every process.
+OTHERS = {
     "pg_stat_activity_max_tx_duration": {"datname", "state"},
     "process_resident_memory_bytes": set(),
     "process_open_fds": set(),
@@ -53,13 +53,13 @@ LABELS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 BY = re.compile(r"\bby \(([^)]*)\)")
 COMMAND = re.compile(r"^CMD (\[.*\])$", re.MULTILINE)
 HAPROXY_ERRORS = re.findall(r"^\s+http-error status (\d+) .* string '(.*)'", HAPROXY, re.MULTILINE)
-# What it keeps free of a buffer, for what it adds to a head (tune.maxrewrite).
+# What HAProxy reserves of a buffer for headers that it adds (tune.maxrewrite).
 HAPROXY_REWRITES = 1024
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 def exposed():
-    """Every name that an instance tells Prometheus, with its labels."""
+    """Every metric that an instance exposes, with its labels."""
     metrics = Metrics("worker-1")
     WebMetrics(metrics.registry, "worker-1")
     found = {}
@@ -82,10 +82,10 @@ def haproxy_time(name):
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_and_label_is_one_that_is_exposed(expression):
-    known = exposed() | OF_OTHERS
+def test_expression_uses_only_metrics_and_labels_that_are_exposed(expression):
+    known = exposed() | OTHERS
     used = METRIC.findall(expression)
-    assert used, "it asks for nothing"
+    assert used, "the expression has no metric"
     for name, selector in used:
         assert name in known
         assert set(LABELS.findall(selector)) <= known[name]
@@ -94,13 +94,13 @@ def test_every_metric_and_label_is_one_that_is_exposed(expression):
         assert all(labels <= known[name] for name, _ in used)
 
 
-def test_a_metric_that_is_not_exposed_would_be_found():
+def test_unknown_metric_would_be_found():
     assert "leasehold_http_requests_total" in exposed()
     for wrong in ("leasehold_queue_length", "leasehold_http_requests"):
         assert wrong not in exposed()
 
 
-def test_alerts_cover_what_must_wake_somebody():
+def test_alerts_cover_every_critical_metric():
     told = " ".join(EXPRESSIONS[: len(RULES)])
     for name in (
         *("queue_oldest_age_seconds", "reaper_runs_total", "in_doubt_oldest_age_seconds", "held"),
@@ -112,7 +112,7 @@ def test_alerts_cover_what_must_wake_somebody():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alert_says_how_bad_it_is_and_what_to_do(rule):
+def test_alert_has_a_severity_and_says_what_to_do(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in {"warning", "critical"}
     assert len(rule["annotations"]["summary"]) > 20
@@ -121,7 +121,7 @@ def test_alert_says_how_bad_it_is_and_what_to_do(rule):
     assert len({one["alert"] for one in RULES}) == len(RULES)
 
 
-def test_dashboard_has_every_panel_in_a_place_of_its_own():
+def test_dashboard_panels_do_not_overlap():
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     cells = set()
     for panel in PANELS:
@@ -136,7 +136,7 @@ def test_dashboard_has_every_panel_in_a_place_of_its_own():
         assert panel["type"] == "row" or panel["targets"]
 
 
-def test_dashboard_shows_every_metric_but_those_that_say_the_same():
+def test_dashboard_shows_every_metric():
     shown = {
         re.sub(r"_(bucket|sum|count)$", "", name)
         for expression in EXPRESSIONS[len(RULES) :]
@@ -147,7 +147,7 @@ def test_dashboard_shows_every_metric_but_those_that_say_the_same():
 
 
 @pytest.mark.program("haproxy")
-def test_haproxy_takes_its_file_without_a_warning(tmp_path):
+def test_haproxy_accepts_its_file_without_warnings(tmp_path):
     done = subprocess.run(
         [str(find_program("haproxy")), "-c", "-dW", "-f", DEPLOY / "haproxy.cfg"],
         env={"ADMIN_SOCKET": str(tmp_path / "admin.sock")},
@@ -160,7 +160,7 @@ def test_haproxy_takes_its_file_without_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("line", HAPROXY_ERRORS, ids=lambda line: line[0])
-def test_haproxy_answers_in_problem_documents_and_never_says_what_it_cannot_know(line):
+def test_haproxy_error_is_a_problem_document_without_a_false_claim(line):
     status, text = line
     document = json.loads(text)
     assert (document["status"], document["type"]) == (
@@ -173,22 +173,22 @@ def test_haproxy_answers_in_problem_documents_and_never_says_what_it_cannot_know
     assert "nothing was written" not in document["detail"]
 
 
-def test_haproxy_has_a_document_for_every_error_of_its_own():
+def test_haproxy_has_a_problem_document_for_each_of_its_errors():
     assert [int(status) for status, _ in HAPROXY_ERRORS] == [400, 408, 413, 422, 500, 502, 503, 504]
 
 
-def test_haproxy_passes_on_what_an_instance_may_take():
+def test_haproxy_forwards_heads_that_an_instance_accepts():
     size = int(re.search(r"^\s+tune.bufsize (\d+)$", HAPROXY, re.MULTILINE)[1])
     assert size - HAPROXY_REWRITES > HEAD_BYTES_MAX
     assert int(re.search(r"^\s+tune.http.maxhdr (\d+)$", HAPROXY, re.MULTILINE)[1]) > HEADERS_MAX
 
 
-def test_haproxy_waits_longer_than_anybody_may_ask_it_to():
+def test_haproxy_timeouts_are_longer_than_the_longest_wait():
     for name in ("client", "server"):
         assert haproxy_time(name) > WAIT_SECONDS_MAX + 10
 
 
-def test_instance_drains_for_longer_than_haproxy_takes_to_see_it():
+def test_instance_drains_longer_than_haproxy_takes_to_notice():
     checks = dict(re.findall(r"\b(inter|fastinter|fall) (\w+)", HAPROXY))
     seen_after = seconds(checks["inter"]) + int(checks["fall"]) * seconds(checks["fastinter"])
     assert seen_after < Settings.model_fields["http_drain_seconds"].default
@@ -214,7 +214,7 @@ def test_compose_puts_three_instances_behind_haproxy():
         assert any(f"./{mounted}:" in str(one.get("volumes")) for one in services.values())
 
 
-def test_commands_in_the_files_are_ones_that_exist():
+def test_commands_in_the_files_exist():
     lines = [
         *re.findall(r"^ExecStart=\S+/leasehold (.*)$", UNIT, re.MULTILINE),
         *(" ".join(json.loads(found)) for found in COMMAND.findall(CONTAINER)),
@@ -232,7 +232,7 @@ def test_commands_in_the_files_are_ones_that_exist():
         assert {one for one in arguments if one.startswith("--")} <= known
 
 
-def test_lines_to_try_compose_with_are_commands_that_exist_and_begin_with_a_target():
+def test_commands_in_the_comments_of_compose_exist():
     text = (DEPLOY / "compose.yaml").read_text()
     lines = re.findall(
         r"^#   docker compose -f deploy/compose.yaml run .* migrate (.*)$", text, re.MULTILINE
@@ -245,16 +245,16 @@ def test_lines_to_try_compose_with_are_commands_that_exist_and_begin_with_a_targ
         assert {one for one in arguments if one.startswith("--")} <= known
 
 
-def test_whoever_stops_an_instance_gives_it_the_time_it_may_take():
+def test_stop_timeouts_allow_for_a_graceful_stop():
     fields = Settings.model_fields
-    # Draining, the last answers, the last commits, the calls that are under way.
+    # The drain, the last responses, the last commits, the calls in progress.
     takes = fields["http_drain_seconds"].default + 15 + 15 + fields["shutdown_seconds"].default
     given = int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)[1])
     assert takes < given
     assert takes < seconds(COMPOSE["x-instance"]["stop_grace_period"])
 
 
-def test_systemd_takes_its_unit(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     for line in ("Restart=always", "NoNewPrivileges=yes", "KillSignal=SIGTERM"):
         assert f"\n{line}\n" in UNIT
     program = find_program("systemd-analyze")
@@ -267,7 +267,7 @@ def test_systemd_takes_its_unit(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_image_is_made_of_what_is_there():
+def test_files_of_the_image_exist():
     root = DEPLOY.parent
     for line in re.findall(r"^COPY (?!--from)(.*)$", CONTAINER, re.MULTILINE):
         for source in line.split()[:-1]:
@@ -277,7 +277,7 @@ def test_image_is_made_of_what_is_there():
         assert (root / kept).exists()
 
 
-async def test_login_of_an_instance_may_act_as_all_that_it_needs_and_no_more(servers):
+async def test_instance_login_has_only_the_roles_that_it_needs(servers):
     server = servers.get(next(iter(available_binaries())), "deploy")
     name = server.create_database(empty=True)
     url = server.url_of(name)

@@ -1,1 +1,1 @@
-"""The HTTP API as it runs: a real server on real sockets, on a real database."""
+"""Tests of the HTTP API: a real server on real sockets with a real database."""

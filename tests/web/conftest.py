@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the HTTP API. They start servers, so they run on one PostgreSQL only."""
+"""Fixtures for the tests of the HTTP API. They run on one PostgreSQL version only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def postgres() -> str:
 
 @pytest.fixture
 async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
-    """The API on a fresh database with a target `sms`."""
+    """The API on a new database with the target `sms`."""
     outbox.publish("sms")
     async with serve(database) as api:
         yield api
@@ -33,5 +33,5 @@ async def api(database: Database, outbox: Outbox) -> AsyncIterator[Api]:
 
 @pytest.fixture(scope="session")
 def openapi() -> dict[str, Any]:
-    """The description of the API, as it is in the repository."""
+    """The OpenAPI document in the repository."""
     return json.loads(DOCUMENT.read_text())

@@ -1,4 +1,4 @@
-"""Queues that are full: nothing more comes in, however it comes, and nobody repeats in vain."""
+"""Full queues refuse new intents, but answer repeated ones."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SMALL = SMS | {"target": "small"}
 
 @pytest.fixture
 async def small(api, outbox, monkeypatch):
-    """The API with a target that may have two unfinished intents, and which looks when told."""
+    """The API with a target that may have two unfinished intents; counts only when told to."""
     monkeypatch.setattr(admission, "RECOUNT_SECONDS", 1000)
     monkeypatch.setattr(admission, "COUNT_SECONDS", 1000)
     outbox.publish("small", pending_max=2)
-    await look(api)
+    await count(api)
     return api
 
 
-async def look(api):
+async def count(api):
     api.service.queue_limits._contracts_due_at = 0
     await api.service.queue_limits.step()
 
 
-async def test_queue_that_is_full_takes_nothing_more_until_it_is_not(small, outbox):
+async def test_full_queue_refuses_until_there_is_room(small, outbox):
     outbox.enqueue(2, target="small")
-    await look(small)
+    await count(small)
     response = await small.post("/v1/intents", SMALL)
     problem(response, 429, "queue_full")
     assert int(response.headers["retry-after"]) > 0
@@ -43,27 +43,27 @@ async def test_queue_that_is_full_takes_nothing_more_until_it_is_not(small, outb
     assert [one["verdict"] for one in batch] == ["queue_full", "accepted"]
     assert batch[0]["retry_seconds"] == int(response.headers["retry-after"])
     outbox.complete(outbox.claim(targets=["small"]))
-    await look(small)
+    await count(small)
     assert (await small.post("/v1/intents", SMALL)).status_code == 201
 
 
-async def test_what_came_since_the_last_look_counts(small):
+async def test_intents_accepted_since_the_last_count_are_added(small):
     batch = (await small.post("/v1/intents:batch", {"intents": [SMALL] * 20})).json()["results"]
     assert Counter(one["verdict"] for one in batch) == {"accepted": 2, "queue_full": 18}
     problem(await small.post("/v1/intents", SMALL), 429, "queue_full")
     assert small.intents() == 2
 
 
-async def test_many_at_once_get_no_more_places_than_there_are(small):
+async def test_concurrent_enqueues_do_not_exceed_the_limit(small):
     client = await small.client("ingest")
     found = await asyncio.gather(*[client.post("/v1/intents", json=SMALL) for _ in range(20)])
     assert Counter(one.status_code for one in found) == {201: 2, 429: 18}
 
 
-async def test_repetition_is_answered_by_a_queue_that_is_full(small):
+async def test_repeated_request_is_answered_if_the_queue_is_full(small):
     first = await small.post("/v1/intents", SMALL | {"idempotency_key": "a"})
     await small.post("/v1/intents", SMALL | {"idempotency_key": "b"})
-    await look(small)
+    await count(small)
     again = await small.post("/v1/intents", SMALL | {"idempotency_key": "a"})
     assert (again.status_code, again.content) == (200, first.content)
     other = SMALL | {"idempotency_key": "a", "payload": 1}
@@ -75,7 +75,7 @@ async def test_repetition_is_answered_by_a_queue_that_is_full(small):
     assert small.intents() == 2
 
 
-async def test_key_of_another_target_is_a_conflict_also_where_the_queue_is_full(small):
+async def test_key_of_another_target_is_a_conflict_even_if_the_queue_is_full(small):
     await small.post("/v1/intents", SMS | {"idempotency_key": "a"})
     await small.post("/v1/intents:batch", {"intents": [SMALL] * 2})
     sent = SMALL | {"idempotency_key": "a"}
@@ -83,7 +83,7 @@ async def test_key_of_another_target_is_a_conflict_also_where_the_queue_is_full(
 
 
 class Store:
-    """Queues of any depth."""
+    """A store with these limits and depths."""
 
     def __init__(self, **limits):
         self.limits = limits
@@ -102,7 +102,7 @@ class Store:
         return {name: min(most, self.depths.get(name, 0)) for name, most in limits.items()}
 
 
-async def test_more_limits_than_one_call_takes_are_looked_at_page_by_page():
+async def test_queues_are_counted_in_pages():
     store = Store(**{f"t{number}": 1 for number in range(2500)})
     store.depths = {"t2400": 1}
     limits = QueueLimits(store)
@@ -111,7 +111,7 @@ async def test_more_limits_than_one_call_takes_are_looked_at_page_by_page():
     assert [name for name in store.limits if limits.is_full(name)] == ["t2400"]
 
 
-async def test_place_is_given_back_by_who_brought_nothing_new_and_counted_until_the_next_look():
+async def test_reservation_of_a_duplicate_is_released_and_others_count():
     store = Store(sms=2)
     limits = QueueLimits(store)
     await limits.step()
@@ -120,12 +120,12 @@ async def test_place_is_given_back_by_who_brought_nothing_new_and_counted_until_
     first.settle(is_new=False)
     third = limits.reserve("sms")
     third.settle(is_new=True)
-    # A look that failed has seen nothing, so what came since the one before stays counted.
+    # After a failed count, what was accepted since the previous one still counts.
     store.depths = DatabaseUnavailable("away")
     with pytest.raises(DatabaseUnavailable):
         await limits.step()
     assert limits.reserve("sms") is None
-    # One is done, and one still on its way when the queue is looked at.
+    # One is finished, and one is still reserved during the count.
     store.depths = {"sms": 0}
     await limits.step()
     assert limits.reserve("sms") is not None
@@ -134,7 +134,7 @@ async def test_place_is_given_back_by_who_brought_nothing_new_and_counted_until_
     assert limits.reserve("sms") is None
 
 
-async def test_full_queue_is_looked_at_again_soon_but_not_by_everybody_who_asks():
+async def test_full_queue_is_recounted_soon_but_not_for_every_request():
     now = 0.0
     store = Store(sms=1)
     limits = QueueLimits(store, clock=lambda: now)

@@ -1,4 +1,4 @@
-"""The API keeps to its own description, whatever of it is asked: with schemathesis."""
+"""schemathesis: every response matches the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CHECKS = [
     negative_data_rejection,
     unsupported_method,
 ]
-# A stream of events has no end: it has tests of its own.
+# An event stream does not end; it has its own tests.
 schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text())).exclude(path="/v1/events")
 
 
 @pytest.fixture(scope="module")
 def served(server, tmp_path_factory):
-    """A server process; its address and a token for everything."""
+    """A server process: its URL and a token with every scope."""
     database = Database(server, server.create_database())
     outbox = Outbox(database)
     outbox.publish("sms")
@@ -57,7 +57,7 @@ def served(server, tmp_path_factory):
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_answer_is_as_described(case, served):
+def test_every_response_matches_the_openapi_document(case, served):
     url, token = served
     case.headers["Authorization"] = f"Bearer {token}"
     case.call_and_validate(base_url=url, checks=CHECKS)

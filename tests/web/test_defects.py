@@ -1,4 +1,4 @@
-"""What nobody thought of: it is told as a defect, with an id, and tells nothing else."""
+"""Unexpected errors and old clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMS = {"target": "sms", "payload": 1}
 
 @pytest.fixture
 def broken(api, monkeypatch):
-    """The API, of which some part does what it must not."""
+    """The API with parts that raise unexpected errors."""
 
     async def fail(*_, **__):
         raise RuntimeError("the password is hush")
@@ -24,16 +24,16 @@ def broken(api, monkeypatch):
     return api
 
 
-async def test_defect_is_a_problem_document_that_gives_nothing_away(broken, caplog):
+async def test_defect_is_a_problem_document_without_details(broken, caplog):
     for response in (await broken.get("/v1/intents"), await broken.post("/v1/intents", SMS)):
         document = problem(response, 500, "internal")
         assert "hush" not in response.text
         assert document["request_id"] in caplog.text
-    # And the next one is answered as ever.
+    # The next request is answered as usual.
     assert (await broken.get("/v1/targets")).status_code == 200
 
 
-async def test_old_client_gets_a_stream_without_chunks(api, outbox):
+async def test_http_1_0_client_gets_a_stream_without_chunks(api, outbox):
     token = make_token(api.database, "read")
     await api.service.tokens.step()
     url = urlsplit(api.url)

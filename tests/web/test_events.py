@@ -1,4 +1,4 @@
-"""The stream of events: nobody misses one, nobody gets one twice, and a slow one hurts nobody."""
+"""Event streams: every event once, and a slow listener affects no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_SECONDS = 30
 
 
 class Listening:
-    """Somebody who listens: each `event` is (id, data)."""
+    """A client of the event stream."""
 
     def __init__(self, response):
         self.response = response
@@ -24,7 +24,7 @@ class Listening:
         self._lines = response.aiter_lines()
 
     async def block(self):
-        """The next block of lines, as a dict; the id is remembered as a browser does."""
+        """The next block of lines as a dict; remembers the last id, as a browser does."""
         found = {}
         async with asyncio.timeout(WAIT_SECONDS):
             async for line in self._lines:
@@ -58,7 +58,7 @@ async def listening(client, last_event_id=None, **query):
 
 
 def finish(outbox, count, target="sms"):
-    """Write `count` rows on the ledger, each in a transaction of its own; their intents."""
+    """Write `count` ledger rows, each in its own transaction; returns the intent ids."""
     written = []
     for intent_id in outbox.enqueue(count, target=target):
         outbox.complete(outbox.claim(batch_size=1, targets=[target]))
@@ -66,7 +66,7 @@ def finish(outbox, count, target="sms"):
     return written
 
 
-async def test_events_come_as_they_are_written(api, outbox):
+async def test_events_are_sent_when_they_are_written(api, outbox):
     client = await api.client("read")
     async with listening(client) as one:
         written = finish(outbox, 3)
@@ -78,27 +78,27 @@ async def test_events_come_as_they_are_written(api, outbox):
     assert not any("token" in event for event in seen)
 
 
-async def test_who_was_cut_off_goes_on_where_it_was_also_at_another_server(database, outbox):
+async def test_interrupted_stream_resumes_at_another_server_without_loss(database, outbox):
     outbox.publish("sms")
     token = make_token(database, "read")
     seen: dict[str, list[str]] = {"a": [], "b": []}
     last: dict[str, str] = {}
     written: list[str] = []
     for round_number in range(3):
-        async with serve(database) as api:  # it ends in the middle of both streams
+        async with serve(database) as api:  # it stops during both streams
             client = await api.with_token(token)
             async with (
                 listening(client, last.get("a")) as a,
                 listening(client, last.get("b")) as b,
             ):
                 written += finish(outbox, 4)
-                # One sees everything of this round, the other hardly anything.
+                # One listener reads the whole round, the other falls behind.
                 while seen["a"] != written:
                     seen["a"].append((await a.event())["intent_id"])
                 for _ in range(round_number):
                     seen["b"].append((await b.event())["intent_id"])
                 last = {"a": a.last_event_id, "b": b.last_event_id}
-        written += finish(outbox, 2)  # while nobody serves
+        written += finish(outbox, 2)  # while no server runs
     async with serve(database) as api:
         client = await api.with_token(token)
         for name in seen:
@@ -108,7 +108,7 @@ async def test_who_was_cut_off_goes_on_where_it_was_also_at_another_server(datab
     assert seen == {"a": written, "b": written}
 
 
-async def test_everybody_shares_one_reader(api, outbox, monkeypatch):
+async def test_all_listeners_share_one_reader(api, outbox, monkeypatch):
     client = await api.client("read")
     reads = 0
     read_events = api.service.stores.reader.read_events
@@ -133,11 +133,11 @@ async def test_everybody_shares_one_reader(api, outbox, monkeypatch):
             await joined.acquire()
         written = finish(outbox, 3)
     assert all(one.result() == written for one in listeners)
-    # Twenty readers would have read at least twenty times.
+    # Twenty readers would read at least twenty times.
     assert reads < 20
 
 
-async def test_who_is_too_slow_catches_up_by_itself_and_misses_nothing(api, outbox, monkeypatch):
+async def test_slow_listener_catches_up_and_misses_nothing(api, outbox, monkeypatch):
     monkeypatch.setattr(events, "BUFFER_MAX", 2)
     monkeypatch.setattr(events, "PAGE", 5)
     client = await api.client("read")
@@ -145,12 +145,12 @@ async def test_who_is_too_slow_catches_up_by_itself_and_misses_nothing(api, outb
         written = finish(outbox, 30)
         seen = [event["intent_id"] for event in await one.events(30)]
         assert seen == written
-        # And it is at the front again.
+        # It has caught up.
         written = finish(outbox, 1)
         assert [event["intent_id"] for event in await one.events(1)] == written
 
 
-async def test_only_events_of_targets_that_were_asked_for_and_may_be_seen_come(api, outbox):
+async def test_listener_gets_only_events_of_its_targets(api, outbox):
     outbox.publish("mail")
     everything = await api.client("read")
     restricted = await api.client("read", targets=["mail"])
@@ -161,7 +161,7 @@ async def test_only_events_of_targets_that_were_asked_for_and_may_be_seen_come(a
             assert [event["intent_id"] for event in await one.events(2)] == written
 
 
-async def test_quiet_stream_says_that_it_is_there_and_moves_its_place(api, outbox, monkeypatch):
+async def test_quiet_stream_sends_keep_alives_with_a_newer_cursor(api, outbox, monkeypatch):
     monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     outbox.publish("mail")
     client = await api.client("read")
@@ -174,7 +174,7 @@ async def test_quiet_stream_says_that_it_is_there_and_moves_its_place(api, outbo
             assert "data" not in block
 
 
-async def test_place_of_another_database_is_refused(api):
+async def test_cursor_of_another_database_is_refused(api):
     for place in ("x", "1", f"999999999999-{'0' * 8}-0000-0000-0000-{'0' * 12}-1", "x" * 100):
         response = await api.get("/v1/events", headers={"Last-Event-ID": place})
         problem(response, 422, "invalid")
@@ -189,7 +189,7 @@ async def test_one_listener_too_many_is_refused(api, monkeypatch):
         assert response.headers["retry-after"]
 
 
-async def test_many_who_come_at_once_get_no_more_seats_than_there_are(api, monkeypatch):
+async def test_concurrent_listeners_do_not_exceed_the_limit(api, monkeypatch):
     monkeypatch.setattr(events, "LISTENERS_MAX", 2)
     client = await api.client("read")
     found = []
@@ -212,7 +212,7 @@ async def test_many_who_come_at_once_get_no_more_seats_than_there_are(api, monke
     await until(lambda: not api.service.events._admitted)
 
 
-async def test_instance_that_is_going_says_so_to_who_would_listen(api):
+async def test_stopping_instance_refuses_listeners(api):
     api.service.end_streams()
     document = problem(await api.get("/v1/events"), 503, "overloaded")
     assert "stopping" in document["detail"]
@@ -231,7 +231,7 @@ async def test_stream_ends_when_its_token_is_revoked(api, outbox, monkeypatch, i
 
 
 @pytest.mark.parametrize("goes", [True, False])
-async def test_nothing_is_kept_of_who_has_gone(api, goes):
+async def test_listener_is_forgotten_when_its_stream_ends(api, goes):
     client = await api.client("read")
     async with listening(client) as one:
         assert api.service.events.listeners == 1

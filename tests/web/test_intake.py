@@ -1,4 +1,4 @@
-"""Handing intents in over HTTP: an answer is a commit, a repetition is the same answer."""
+"""Enqueue over HTTP: a response means a commit, and a repeated request gets the same response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.engine import until
 SMS = {"target": "sms", "payload": {"to": "+41"}}
 
 
-async def test_intent_is_committed_when_it_is_answered(api, outbox):
+async def test_intent_is_committed_before_the_response(api, outbox):
     response = await api.post("/v1/intents", SMS)
     assert response.status_code == 201
     answer = response.json()
@@ -25,7 +25,7 @@ async def test_intent_is_committed_when_it_is_answered(api, outbox):
     assert response.headers["server"] == "leasehold"
 
 
-async def test_everything_that_is_said_of_an_intent_reaches_the_database(api, database):
+async def test_every_member_of_an_intent_reaches_the_database(api, database):
     sent = SMS | {
         "idempotency_key": "order-1",
         "stream": "customer-7",
@@ -51,7 +51,7 @@ async def test_everything_that_is_said_of_an_intent_reaches_the_database(api, da
     assert row["trace_context"].startswith(f"00-{'a' * 32}-")
 
 
-async def test_opaque_bytes_may_take_the_place_of_a_payload(api, database):
+async def test_intent_can_have_bytes_instead_of_a_payload(api, database):
     sent = {"target": "sms", "body": "AP8=", "content_type": "application/octet-stream"}
     assert (await api.post("/v1/intents", sent)).status_code == 201
     [row] = database.execute("SELECT body, content_type FROM leasehold.intents")
@@ -68,7 +68,7 @@ async def test_numbers_reach_the_database_to_the_last_digit(api, database):
 
 
 @pytest.mark.parametrize("by_header", [True, False])
-async def test_repetition_gets_the_answer_of_the_first(api, by_header):
+async def test_repeated_request_gets_the_first_response(api, by_header):
     headers = {"Idempotency-Key": "order-1"} if by_header else {}
     sent = SMS if by_header else SMS | {"idempotency_key": "order-1"}
     first = await api.post("/v1/intents", sent, headers=headers)
@@ -80,7 +80,7 @@ async def test_repetition_gets_the_answer_of_the_first(api, by_header):
     assert api.intents() == 1
 
 
-async def test_two_hundred_at_once_with_one_key_are_one_row_and_one_201(api):
+async def test_200_concurrent_requests_with_one_key_are_one_row_and_one_201(api):
     client = await api.client("ingest")
     responses = await asyncio.gather(
         *[
@@ -93,7 +93,7 @@ async def test_two_hundred_at_once_with_one_key_are_one_row_and_one_201(api):
     assert api.intents() == 1
 
 
-async def test_other_payload_under_a_key_is_a_conflict_and_leaves_the_first_alone(api, database):
+async def test_other_payload_with_the_same_key_is_a_conflict(api, database):
     first = (await api.post("/v1/intents", SMS | {"idempotency_key": "k"})).json()
     other = SMS | {"idempotency_key": "k", "payload": {"to": "+49"}}
     document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
@@ -103,7 +103,7 @@ async def test_other_payload_under_a_key_is_a_conflict_and_leaves_the_first_alon
     assert row["payload"] == SMS["payload"]
 
 
-async def test_other_target_under_a_key_is_a_conflict_too(api, outbox):
+async def test_other_target_with_the_same_key_is_a_conflict(api, outbox):
     outbox.publish("mail")
     await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
     other = SMS | {"idempotency_key": "k", "target": "mail"}
@@ -112,7 +112,7 @@ async def test_other_target_under_a_key_is_a_conflict_too(api, outbox):
     assert api.intents() == 1
 
 
-async def test_conflict_names_all_that_differs(api, outbox):
+async def test_conflict_names_everything_that_differs(api, outbox):
     outbox.publish("mail")
     bytes_sent = {"target": "sms", "body": "AP8=", "content_type": "text/plain"}
     for key, first in (("k", SMS), ("b", bytes_sent)):
@@ -126,7 +126,7 @@ async def test_conflict_names_all_that_differs(api, outbox):
         assert "target and payload" in document["detail"]
 
 
-async def test_token_of_another_target_does_not_learn_whose_a_key_is(api, outbox):
+async def test_conflict_does_not_reveal_an_intent_that_the_token_may_not_see(api, outbox):
     outbox.publish("mail")
     await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
     client = await api.client("ingest", targets=["mail"])
@@ -138,7 +138,7 @@ async def test_token_of_another_target_does_not_learn_whose_a_key_is(api, outbox
     assert document["differs"] == "target"
 
 
-async def test_every_problem_of_a_body_is_told_at_once_and_nothing_is_written(api):
+async def test_all_faults_of_a_body_are_listed_and_nothing_is_written(api):
     sent = {
         "target": 7,
         "priority": 9,
@@ -159,7 +159,7 @@ async def test_every_problem_of_a_body_is_told_at_once_and_nothing_is_written(ap
     assert api.intents() == 0
 
 
-async def test_what_is_wrong_with_header_query_and_body_is_told_together(api):
+async def test_faults_of_header_query_and_body_are_listed_together(api):
     sent = {"target": 7, "payload": {}, "deadline_seconds": 0}
     headers = {"Idempotency-Key": "é".encode()}
     path = "/v1/intents?wait_seconds=x&colour=red"
@@ -168,7 +168,7 @@ async def test_what_is_wrong_with_header_query_and_body_is_told_together(api):
     assert places == {"Idempotency-Key", "wait_seconds", "colour", "target", "deadline_seconds"}
 
 
-async def test_answer_about_very_many_problems_is_small_and_counts_the_rest(api):
+async def test_list_of_faults_is_bounded_and_counts_the_rest(api):
     unknown = {f"x{number}": 0 for number in range(50_000)}
     response = await api.post("/v1/intents", SMS | unknown | {"priority": 9})
     document = problem(response, 422, "invalid")
@@ -185,7 +185,7 @@ async def test_answer_about_very_many_problems_is_small_and_counts_the_rest(api)
     assert len(document["problems"]) == 100
 
 
-SENSELESS = [
+INVALID = [
     ({"payload": None}, "payload"),
     ({"content_type": "text/plain"}, "content_type"),
     ({"due_at": "2030-01-31T12:00:00"}, "due_at"),
@@ -206,14 +206,14 @@ SENSELESS = [
 ]
 
 
-async def test_what_makes_no_sense_is_refused_with_its_place(api):
-    for change, place in SENSELESS:
+async def test_fault_names_the_member_that_is_wrong(api):
+    for change, place in INVALID:
         document = problem(await api.post("/v1/intents", SMS | change), 422, "invalid")
         assert [one["place"] for one in document["problems"]] == [place], change
     assert api.intents() == 0
 
 
-async def test_header_and_body_must_agree_on_the_key(api):
+async def test_key_in_header_and_body_must_be_the_same(api):
     headers = {"Idempotency-Key": "one"}
     sent = SMS | {"idempotency_key": "other"}
     document = problem(await api.post("/v1/intents", sent, headers=headers), 422, "invalid")
@@ -226,7 +226,7 @@ async def test_unknown_target_is_not_found(api):
     problem(await api.post("/v1/intents", SMS | {"target": "nowhere"}), 404, "unknown_target")
 
 
-async def test_body_over_its_limit_is_refused_and_one_within_is_not(api):
+async def test_body_over_the_limit_is_refused(api):
     fits = SMS | {"payload": "x" * (1024 * 1024 - 100)}
     assert (await api.post("/v1/intents", fits)).status_code == 201
     for size in (1024 * 1024 + 10, 3 * 1024 * 1024):
@@ -244,7 +244,7 @@ OTHER_KINDS = [
 ]
 
 
-async def test_body_of_another_kind_is_not_read(api):
+async def test_body_of_another_media_type_is_refused(api):
     for headers in OTHER_KINDS:
         content = json.dumps(SMS).encode()
         response = await api.request("POST", "/v1/intents", content=content, headers=headers)
@@ -252,7 +252,7 @@ async def test_body_of_another_kind_is_not_read(api):
     assert api.intents() == 0
 
 
-async def test_wait_answers_when_the_intent_is_finished(api, outbox):
+async def test_long_poll_ends_when_the_intent_is_finished(api, outbox):
     client = await api.client("ingest")
     waiting = asyncio.create_task(client.post("/v1/intents?wait_seconds=30", json=SMS))
     claims = await until(outbox.claim)
@@ -263,13 +263,13 @@ async def test_wait_answers_when_the_intent_is_finished(api, outbox):
     assert response.json()["intent"]["reference"] == "ref-1"
 
 
-async def test_wait_that_is_over_answers_with_what_is_known(api):
+async def test_long_poll_that_times_out_returns_the_current_state(api):
     response = await api.post("/v1/intents?wait_seconds=0.05", SMS)
     assert response.status_code == 201
     assert response.json()["intent"]["status"] == "pending"
 
 
-async def test_wait_that_cannot_be_is_refused(api):
+async def test_invalid_wait_seconds_is_refused(api):
     for query in (
         "wait_seconds=31",
         "wait_seconds=x",
@@ -283,12 +283,12 @@ async def test_wait_that_cannot_be_is_refused(api):
         problem(await api.post(f"/v1/intents?{query}", SMS), 422, "invalid")
         problem(await api.get(f"/v1/intents/{uuid4()}?{query}"), 422, "invalid")
     assert api.intents() == 0
-    # As JSON writes numbers.
+    # Any JSON number is accepted.
     found = (await api.post("/v1/intents?wait_seconds=1e-2", SMS)).json()
     assert (await api.get(f"{found['href']}?wait_seconds=1E-2")).status_code == 200
 
 
-async def test_batch_gives_a_verdict_for_each(api, outbox):
+async def test_batch_returns_a_verdict_for_each_intent(api, outbox):
     outbox.publish("mail")
     await api.post("/v1/intents", SMS | {"idempotency_key": "old"})
     client = await api.client("ingest", targets=["sms", "nowhere"])
@@ -330,7 +330,9 @@ async def test_batch_gives_a_verdict_for_each(api, outbox):
         (RuntimeError("hush"), 500),
     ],
 )
-async def test_batch_says_of_each_what_a_request_of_its_own_would(api, monkeypatch, error, status):
+async def test_failure_in_a_batch_has_the_status_of_a_single_request(
+    api, monkeypatch, error, status
+):
     async def enqueue_intents(_):
         raise error
 
@@ -344,7 +346,7 @@ async def test_batch_says_of_each_what_a_request_of_its_own_would(api, monkeypat
     assert "hush" not in response.text
 
 
-async def test_batch_of_a_thousand_is_one_commit(api, database):
+async def test_batch_of_1000_is_one_commit(api, database):
     sent = [SMS | {"idempotency_key": str(number)} for number in range(1000)]
     response = await api.post("/v1/intents:batch", {"intents": sent})
     assert {one["verdict"] for one in response.json()["results"]} == {"accepted"}
@@ -358,7 +360,7 @@ async def test_batch_is_bounded(api):
     assert api.intents() == 0
 
 
-async def test_batch_of_another_form_is_refused(api):
+async def test_batch_of_another_shape_is_refused(api):
     for sent in ({}, {"intents": {}}, {"intents": [1]}, [SMS], {"intents": [SMS], "x": 1}):
         problem(await api.post("/v1/intents:batch", sent), 400, "invalid_json")
     assert api.intents() == 0

@@ -1,11 +1,11 @@
-"""The description of the API in the repository is that of the API."""
+"""The OpenAPI document in the repository describes the API."""
 
 from __future__ import annotations
 
 from tests.support.openapi import DOCUMENT, written
 
 
-def test_document_equals_what_the_routes_say():
+def test_openapi_document_in_the_repository_is_current():
     assert written() == DOCUMENT.read_text(), "run `make openapi`"
 
 

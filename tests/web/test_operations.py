@@ -1,4 +1,4 @@
-"""Intervening over HTTP: in the name of the token, and what cannot be done says why."""
+"""Operations over HTTP: cancel, resolve, retry, redrive."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def ledger(database, intent_id):
     )
 
 
-async def test_cancelled_intent_stands_on_the_ledger_in_the_name_of_the_token(
-    api, outbox, database
-):
+async def test_ledger_names_the_token_that_cancelled(api, outbox, database):
     [intent_id] = outbox.enqueue()
     client = await api.client("operate", name="night-shift")
     response = await client.post(f"/v1/intents/{intent_id}/cancel", json={"note": "a mistake"})
@@ -34,7 +32,7 @@ async def test_cancelled_intent_stands_on_the_ledger_in_the_name_of_the_token(
     assert (row["state"], row["holder"], row["detail"]) == ("CANCELLED", "night-shift", "a mistake")
 
 
-async def test_intent_that_somebody_is_at_cannot_be_cancelled_now(api, outbox):
+async def test_intent_in_flight_cannot_be_cancelled(api, outbox):
     [intent_id] = outbox.enqueue()
     outbox.claim()
     response = await api.post(f"/v1/intents/{intent_id}/cancel", {"note": "x"})
@@ -43,7 +41,7 @@ async def test_intent_that_somebody_is_at_cannot_be_cancelled_now(api, outbox):
     assert response.headers["retry-after"]
 
 
-async def test_doubt_is_resolved_as_the_operator_says(api, outbox, database):
+async def test_in_doubt_intent_is_resolved_as_the_operator_decides(api, outbox, database):
     outbox.publish("blind", guarantee="blind")
     told = {"dispatched": "DISPATCHED", "failed": "FAILED", "retry": "RETRYABLE"}
     for resolution, state in told.items():
@@ -58,14 +56,14 @@ async def test_doubt_is_resolved_as_the_operator_says(api, outbox, database):
         assert (last["state"], last["holder"]) == (state, "everything")
 
 
-async def test_what_is_not_in_doubt_cannot_be_resolved(api, outbox):
+async def test_intent_that_is_not_in_doubt_cannot_be_resolved(api, outbox):
     [intent_id] = outbox.enqueue()
     sent = {"resolution": "failed", "note": "x"}
     response = await api.post(f"/v1/intents/{intent_id}/resolve", sent)
     assert problem(response, 409, "not_possible")["verdict"] == "not_in_doubt"
 
 
-async def test_finished_intent_is_tried_anew_once(api, outbox):
+async def test_finished_intent_is_retried_once(api, outbox):
     [intent_id] = outbox.enqueue()
     outbox.complete(outbox.claim(), "FAILED", reason="rejected")
     first = await api.post(f"/v1/intents/{intent_id}/retry", {"note": "they fixed it"})
@@ -78,7 +76,7 @@ async def test_finished_intent_is_tried_anew_once(api, outbox):
     assert new["redrive_of"] == str(intent_id)
 
 
-async def test_intent_that_is_not_finished_or_was_accepted_is_not_tried_anew(api, outbox):
+async def test_unfinished_or_accepted_intent_is_not_retried(api, outbox):
     [intent_id] = outbox.enqueue()
     path = f"/v1/intents/{intent_id}/retry"
     document = problem(await api.post(path, {"note": "x"}), 409, "not_possible")
@@ -99,7 +97,7 @@ async def test_unknown_intent_and_one_of_another_target_are_not_found(api, outbo
             problem(response, 404, "not_found")
 
 
-async def test_intervention_without_a_reason_is_refused(api, outbox, database):
+async def test_operation_without_a_note_is_refused(api, outbox, database):
     [intent_id] = outbox.enqueue()
     for sent in ({}, {"note": ""}, {"note": "x" * 2001}, {"note": 1}, {"note": "x", "y": 1}):
         problem(await api.post(f"/v1/intents/{intent_id}/cancel", sent), 422, "invalid")
@@ -108,7 +106,7 @@ async def test_intervention_without_a_reason_is_refused(api, outbox, database):
 
 @pytest.fixture
 def failed(outbox):
-    """Ten intents that were rejected."""
+    """Ten rejected intents."""
     outbox.publish("sms")
     intent_ids = outbox.enqueue(10)
     outbox.complete(outbox.claim(), "FAILED", reason="rejected")
@@ -118,7 +116,7 @@ def failed(outbox):
 FILTER = {"target": "sms", "status": "rejected", "note": "they fixed it"}
 
 
-async def test_redrive_shows_first_what_it_would_do_and_does_it_when_that_is_confirmed(api, failed):
+async def test_redrive_is_a_dry_run_first_and_then_confirmed(api, failed):
     shown = (await api.post("/v1/redrive", FILTER)).json()
     assert (shown["dry_run"], shown["count"], shown["results"]) == (True, 10, None)
     assert shown["intent_ids"] == failed[::-1]
@@ -131,7 +129,7 @@ async def test_redrive_shows_first_what_it_would_do_and_does_it_when_that_is_con
 
 
 @pytest.mark.usefixtures("failed")
-async def test_redrive_of_something_else_than_was_shown_is_refused(api, outbox):
+async def test_redrive_of_other_intents_than_the_dry_run_is_refused(api, outbox):
     shown = (await api.post("/v1/redrive", FILTER)).json()
     for change in (
         {"limit": 5},
@@ -156,7 +154,7 @@ async def test_redrive_confirmed_by_another_token_is_refused(api):
     problem(await other.post("/v1/redrive", json=sent), 409, "not_confirmed")
 
 
-async def test_redrive_goes_piece_by_piece(api, failed):
+async def test_redrive_continues_in_parts(api, failed):
     first = (await api.post("/v1/redrive", FILTER | {"limit": 6})).json()
     rest = (await api.post("/v1/redrive", FILTER | {"limit": 6, "before": first["next"]})).json()
     assert first["intent_ids"] + rest["intent_ids"] == failed[::-1]
@@ -175,7 +173,7 @@ async def test_redrive_is_limited_to_a_rate(api):
 
 
 @pytest.mark.usefixtures("failed")
-async def test_redrive_is_for_one_target_that_the_token_is_for(api, outbox):
+async def test_redrive_needs_one_target_that_the_token_covers(api, outbox):
     outbox.publish("mail")
     client = await api.client("operate", targets=["mail"])
     problem(await client.post("/v1/redrive", json=FILTER), 403, "forbidden")

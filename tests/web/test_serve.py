@@ -1,4 +1,4 @@
-"""`leasehold serve` as a process: it takes and submits, tells a balancer, and ends in order."""
+"""`leasehold serve` as a process: accepts, submits, reports readiness, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def engine(database, outbox, sandbox, tmp_path):
 
 @pytest.fixture
 def serving(database, tmp_path):
-    """Starts processes, and sees to their end."""
+    """Starts processes, and ends them after the test."""
     started = []
 
     def start(*arguments, **more):
@@ -47,7 +47,7 @@ def serving(database, tmp_path):
         one.close()
 
 
-async def test_intent_that_is_handed_in_is_submitted_by_the_same_process(engine, serving):
+async def test_enqueued_intent_is_submitted_by_the_same_process(engine, serving):
     engine.publish("sms")
     async with await serving().client() as client:
         response = await client.post("/v1/intents?wait_seconds=30", json=SMS)
@@ -60,9 +60,7 @@ async def test_intent_that_is_handed_in_is_submitted_by_the_same_process(engine,
     assert ready["scopes"]["item"]["holder_id"] == ready["instance_id"] == instance["instance_id"]
 
 
-async def test_instance_that_does_not_execute_takes_intents_for_those_that_do(
-    outbox, serving, database
-):
+async def test_instance_with_no_execute_only_accepts_intents(outbox, serving, database):
     outbox.publish("sms")
     one = serving("--no-execute")
     async with await one.client() as client:
@@ -73,7 +71,7 @@ async def test_instance_that_does_not_execute_takes_intents_for_those_that_do(
     assert database.execute("SELECT 1 FROM leasehold.instances") == []
 
 
-async def test_readiness_tells_leader_from_follower_and_both_are_ready(engine, serving):
+async def test_leader_and_follower_are_ready_and_report_their_mode(engine, serving):
     engine.publish("orders", scope="cluster")
     started = [
         serving(
@@ -98,7 +96,7 @@ async def test_readiness_tells_leader_from_follower_and_both_are_ready(engine, s
     assert all(one["lease_expires_at"] for one in found)
 
 
-async def test_drain_turns_readiness_first_answers_all_and_ends_with_nothing_lost(engine, serving):
+async def test_draining_instance_is_not_ready_but_still_answers(engine, serving):
     engine.publish("sms")
     one = serving(http_drain_seconds="1.5")
     async with await one.client() as client:
@@ -117,7 +115,7 @@ async def test_drain_turns_readiness_first_answers_all_and_ends_with_nothing_los
     assert one.lines("worker_stopped")
 
 
-async def test_who_waits_or_listens_is_let_go_when_the_instance_ends(outbox, serving):
+async def test_long_polls_and_streams_end_when_the_instance_stops(outbox, serving):
     outbox.publish("sms")
     one = serving("--no-execute")
     async with await one.client() as client, client.stream("GET", "/v1/events") as events:
@@ -133,7 +131,7 @@ async def test_who_waits_or_listens_is_let_go_when_the_instance_ends(outbox, ser
     assert await one.ended() == 0
 
 
-async def test_database_that_is_away_is_told_and_forgiven(outbox, serving, database):
+async def test_instance_reports_and_survives_a_database_outage(outbox, serving, database):
     outbox.publish("sms")
     async with TcpProxy(database.url) as proxy:
         one = serving("--no-execute", url=proxy.through(database.url))
@@ -156,7 +154,7 @@ async def test_database_that_is_away_is_told_and_forgiven(outbox, serving, datab
                 return (await client.post("/v1/intents", json=SMS)).status_code == 201
 
             await eventually(is_taken)
-            proxy.blackhole()  # nothing is refused, and nothing answered
+            proxy.blackhole()  # connections stay open, but nothing is answered
             await eventually(lambda: answers(503))
             proxy.heal()
             await eventually(lambda: answers(200))
@@ -177,7 +175,7 @@ def certificate(tmp_path):
     return cert, key
 
 
-async def test_certificate_is_served_and_plain_text_is_not(outbox, serving, certificate):
+async def test_instance_with_a_certificate_serves_only_https(outbox, serving, certificate):
     outbox.publish("sms")
     cert, key = certificate
     one = serving("--no-execute", "--tls-cert", str(cert), "--tls-key", str(key))
@@ -191,7 +189,7 @@ async def test_certificate_is_served_and_plain_text_is_not(outbox, serving, cert
             await client.get(f"{url.replace('https', 'http')}/healthz")
 
 
-def test_what_cannot_be_served_is_said_in_one_line(database, tmp_path):
+def test_invalid_serve_options_are_reported_in_one_line(database, tmp_path):
     for arguments, part in (
         (["--no-auth", "--host", "0.0.0.0"], "--no-auth cannot be used on 0.0.0.0"),
         (["--tls-cert", str(tmp_path / "none.pem")], "Error: --tls-cert: "),
@@ -201,12 +199,12 @@ def test_what_cannot_be_served_is_said_in_one_line(database, tmp_path):
         assert_one_line_of_error(result, part)
 
 
-def test_login_without_the_roles_is_told_which_it_lacks(database):
+def test_login_without_roles_is_told_which_are_missing(database):
     result = leasehold("serve", "--port", "0", url=database.url_as("executor"))
     assert_one_line_of_error(result, "GRANT leasehold_", "leasehold_ingest", "leasehold_api")
 
 
-async def test_access_log_tells_of_each_request_but_no_secret(outbox, serving):
+async def test_access_log_has_every_request_but_no_secret(outbox, serving):
     outbox.publish("sms")
     one = serving("--no-execute")
     async with await one.client() as client:

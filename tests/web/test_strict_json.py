@@ -1,4 +1,4 @@
-"""What is taken for JSON is JSON for PostgreSQL too, and is kept as it was written."""
+"""Strict JSON: what we accept PostgreSQL accepts too, and it is kept as written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
-# What is nearly JSON: pieces of it, put together by chance.
+# Almost JSON: random combinations of its parts.
 PIECES = st.sampled_from(
     [
         *(
@@ -72,7 +72,7 @@ MANY = settings(
 
 @MANY
 @given(value=VALUES, ascii_only=st.booleans(), spread=st.booleans())
-def test_json_of_any_writer_is_read_and_kept_as_it_was_written(value, ascii_only, spread):
+def test_any_valid_json_is_accepted_and_kept_as_written(value, ascii_only, spread):
     text = json.dumps(value, ensure_ascii=ascii_only, indent=1 if spread else None)
     assert parse_json(text.encode()) == value
     body = f' {{ "payload" : {text} , "other":[1] }} '.encode()
@@ -85,7 +85,7 @@ def test_json_of_any_writer_is_read_and_kept_as_it_was_written(value, ascii_only
 
 @pytest.fixture(scope="module")
 def postgresql(server):
-    """Reads JSON as the database does: what it was given, or None where it refuses."""
+    """Parses JSON with PostgreSQL; None if it is refused."""
     with psycopg.connect(server.url, autocommit=True) as connection:
 
         def read(text: str) -> str | None:
@@ -99,7 +99,7 @@ def postgresql(server):
 
 @MANY
 @given(pieces=st.lists(PIECES, max_size=12))
-def test_what_postgresql_refuses_is_refused_before_it(postgresql, pieces):
+def test_json_that_postgresql_refuses_is_refused_before(postgresql, pieces):
     for text in ("".join(pieces), f'"{"".join(pieces)}"', f"[{''.join(pieces)}]"):
         try:
             parse_json(text.encode())
@@ -110,7 +110,7 @@ def test_what_postgresql_refuses_is_refused_before_it(postgresql, pieces):
 
 @MANY
 @given(body=st.binary(max_size=40))
-def test_bytes_of_any_kind_are_read_or_refused_and_nothing_else(body):
+def test_any_bytes_are_parsed_or_refused_without_another_error(body):
     for read in (
         parse_json,
         lambda one: parse_object(one, {"a"}),
@@ -122,7 +122,7 @@ def test_bytes_of_any_kind_are_read_or_refused_and_nothing_else(body):
             continue
 
 
-def test_name_that_comes_twice_is_found_without_comparing_each_with_all_others():
+def test_duplicate_names_are_found_in_linear_time():
     compared = 0
 
     class Name(str):

@@ -1,4 +1,4 @@
-"""Who may do what: every scope against every route, and every way to have no right."""
+"""Tokens: every scope against every route, and every way to be refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMS = {"target": "sms", "payload": {}}
 NOTE = {"note": "x"}
 RESOLUTION = NOTE | {"resolution": "failed"}
 FILTER = NOTE | {"target": "sms", "status": "rejected"}
-# Every route, what opens it, and what a right request to it is answered.
+# Every route, the scope that it needs, a valid body, and the status of the response.
 ROUTES = [
     ("POST", "/v1/intents", TokenScope.INGEST, SMS, 201),
     ("POST", "/v1/intents:batch", TokenScope.INGEST, {"intents": [SMS]}, 200),
@@ -44,7 +44,7 @@ async def status(client, method, path, body):
         return response.status_code
 
 
-def test_no_route_is_left_out(openapi):
+def test_every_route_is_in_this_table(openapi):
     described = {
         (method.upper(), path)
         for path, operations in openapi["paths"].items()
@@ -54,7 +54,7 @@ def test_no_route_is_left_out(openapi):
     assert described == here | {one for one in OPEN if one[1] != "/openapi.json"}
 
 
-async def test_each_scope_opens_its_own_routes_and_no_other(api):
+async def test_each_scope_permits_only_its_own_routes(api):
     for scope in TokenScope:
         client = await api.client(scope)
         for method, path, needed, body, answer in ROUTES:
@@ -62,7 +62,7 @@ async def test_each_scope_opens_its_own_routes_and_no_other(api):
             assert await status(client, method, path, body) == expected, (scope, method, path)
 
 
-async def test_nothing_but_health_and_description_is_open(api):
+async def test_only_health_and_openapi_need_no_token(api):
     revoked = make_token(api.database, *TokenScope, name="revoked")
     await api.service.tokens.step()
     api.database.owner_execute("SELECT leasehold.revoke_token('revoked', 'test')")
@@ -77,7 +77,7 @@ async def test_nothing_but_health_and_description_is_open(api):
             assert (await client.request(method, path)).status_code == 200
 
 
-async def test_token_in_another_form_is_no_token(api):
+async def test_malformed_authorization_is_refused(api):
     token = make_token(api.database, "ingest")
     await api.service.tokens.step()
     client = await api.with_token(None)
@@ -86,7 +86,7 @@ async def test_token_in_another_form_is_no_token(api):
         problem(await client.post("/v1/intents", json=SMS, headers=headers), 401, "unauthenticated")
 
 
-async def test_two_tokens_are_none(api):
+async def test_two_authorization_headers_are_refused(api):
     token = make_token(api.database, "ingest")
     await api.service.tokens.step()
     client = await api.with_token(None)
@@ -94,13 +94,13 @@ async def test_two_tokens_are_none(api):
     problem(await client.post("/v1/intents", json=SMS, headers=headers), 400, "bad_request")
 
 
-async def test_token_for_other_targets_hands_nothing_in(api):
+async def test_token_for_other_targets_cannot_enqueue(api):
     client = await api.client("ingest", targets=["mail"])
     problem(await client.post("/v1/intents", json=SMS), 403, "forbidden")
     assert api.intents() == 0
 
 
-async def test_revoked_token_is_refused_when_the_tokens_have_been_read_again(api):
+async def test_revoked_token_is_refused_after_the_next_refresh(api):
     client = await api.client("ingest", name="leaver")
     assert (await client.post("/v1/intents", json=SMS)).status_code == 201
     api.database.owner_execute("SELECT leasehold.revoke_token('leaver', 'test')")
@@ -109,7 +109,7 @@ async def test_revoked_token_is_refused_when_the_tokens_have_been_read_again(api
     assert api.intents() == 1
 
 
-async def test_without_auth_everybody_may_do_everything(database, outbox):
+async def test_without_auth_everything_is_permitted(database, outbox):
     outbox.publish("sms")
     settings = WebSettings(instance_id="test", log_level="warning", is_open=True)
     async with serve(database, settings) as api:
@@ -129,8 +129,8 @@ OTHER_HOSTS = [
 ]
 
 
-async def test_without_auth_only_who_asks_for_this_machine_is_answered(database, outbox):
-    """A page of anybody's can have its own name lead here."""
+async def test_without_auth_only_loopback_hosts_are_answered(database, outbox):
+    """A web page can make its own host name resolve to this machine."""
     outbox.publish("sms")
     settings = WebSettings(instance_id="test", log_level="warning", is_open=True)
     async with serve(database, settings) as api:
@@ -146,7 +146,7 @@ async def test_without_auth_only_who_asks_for_this_machine_is_answered(database,
             421,
             "misdirected",
         )
-        # Nobody learns anything from these, and a balancer may call us what it likes.
+        # These reveal nothing, and a load balancer may use any name for us.
         assert (await client.get("/readyz", headers={"Host": "x"})).status_code == 200
         assert api.intents() == 0
 
@@ -161,7 +161,7 @@ class Store:
         return self.tokens
 
 
-async def test_nobody_is_let_in_when_revocations_could_not_be_read_for_long():
+async def test_all_are_refused_if_tokens_could_not_be_read_for_a_minute():
     now = 0.0
     token = new_token()
     cache = TokenCache(Store({token_hash(token): "known"}), clock=lambda: now)

@@ -1,4 +1,4 @@
-"""Looking at intents, targets, instances, leases and numbers over HTTP."""
+"""Read intents, targets, instances, leases and totals over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.engine import until
 SMS = {"target": "sms", "payload": {"to": "+41"}}
 
 
-async def test_intent_says_where_it_stands(api, outbox):
+async def test_state_of_an_intent_can_be_read(api, outbox):
     [intent_id] = outbox.enqueue(idempotency_key="k", stream="s")
     response = await api.get(f"/v1/intents/{intent_id}")
     assert response.status_code == 200
@@ -22,7 +22,7 @@ async def test_intent_says_where_it_stands(api, outbox):
     assert "payload" not in answer
 
 
-async def test_intent_that_has_not_changed_is_not_sent_again(api, outbox):
+async def test_unchanged_intent_is_304(api, outbox):
     [intent_id] = outbox.enqueue()
     first = await api.get(f"/v1/intents/{intent_id}")
     headers = {"If-None-Match": first.headers["etag"]}
@@ -36,7 +36,7 @@ async def test_intent_that_has_not_changed_is_not_sent_again(api, outbox):
     assert changed.headers["etag"] != first.headers["etag"]
 
 
-async def test_reader_may_wait_for_the_end_of_an_intent(api, outbox):
+async def test_read_can_wait_until_the_intent_is_finished(api, outbox):
     [intent_id] = outbox.enqueue()
     client = await api.client("read")
     waiting = asyncio.create_task(client.get(f"/v1/intents/{intent_id}?wait_seconds=30"))
@@ -44,7 +44,7 @@ async def test_reader_may_wait_for_the_end_of_an_intent(api, outbox):
     assert (await waiting).json()["status"] == "accepted"
 
 
-async def test_attempts_are_the_ledger_without_its_tokens(api, outbox):
+async def test_attempts_are_the_ledger_without_lease_tokens(api, outbox):
     [intent_id] = outbox.enqueue()
     outbox.complete(outbox.claim(), reference="ref-1", code="200")
     answer = (await api.get(f"/v1/intents/{intent_id}/attempts")).json()
@@ -53,7 +53,7 @@ async def test_attempts_are_the_ledger_without_its_tokens(api, outbox):
     assert "lease_token" not in attempt
 
 
-async def test_content_is_for_auditors(api, outbox):
+async def test_content_needs_the_scope_audit(api, outbox):
     [intent_id] = outbox.enqueue()
     client = await api.client("audit")
     answer = (await client.get(f"/v1/intents/{intent_id}/content")).json()
@@ -69,7 +69,7 @@ async def test_unknown_intent_is_not_found(api):
         problem(await api.get(f"/v1/intents/x{path}"), 422, "invalid")
 
 
-async def test_pages_give_every_intent_once_newest_first(api, outbox):
+async def test_pages_have_every_intent_once_newest_first(api, outbox):
     intent_ids = [str(one) for one in outbox.enqueue(25)]
     found, path = [], "/v1/intents?limit=10"
     while path:
@@ -82,7 +82,7 @@ async def test_pages_give_every_intent_once_newest_first(api, outbox):
 async def test_lists_are_filtered_by_target_status_stream_and_time(api, outbox):
     outbox.publish("mail")
     [first] = outbox.enqueue(stream="a")
-    outbox.database.execute("SELECT pg_sleep(0.003)")  # ids tell milliseconds apart, not less
+    outbox.database.execute("SELECT pg_sleep(0.003)")  # ids are ordered by millisecond
     [mail] = outbox.enqueue(target="mail")
     outbox.complete(outbox.claim(targets=["mail"]))
     [created] = [
@@ -117,18 +117,18 @@ SENSELESS = [
 ]
 
 
-async def test_list_that_makes_no_sense_is_refused(api):
+async def test_invalid_list_query_is_refused(api):
     for query in SENSELESS:
         problem(await api.get(f"/v1/intents?{query}"), 422, "invalid")
 
 
-async def test_text_that_no_database_holds_is_refused(api):
+async def test_query_with_nul_is_refused(api):
     problem(await api.get("/v1/intents?target=%00"), 422, "invalid")
     problem(await api.get("/v1/leases?prefix=%00"), 422, "invalid")
     problem(await api.get("/v1/instances?after=%00"), 422, "invalid")
 
 
-async def test_token_for_some_targets_sees_those_only(api, outbox):
+async def test_token_for_some_targets_sees_only_those(api, outbox):
     outbox.publish("mail")
     [sms] = outbox.enqueue()
     [mail] = outbox.enqueue(target="mail")
@@ -146,13 +146,13 @@ async def test_token_for_some_targets_sees_those_only(api, outbox):
     problem(await client.get("/v1/events?target=sms"), 403, "forbidden")
 
 
-async def test_targets_are_told_with_their_terms(api):
+async def test_targets_have_the_terms_of_their_contract(api):
     [target] = (await api.get("/v1/targets")).json()["targets"]
     assert (target["target"], target["version"], target["is_full"]) == ("sms", 1, False)
     assert target["terms"]["guarantee"] == "keyed"
 
 
-async def test_instances_and_leases_are_told_page_by_page(api, outbox):
+async def test_instances_and_leases_are_listed_in_pages(api, outbox):
     for number in range(3):
         outbox.call("executor", "renew_instance", f"i{number}", "worker", [], {"n": number}, 30)
         outbox.call("executor", "acquire_lease", f"lease-{number}", f"i{number}", 30, 0)
@@ -196,7 +196,7 @@ async def test_stats_count_the_queue(api, outbox):
     assert (answer["pending"], answer["leased"]) == (3, 1)
 
 
-async def test_metrics_tell_of_requests_and_commits(api):
+async def test_metrics_count_requests_and_commits(api):
     await api.post("/v1/intents", SMS)
     await api.get("/v1/nothing-here")
     text = (await api.get("/metrics")).text
@@ -209,7 +209,7 @@ async def test_metrics_tell_of_requests_and_commits(api):
     assert 'leasehold_intake_batch_size_count{worker_id="test"} 1.0' in text
 
 
-async def test_all_methods_of_an_address_are_named_to_who_takes_another(api):
+async def test_405_lists_all_methods_of_the_path(api):
     for path, methods in (("/v1/intents", "GET, POST"), ("/v1/stats", "GET"), ("/healthz", "GET")):
         response = await api.request("PUT", path)
         problem(response, 405, "method_not_allowed")
