@@ -1,4 +1,4 @@
-"""Exactly one executor for a target of scope cluster, whatever happens to it."""
+"""A target of scope cluster has exactly one executor, whatever happens to the leader."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.tcp_proxy import TcpProxy
 
-# A hundred in a long run; each costs about a third of a second.
 SKEWED_CLOCK = Path(__file__).parents[1] / "support" / "skewed_clock"
+# A hundred in a long run; each takes about a third of a second.
 ELECTIONS = int(os.environ.get("LEASEHOLD_ELECTIONS", "8"))
-# The worker's test visits every point at every run; a leader passes the same ones.
+# Every run visits these; the test of workers visits every fault point.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
-# The shortest lease there is, for what has to outlast it.
+# The shortest possible lease, for tests that wait for its end.
 SHORT = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "1", "cluster_renew_seconds": "0.2"}
 SHORT_CALLS = {"call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5}
-# Longer than any test waits: whoever is elected earlier was told.
+# Longer than any test: an instance that is elected sooner was notified.
 FOREVER = {"cluster_lease_seconds": "600", "cluster_acquire_seconds": "600"}
 
 
 @pytest.fixture
 def cluster(engine):
-    """An engine whose target is for one leader alone."""
+    """An engine with a target of scope cluster."""
     engine.publish("ledger", scope="cluster")
     return engine
 
@@ -52,7 +52,7 @@ def leaders(workers):
     return [worker for worker in workers if worker.lines("leader_acquired")]
 
 
-async def test_one_of_eight_that_start_at_once_leads_and_it_alone_executes(cluster):
+async def test_one_of_eight_workers_that_start_together_leads_and_alone_executes(cluster):
     workers = [member(cluster) for _ in range(8)]
     names = [await worker.started() for worker in workers]
     ids = cluster.outbox.enqueue(20, "ledger")
@@ -128,7 +128,7 @@ async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(clus
     assert [row for one in ids for row in cluster.outbox.ledger(one)] == []
 
 
-async def test_leader_picks_up_what_was_handed_in_elsewhere_without_being_told(cluster):
+async def test_leader_finds_an_intent_without_a_notification(cluster):
     leader = member(cluster, listen="false")
     await leader.logged("due_queue_built")
     ids = cluster.outbox.enqueue(3, "ledger")
@@ -137,7 +137,7 @@ async def test_leader_picks_up_what_was_handed_in_elsewhere_without_being_told(c
     await cluster.until_status(later)
 
 
-async def test_leader_that_resigns_is_followed_at_once(cluster):
+async def test_leader_that_resigns_is_replaced_at_once(cluster):
     first = await start_leader(cluster, **(ROW_LEASE_SETTINGS | FOREVER))
     second = member(cluster, **FOREVER)
     await second.started()
@@ -153,14 +153,14 @@ async def test_leader_that_resigns_is_followed_at_once(cluster):
 
 
 def is_listening(engine, worker):
-    """Whether it would hear of a leader that lets go, and has seen that there is one."""
+    """Whether the worker listens for released leases and knows the current leader."""
     return engine.database.execute(
         "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'",
         [f"leasehold notifier {worker.lines('worker_started')[0]['worker_id']}"[:63]],
     )
 
 
-async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothing(cluster):
+async def test_leader_that_wakes_after_its_lease_makes_no_call_and_writes_nothing(cluster):
     cluster.publish("ledger", scope="cluster", **SHORT_CALLS)
     cluster.sandbox.set_faults(latency_ms=400)
     ids = cluster.outbox.enqueue(3, "ledger")
@@ -177,7 +177,7 @@ async def test_leader_that_wakes_after_its_lease_calls_nothing_and_writes_nothin
     await cluster.until_status(later)
     assert holders(cluster, [*ids, *more, *later]) == {await other.started()}
     assert fences(cluster) == [1] * 3 + [2] * 11
-    # Each try has its row, also those of which nobody heard.
+    # Every attempt has its ledger row, also those without a result.
     assert all(cluster.outbox.states(one) == ["IN_DOUBT", "DISPATCHED"] for one in ids)
 
 
@@ -218,7 +218,7 @@ async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     assert await doomed.ended() == -SIGKILL
     assert doomed.lines("fault")
     member(engine)
-    # The dead one sends nothing any more, so nobody needs to wait for the quarantine.
+    # A dead leader sends nothing, so skip the quarantine.
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
     assert engine.sandbox.effects("lookup").effects == 1
     states = engine.outbox.states(intent_id)
@@ -243,13 +243,13 @@ async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluste
     assert holders(cluster, [*ids, *later]) == {acquired["holder_id"]}
 
 
-@pytest.mark.parametrize("trouble", [pytest.param("cut", marks=pytest.mark.thorough), "blackhole"])
-async def test_leader_cut_off_stops_and_another_goes_on(cluster, trouble):
+@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.thorough), "blackhole"])
+async def test_leader_that_is_cut_off_stops_and_another_continues(cluster, fault):
     url = cluster.database.url_as("executor")
     async with TcpProxy(url) as proxy:
         lonely = member(cluster, url=proxy.through(url))
         await lonely.logged("due_queue_built")
-        getattr(proxy, trouble)()
+        getattr(proxy, fault)()
         other = member(cluster)
         lost = await lonely.logged("leader_lost")
         acquired = await other.logged("leader_acquired")
@@ -279,7 +279,7 @@ async def test_rows_that_commit_behind_the_cursor_are_found(cluster):
     assert not leader.lines("cursor_missed_changes")
 
 
-async def test_thousands_of_equal_stamps_are_all_done(cluster):
+async def test_thousands_of_rows_with_equal_timestamps_are_all_executed(cluster):
     cluster.publish("ledger", scope="cluster", concurrency=200)
     leader = member(cluster, listen="false", concurrency="200")
     await leader.logged("due_queue_built")
@@ -289,12 +289,12 @@ async def test_thousands_of_equal_stamps_are_all_done(cluster):
 
 
 def skewed_clock(hours):
-    """Have a process start with a wall clock that is wrong from its first import on."""
+    """The environment of a process whose wall clock is wrong from the start."""
     path = [str(SKEWED_CLOCK), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"test_clock_offset": str(3600 * hours), "pythonpath": os.pathsep.join(path)}
 
 
-async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
+async def test_leader_whose_wall_clock_is_hours_wrong_works_as_usual(cluster):
     leader = member(cluster, **skewed_clock(hours=5))
     await leader.started()
     soon, much_later = (
@@ -307,7 +307,7 @@ async def test_clock_of_the_leader_that_is_hours_wrong_changes_nothing(cluster):
     assert told_at - lease(cluster)["renewed_at"] > timedelta(hours=4), "its clock was right"
 
 
-async def test_every_epoch_of_many_elections_is_used_by_one_holder_only(cluster):
+async def test_every_epoch_of_many_elections_has_one_holder(cluster):
     workers = [member(cluster, cluster_acquire_seconds="0.05") for _ in range(3)]
     for worker in workers:
         await worker.started()

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with the database, a leader steps down for it, at once and for all to see."""
+"""A leader steps down at once, and visibly, after any database error."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.support.elections import (
 from tests.support.engine import until
 from tests.support.outbox import CLUSTER_LEASE
 
-# A minute: whoever lets go earlier did not do so because its trust had ended.
-PATIENT = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "60", "cluster_renew_seconds": "0.2"}
-# Each is called by a leader that has work; of most of these errors nobody has ever thought.
-TROUBLES = [
+# The lease is a minute: a leader that steps down sooner did not do so because trust ended.
+LONG_LEASE = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "60", "cluster_renew_seconds": "0.2"}
+# A leader with work calls each of these functions. Most of these errors are unexpected ones.
+FAILURES = [
     ("renew_lease", "XX001"),
     ("renew_lease", "0A000"),
     ("renew_lease", "P7002"),
@@ -41,15 +41,15 @@ TROUBLES = [
 
 @pytest.fixture
 def cluster(engine):
-    # Calls have to be begun on the ledger, to count the key's window, and are made again at once.
+    # With a key window, a leader must begin each call; keyed calls are retried at once.
     engine.publish("ledger", scope="cluster", key_window_seconds=3600)
     return engine
 
 
 async def test_leader_steps_down_for_any_error_of_the_database(cluster):
-    leader = await start_leader(cluster, **(PATIENT | {"cluster_acquire_seconds": "0.1"}))
-    for function, sqlstate in TROUBLES:
-        epoch = await sound_epoch(cluster)
+    leader = await start_leader(cluster, **(LONG_LEASE | {"cluster_acquire_seconds": "0.1"}))
+    for function, sqlstate in FAILURES:
+        epoch = await renewed_epoch(cluster)
         with failing_function(cluster.database, function, sqlstate):
             ids = cluster.outbox.enqueue(3, "ledger")
             what = f"{function} with {sqlstate}"
@@ -63,8 +63,8 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
         await until(lambda ids=ids: is_done(cluster, ids), context=leader.log.read_text)
 
 
-async def sound_epoch(cluster):
-    """The epoch of a term that was renewed after now: what was broken before cannot end it."""
+async def renewed_epoch(cluster):
+    """Wait for a renewal after now, and return its epoch: an earlier failure cannot end it."""
     seen = lease(cluster)
 
     def renewed():
@@ -86,14 +86,14 @@ async def lost_by(leader, epoch, what):
 
 
 def is_done(engine, ids):
-    """Whether all was done; nobody who stepped down sends anything, so no quarantine is needed."""
+    """Whether all are accepted; a leader that stepped down sends nothing, so skip quarantines."""
     engine.outbox.make_due()
     return set(engine.statuses(ids)) == {"accepted"}
 
 
 async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     engine.publish("ledger", scope="cluster")
-    leader = await start_leader(engine, **PATIENT)
+    leader = await start_leader(engine, **LONG_LEASE)
     may = "EXECUTE ON FUNCTION leasehold.record_attempts"
     engine.database.execute(f"REVOKE {may} FROM leasehold_executor")
     ids = engine.outbox.enqueue(60, "ledger")
@@ -109,8 +109,8 @@ async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     await engine.until_status(ids)
 
 
-async def test_failed_renewal_and_election_say_what_is_wrong_and_what_is_stale(cluster):
-    leader = await start_leader(cluster, **PATIENT)
+async def test_failed_renewal_and_election_log_the_error_and_what_is_stale(cluster):
+    leader = await start_leader(cluster, **LONG_LEASE)
     worker_id = await leader.started()
     with failing_function(cluster.database, "renew_lease", "XX001"):
         failed = await leader.logged("leader_renew_failed")
@@ -143,10 +143,10 @@ def is_waiting_to_begin(engine):
     )
 
 
-async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(cluster):
-    """To begin waits for the row while a refresh fails; then it may go on, but nobody leads."""
+async def test_call_that_begins_while_the_leader_steps_down_is_not_made(cluster):
+    """The begin waits for a row lock while a refresh fails. When it gets the lock, nobody leads."""
     slow = {"lock_seconds": "8", "statement_seconds": "9"}
-    leader = await start_leader(cluster, **(PATIENT | slow | {"cluster_acquire_seconds": "60"}))
+    leader = await start_leader(cluster, **(LONG_LEASE | slow | {"cluster_acquire_seconds": "60"}))
     [intent_id] = cluster.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = cluster.database.connect(autocommit=False)
     other.execute(
@@ -165,7 +165,7 @@ async def test_call_that_was_begun_when_the_leader_stepped_down_is_not_made(clus
 
 
 def waits(engine, function):
-    """Whether somebody who calls a function waits for another, and for a row of which table."""
+    """The tables whose rows callers of a function wait for."""
     rows = engine.database.execute(
         "SELECT coalesce((SELECT c.relname FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
         "                  WHERE l.pid = a.pid AND l.locktype = 'tuple'), 'no row') AS of"
@@ -176,30 +176,27 @@ def waits(engine, function):
     return [row["of"] for row in rows]
 
 
-# What a former leader's write waits for, and what becomes of it.
-BEFORE_IT_LOOKS_AGAIN = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
-AFTER_IT_LOOKED = (
+# Statements that block a former leader's write before or after its second check of the lease.
+BEFORE_SECOND_CHECK = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
+AFTER_SECOND_CHECK = (
     "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, started_at,"
     " finished_at) VALUES (%s, 1, 'FAILED', 'somebody', now(), now())"
 )
 
 
 @pytest.mark.parametrize(
-    "held_up", [BEFORE_IT_LOOKS_AGAIN, AFTER_IT_LOOKED], ids=["before", "after"]
+    "blocked_by", [BEFORE_SECOND_CHECK, AFTER_SECOND_CHECK], ids=["before", "after"]
 )
-async def test_leader_elected_while_a_write_of_the_last_one_is_in_flight_waits_for_it(
-    engine, held_up
-):
-    """The write holds the lease still. Where it finds after its wait that the lease is over, it
-    writes nothing and the successor makes the call again; where it had looked already, it stands,
-    and nobody does.
+async def test_takeover_waits_for_a_write_of_the_former_leader(engine, blocked_by):
+    """The write holds the lease row. If its second check finds the lease expired, it writes nothing
+    and the successor repeats the call. If it passed that check, the result stands, and nobody does.
     """
     engine.publish("ledger", scope="cluster")
-    slow = PATIENT | {"lock_seconds": "8", "statement_seconds": "9"}
+    slow = LONG_LEASE | {"lock_seconds": "8", "statement_seconds": "9"}
     former = await start_leader(engine, **slow)
     [intent_id] = engine.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = engine.database.connect(autocommit=False)
-    other.execute(held_up, [intent_id])
+    other.execute(blocked_by, [intent_id])
     await until(lambda: waits(engine, "record_attempts"))
     former.send(SIGSTOP)
     engine.outbox.expire_lease()
@@ -211,7 +208,7 @@ async def test_leader_elected_while_a_write_of_the_last_one_is_in_flight_waits_f
     await engine.until_status([intent_id])
     former.send(SIGCONT)
     await former.logged("leader_lost")
-    if held_up == AFTER_IT_LOOKED:
+    if blocked_by == AFTER_SECOND_CHECK:
         expected = [1], ["DISPATCHED"], {await former.started()}
     else:
         expected = [1, 2], ["IN_DOUBT", "DISPATCHED"], {await successor.started()}
@@ -224,20 +221,20 @@ def settings_of(cluster, **more):
         database_url=cluster.database.url_as("executor"),
         lease_seconds=30,
         contracts_seconds=0.1,
-        **{name: float(value) for name, value in (PATIENT | more).items()},
+        **{name: float(value) for name, value in (LONG_LEASE | more).items()},
     )
 
 
-async def leading_here(instance):
+async def until_leading(instance):
     """Wait until an instance in this process leads."""
     return await until(
         lambda: next((one for one in instance.elections.electors if one.is_leader), None)
     )
 
 
-async def test_leader_that_steps_down_hands_out_no_lease_and_is_no_leader_to_anybody(cluster):
+async def test_leader_that_steps_down_no_longer_gives_out_its_lease(cluster):
     async with Instance(settings_of(cluster)) as instance:
-        leadership = await leading_here(instance)
+        leadership = await until_leading(instance)
         instance.require_lease(CLUSTER_LEASE)
         assert instance.scopes()[f"cluster/{CLUSTER_LEASE}"].mode == "leader"
         leadership.step_down(leadership.term, DatabaseUnavailable("a test"))
@@ -248,9 +245,9 @@ async def test_leader_that_steps_down_hands_out_no_lease_and_is_no_leader_to_any
             await leadership.confirm(leadership.term)
 
 
-async def test_expiry_that_a_leader_shows_is_the_one_that_the_database_granted(cluster):
+async def test_leader_shows_the_expiry_that_the_database_granted(cluster):
     async with Instance(settings_of(cluster)) as instance:
-        await leading_here(instance)
+        await until_leading(instance)
         first = lease(cluster)["expires_at"]
 
         def shown():
@@ -260,8 +257,8 @@ async def test_expiry_that_a_leader_shows_is_the_one_that_the_database_granted(c
         await until(lambda: shown() == lease(cluster)["expires_at"])
 
 
-async def test_leader_tells_of_its_renewal_with_the_new_expiry(cluster):
-    leader = await start_leader(cluster, **PATIENT)
+async def test_leader_logs_its_renewal_with_the_new_expiry(cluster):
+    leader = await start_leader(cluster, **LONG_LEASE)
     acquired, renewed = (
         await leader.logged("leader_acquired"),
         await leader.logged("leader_renewed"),
@@ -279,9 +276,9 @@ def lost_leases(instance):
     )
 
 
-async def test_only_what_was_lost_is_counted_as_lost(cluster):
+async def test_only_lost_leases_are_counted_as_lost(cluster):
     async with Instance(settings_of(cluster)) as instance:
-        leadership = await leading_here(instance)
+        leadership = await until_leading(instance)
         [intent_id] = cluster.outbox.enqueue(1, "ledger", delay_seconds=0.4)
         with cluster.database.connect(autocommit=False) as other:
             other.execute(
@@ -294,11 +291,11 @@ async def test_only_what_was_lost_is_counted_as_lost(cluster):
         assert lost_leases(instance) == 0, "it was not due any more, and nobody took it from us"
         leadership.step_down(leadership.term, DatabaseUnavailable("a test"))
         await until(lambda: lost_leases(instance) == 1)
-        await leading_here(instance)
+        await until_leading(instance)
     assert lost_leases(instance) == 1, "it let go by itself"
 
 
-async def test_leader_gives_up_a_call_that_does_not_end_and_writes_down_its_doubt(engine, tmp_path):
+async def test_leader_aborts_a_call_that_does_not_end_and_records_it_in_doubt(engine, tmp_path):
     engine.publish(
         "own",
         scope="cluster",

@@ -1,4 +1,4 @@
-"""Workers that die, sleep or hang, at every place where they can: nothing is lost or doubled."""
+"""Workers that are killed, paused or blocked at every fault point: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     assert doomed.lines("fault")
     engine.outbox.expire_claims()
     engine.worker(shutdown_seconds="1")
-    # The dead one sends nothing any more, so nobody needs to wait for the quarantine.
+    # A dead worker sends nothing, so skip the quarantine.
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
     assert engine.sandbox.effects("lookup").effects == 1
     states = engine.outbox.states(intent_id)
@@ -33,7 +33,7 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
         assert states[0] == ("ZOMBIE_REQUEUE" if point in died_silently else "IN_DOUBT")
 
 
-async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
+async def test_killed_worker_is_reported_and_another_does_its_work(engine):
     engine.publish("sms", concurrency=10)
     engine.sandbox.set_faults(latency_ms=800)
     first, second = engine.worker(concurrency="5"), engine.worker(concurrency="5")
@@ -53,7 +53,7 @@ async def test_killed_worker_is_reported_and_its_work_done_by_another(engine):
     assert dead["dead_worker"] == first_id
 
 
-async def test_worker_that_sleeps_past_its_lease_discards_its_result_when_it_wakes(engine):
+async def test_worker_that_is_paused_past_its_lease_discards_its_result_when_it_wakes(engine):
     engine.publish("sms")
     [intent_id] = engine.outbox.enqueue(1)
     sleeper = engine.worker(fault="after_call_before_complete:stop")
@@ -68,7 +68,7 @@ async def test_worker_that_sleeps_past_its_lease_discards_its_result_when_it_wak
     assert await sleeper.ended() == 0
 
 
-async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tmp_path):
+async def test_blocked_event_loop_does_not_write_a_stale_result(engine, tmp_path):
     engine.publish(
         "own", gateway={"kind": "python", "function": "tests.support.python_gateways:block"}
     )
@@ -81,13 +81,13 @@ async def test_blocked_event_loop_does_not_let_a_stale_result_through(engine, tm
     assert await blocked.logged("late_result_discarded")
     assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[1]["holder"] == await other.started()
-    # It works on as if nothing had been.
+    # It continues to work.
     other.send(SIGTERM)
     assert await other.ended() == 0
     await engine.until_status(engine.outbox.enqueue(3, "own"))
 
 
-async def test_call_that_does_not_end_is_given_up_and_its_doubt_written_down(engine, tmp_path):
+async def test_call_that_does_not_end_is_aborted_and_recorded_in_doubt(engine, tmp_path):
     engine.publish(
         "own",
         gateway={"kind": "python", "function": "tests.support.python_gateways:cling"},
@@ -100,6 +100,6 @@ async def test_call_that_does_not_end_is_given_up_and_its_doubt_written_down(eng
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"
-    # What clings to its call does not cling to the process.
+    # The call that ignores cancellation does not keep the process alive.
     worker.send(SIGTERM)
     assert await worker.ended() == 0

@@ -17,6 +17,7 @@ Servers and databases:
 Processes:
     engine               worker processes on the test's database; `until` polls for a condition
     engine_fixtures      the fixtures engine, sandbox and postgres, for folders that start workers
+    restartable_engine   workers on a server that the test stops and starts again
     elections            start a leader, read its lease, keep work coming, check who executed what
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
