@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from leasehold.client import connection, requests
+from leasehold.client import connection, limits, requests
+from leasehold.client.async_transport import AsyncTransport
 from leasehold.client.bulk import BulkEnqueue
-from leasehold.client.event_stream import EventStream
+from leasehold.client.event_stream import SILENCE_SECONDS, EventStream
 from leasehold.client.retry import RETRY_SECONDS, RetriedRequest, RetryBudget
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.intent import as_intent
@@ -33,8 +34,9 @@ Result = TypeVar("Result")
 class AsyncClient:
     """Enqueues intents over HTTP and reads their status. Use it as a context manager.
 
-    A request that fails temporarily is retried for up to `retry_seconds` where that is safe.
-    `ca_file` names the certificate authorities to trust instead of the default ones.
+    A request that fails temporarily is retried for up to `retry_seconds` where that is safe. Each
+    try takes at most `response_seconds`, and `wait_seconds` if the call has them. `ca_file` names
+    the certificate authorities to trust instead of the default ones.
     """
 
     def __init__(
@@ -43,14 +45,18 @@ class AsyncClient:
         token: str | None = None,
         *,
         retry_seconds: float = RETRY_SECONDS,
+        response_seconds: float = limits.RESPONSE_SECONDS,
         ca_file: Path | None = None,
     ) -> None:
-        self._retry_seconds = retry_seconds
+        self._retry_seconds = limits.checked_seconds("retry_seconds", retry_seconds)
+        self._response_seconds = limits.checked_seconds(
+            "response_seconds", response_seconds, seconds_min=limits.RESPONSE_SECONDS_MIN
+        )
+        url = connection.base_url(api_url)
         self._http = httpx.AsyncClient(
-            base_url=connection.base_url(api_url),
+            base_url=url,
             headers=connection.headers(token),
-            verify=connection.tls(ca_file),
-            timeout=connection.timeouts(),
+            transport=AsyncTransport(connection.tls(ca_file), connection.proxy(url)),
         )
 
     def __repr__(self) -> str:
@@ -167,8 +173,9 @@ class AsyncClient:
         stream = EventStream(after, target, self._retry_seconds)
         while True:
             retried = RetriedRequest(stream.request(), stream.budget)
+            request = self._http_request(retried.request, limits.stream_timeouts(SILENCE_SECONDS))
             try:
-                sent = await self._http.send(self._http_request(retried.request), stream=True)
+                sent = await self._http.send(request, stream=True)
                 async with aclosing(sent) as response:
                     if response.is_success:
                         async for chunk in response.aiter_raw():
@@ -176,10 +183,10 @@ class AsyncClient:
                                 yield event
                         pause = stream.pause()
                     else:
-                        await response.aread()
-                        pause = retried.pause_after(response)
+                        refusal = await self._receive(response)
+                        pause = retried.pause_after(refusal)
                         if pause is None:
-                            retried.result(response)
+                            retried.result(refusal)
             except httpx.TransportError as error:
                 pause = retried.pause_after_error(error)
             await asyncio.sleep(pause or 0.0)
@@ -196,8 +203,11 @@ class AsyncClient:
 
     async def _send_until_final(self, retried: RetriedRequest[Result]) -> Result:
         while True:
+            seconds = self._response_seconds + retried.request.wait_seconds
+            request = self._http_request(retried.request, limits.try_timeouts(seconds))
             try:
-                response = await self._http.send(self._http_request(retried.request))
+                async with aclosing(await self._http.send(request, stream=True)) as sent:
+                    response = await self._receive(sent)
             except httpx.TransportError as error:
                 pause = retried.pause_after_error(error)
             else:
@@ -206,12 +216,20 @@ class AsyncClient:
                     return retried.result(response)
             await asyncio.sleep(pause)
 
-    def _http_request(self, request: Request[Any]) -> httpx.Request:
+    async def _receive(self, response: httpx.Response) -> httpx.Response:
+        """Read a response, but not more of it than the limit."""
+        body = limits.ResponseBody(response)
+        async for chunk in response.aiter_raw():
+            if not body.add(chunk):
+                break
+        return body.response()
+
+    def _http_request(self, request: Request[Any], timeouts: httpx.Timeout) -> httpx.Request:
         return self._http.build_request(
             request.method,
             request.path,
             params=request.query,
             headers=request.headers,
             content=request.body,
-            timeout=connection.timeouts(request.wait_seconds),
+            timeout=timeouts,
         )

@@ -1,21 +1,26 @@
-"""How to reach the API: URL, headers, TLS and timeouts. Errors never show the URL or the token."""
+"""How to reach the API: URL, headers, TLS and proxy. Errors never show the URL or the token."""
 
 from __future__ import annotations
 
 import re
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.request import getproxies, proxy_bypass
 
+import httpcore
 import httpx
 
 from leasehold.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
-CONNECT_SECONDS = 5.0
-# Longer than an instance waits for its database before it answers 503.
-RESPONSE_SECONDS = 20.0
+# As httpx has them by default.
+CONNECTIONS_MAX = 100
+IDLE_CONNECTIONS_MAX = 20
+IDLE_SECONDS = 5.0
 
 _PORT_MAX = 65535
 _TOKEN = re.compile(r"[!-~]+")
@@ -54,16 +59,43 @@ def headers(token: str | None) -> dict[str, str]:
     return found
 
 
-def tls(ca_file: Path | None) -> ssl.SSLContext | bool:
+def tls(ca_file: Path | None) -> ssl.SSLContext:
     """Return the certificate authorities to trust: those of `ca_file`, or the default ones."""
     if ca_file is None:
-        return True
+        return httpx.create_ssl_context()
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
         raise InvalidArgument(f"cannot read the CA file {ca_file}: {error}") from None
 
 
-def timeouts(wait_seconds: float = 0.0) -> httpx.Timeout:
-    """Return the timeouts of a request that the server may keep waiting for `wait_seconds`."""
-    return httpx.Timeout(RESPONSE_SECONDS + wait_seconds, connect=CONNECT_SECONDS)
+def proxy(url: httpx.URL) -> httpcore.Proxy | None:
+    """Return the proxy that the environment names for the API: HTTPS_PROXY, NO_PROXY and so on."""
+    found = getproxies()
+    proxy_url = found.get(url.scheme) or found.get("all")
+    if not proxy_url or proxy_bypass(url.host):
+        return None
+    try:
+        named = httpx.Proxy(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+    except (httpx.InvalidURL, ValueError):
+        variable = f"{url.scheme}_proxy"
+        raise InvalidArgument(
+            f"the environment variable {variable} or all_proxy has no URL of a proxy"
+        ) from None
+    return httpcore.Proxy(str(named.url), auth=named.raw_auth)
+
+
+@contextmanager
+def as_httpx_errors() -> Generator[None]:
+    """Raise the errors of httpcore as those of httpx, which have the same names."""
+    try:
+        yield
+    except (
+        httpcore.TimeoutException,
+        httpcore.NetworkError,
+        httpcore.ProtocolError,
+        httpcore.ProxyError,
+        httpcore.UnsupportedProtocol,
+    ) as error:
+        kind = getattr(httpx, type(error).__name__, httpx.TransportError)
+        raise kind(str(error)) from error

@@ -114,7 +114,6 @@ class EventStream:
             headers=headers,
             read=_raise_error,
             is_idempotent=True,
-            wait_seconds=SILENCE_SECONDS,
         )
 
     def events(self, chunk: bytes) -> Iterator[LedgerEvent]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
+from leasehold.client.limits import UNREAD
 from leasehold.domain.errors import ApiError
 from leasehold.domain.intent import AttemptState, IntentId, Status
 from leasehold.domain.verdict import RedriveVerdict
@@ -150,13 +151,17 @@ def event(cursor: str, data: str) -> LedgerEvent:
 
 def parse(read: Callable[[httpx.Response], Value], response: httpx.Response) -> Value:
     """Read a response with `read`, or raise ApiError if it makes no sense."""
+    status = response.status_code
     try:
+        if response.is_success and UNREAD in response.extensions:
+            why = response.extensions[UNREAD].decode()
+            raise ApiError(f"the API's answer (status {status}) was not read: {why}", status=status)
         return read(response)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ApiError(
-            f"this release cannot read the API's answer (status {response.status_code}): "
+            f"this release cannot read the API's answer (status {status}): "
             "is the URL that of Leasehold, and is its release not newer than the client's?",
-            status=response.status_code,
+            status=status,
         ) from error
 
 

@@ -1,0 +1,125 @@
+"""Transport. Generated from async_transport.py by `make generate`: do not edit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import httpcore
+import httpx
+
+from leasehold.client.connection import (
+    CONNECTIONS_MAX,
+    IDLE_CONNECTIONS_MAX,
+    IDLE_SECONDS,
+    as_httpx_errors,
+)
+from leasehold.client.limits import remaining_seconds
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Iterator
+
+# A write may take as many waits as it has pieces, so the time is looked at before each.
+_WRITE_BYTES = 65536
+
+
+class Transport(httpx.BaseTransport):
+    """Sends the requests of one client."""
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpcore.Proxy | None) -> None:
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=tls,
+            proxy=proxy,
+            max_connections=CONNECTIONS_MAX,
+            max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=_Network(),
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return its response, whose body is still to be read."""
+        url = request.url
+        sent = httpcore.Request(
+            request.method,
+            httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        with as_httpx_errors():
+            response = self._pool.handle_request(sent)
+        return httpx.Response(
+            response.status,
+            headers=response.headers,
+            stream=_Body(response),
+            extensions=cast("dict[str, Any]", response.extensions),  # pyright: ignore[reportUnknownMemberType]
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        with as_httpx_errors():
+            yield from self._response.iter_stream()
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class _Network(httpcore.NetworkBackend):
+    """Opens connections; every timeout may be a moment."""
+
+    def __init__(self) -> None:
+        # Where a library is missing, httpcore has a class that raises in its place.
+        self._network: httpcore.NetworkBackend = httpcore.SyncBackend()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        seconds = remaining_seconds(timeout, httpcore.ConnectTimeout)
+        return _Stream(
+            self._network.connect_tcp(host, port, seconds, local_address, socket_options)
+        )
+
+
+class _Stream(httpcore.NetworkStream):
+    """One connection; every timeout may be a moment."""
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, remaining_seconds(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _WRITE_BYTES):
+            seconds = remaining_seconds(timeout, httpcore.WriteTimeout)
+            self._stream.write(buffer[start : start + _WRITE_BYTES], seconds)
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        seconds = remaining_seconds(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 (the network's own)
+        return self._stream.get_extra_info(info)
