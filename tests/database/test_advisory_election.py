@@ -331,9 +331,7 @@ async def test_longer_lease_is_not_trusted_before_the_server_applies_it(stores, 
 @pytest.mark.parametrize("more", ["", "ignore_startup_parameters = options\n"])
 async def test_pooler_is_detected_and_refused(database, more):
     with run_pooler(database, more) as pooler:
-        with pytest.raises(
-            InvalidArgument, match=r"a pooler stands before .*LEASEHOLD_ELECTOR=row"
-        ):
+        with pytest.raises(InvalidArgument, match=r"is of a pooler.*LEASEHOLD_ELECTOR=row"):
             await require_election_by_lock(opener(pooler.url_as("executor")), 60, [])
         assert lock_holders(database) == []
 

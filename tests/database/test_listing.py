@@ -109,7 +109,7 @@ async def test_time_before_or_after_everything_is_no_error(reader, outbox):
 
 
 async def test_time_without_a_zone_is_refused(reader):
-    with pytest.raises(InvalidArgument, match=r"since \(2025-01-01 .*\) must say its time zone"):
+    with pytest.raises(InvalidArgument, match=r"since \(2025-01-01 .*\) must have a time zone"):
         await reader.list_intents(since=datetime(2025, 1, 1))  # noqa: DTZ001
 
 

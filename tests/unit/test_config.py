@@ -106,7 +106,7 @@ def test_tls_settings_are_part_of_the_database_url(monkeypatch):
     address = read_settings(database_url=URL).required_database_url()
     assert "sslmode=verify-full" in address
     assert "sslrootcert=system" in address
-    with pytest.raises(InvalidArgument, match="sslmode=disable, which is less"):
+    with pytest.raises(InvalidArgument, match="the weaker sslmode=disable"):
         read_settings(database_url=f"{URL}?sslmode=disable").required_database_url()
 
 

@@ -1,1 +1,1 @@
-"""The database side: what the engine needs of it, and the databases that give it."""
+"""The database: protocols of what the engine needs, and the databases that provide it."""

@@ -1,4 +1,4 @@
-"""What an election by advisory lock needs of a database, beside ExecutorStore."""
+"""The protocol of a database session that holds an advisory lock."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 
 
 class LockSession(Protocol):
-    """One session of the database with the rights of an executor, which no pool lends to anybody:
-    an advisory lock is held by a session, and ends with it.
+    """A dedicated session with the rights of an executor.
+
+    A session holds an advisory lock, and the lock ends with the session, so no pool may lend it.
     """
 
     @property
     def answer_seconds(self) -> float:
-        """The longest that an answer can take."""
+        """The longest time that a statement can take."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether the session is known to be over, and its locks with it."""
+        """Whether the session is known to have ended, and its locks with it."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked something now."""
+        """Whether it can run a statement now."""
         ...
 
     async def acquire_lease_by_lock(
@@ -39,23 +40,24 @@ class LockSession(Protocol):
         lease_seconds: float,
         yield_seconds: float,
     ) -> Acquisition:
-        """Take a lease by its advisory lock, or learn who holds it; `seconds_left` is infinite
-        while another session has the lock.
+        """Take a lease by its advisory lock, or report who holds it.
+
+        `seconds_left` is infinite while another session has the lock.
         """
         ...
 
     async def renew_lease(self, lease: Lease, lease_seconds: float) -> datetime:
-        """Extend it in this very session and return its expiry, or raise LeaseLost."""
+        """Extend a lease in this session and return its expiry, or raise LeaseLost."""
         ...
 
     async def release_lease(self, lease: Lease, lock_key: int) -> bool:
-        """Let go of the lease and of the lock; False when the lease was not ours any more."""
+        """Release the lease and the lock; False if the lease was already lost."""
         ...
 
     async def read_cluster_lease_names(self) -> list[str]:
-        """Name the leases that are not of streams."""
+        """List the leases of clusters."""
         ...
 
     async def close(self) -> None:
-        """End the session, also when it does not answer."""
+        """End the session, even if it does not answer."""
         ...

@@ -1,1 +1,1 @@
-"""PostgreSQL: its schema, its migrations, and thin typed calls of its functions."""
+"""PostgreSQL: the schema, its migrations, and typed calls of its functions."""

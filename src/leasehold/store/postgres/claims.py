@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_executor that are about items: claim, begin, complete, repair."""
+"""Items under claims: claim, renew, begin, complete, release, repair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
-from leasehold.store.postgres.json_arguments import results_argument, told_of
+from leasehold.store.postgres.json_arguments import outcome_fields, results_argument
 from leasehold.store.postgres.query import Query, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import Outcome, Result
 
 RECORDED = rows_of(Recorded, verdict=RecordVerdict, state=AttemptState)
-# A held row's due_at, infinity, is read as NULL: Python does not have that moment.
+# The due_at of a held row, infinity, is read as NULL, because Python has no such time.
 SELECT_RECORDED: Final = (
     "SELECT intent_id, verdict, attempt_no, state, reason, nullif(due_at, 'infinity') AS due_at,"
     "       coalesce(due_at = 'infinity', false) AS is_held FROM"
@@ -48,9 +48,7 @@ Tried = TypeVar("Tried", Claimed, DueRow)
 
 
 def with_states(rows: list[Tried]) -> list[Tried]:
-    """Make the last state of rows into what it means. Most have none, on their first try, and then
-    nothing is done for each of them.
-    """
+    """Convert the last state of rows to its enum. Most rows have none: this is their first try."""
     if not any(map(_last_state, rows)):
         return rows
     return [
@@ -59,7 +57,7 @@ def with_states(rows: list[Tried]) -> list[Tried]:
 
 
 class PostgresClaims:
-    """The part of ExecutorStore that a competing executor and the reaper use."""
+    """ClaimStore on PostgreSQL."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -72,7 +70,7 @@ class PostgresClaims:
         targets: Sequence[str],
         target_limits: Sequence[int] | None = None,
     ) -> list[Claimed]:
-        """Lease due items, each under a fresh token."""
+        """Claim due items, each under a new token; of each target at most its limit."""
         claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
@@ -91,7 +89,7 @@ class PostgresClaims:
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
     ) -> list[RenewedClaim]:
-        """Beat the heart of these claims, and learn which are lost."""
+        """Extend these claims, and report which are lost."""
         return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s)",
@@ -101,7 +99,7 @@ class PostgresClaims:
         )
 
     async def begin_outbox_attempts(self, worker_id: str, claims: Sequence[Claim]) -> list[Begun]:
-        """Make "about to call" durable."""
+        """Record durably that these calls are about to be made."""
         return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_outbox_attempts(%s, %s::uuid[], %s::uuid[])",
@@ -113,7 +111,7 @@ class PostgresClaims:
     async def complete_outbox_attempts(
         self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
-        """Record what became of claimed items."""
+        """Record the results of claimed items."""
         return await self._query.rows(
             RECORDED,
             f"{SELECT_RECORDED} leasehold.complete_outbox_attempts(%s, %s::jsonb) {WHERE_TOLD}",
@@ -123,20 +121,20 @@ class PostgresClaims:
         )
 
     async def complete_outbox_attempt(self, worker_id: str, claim: Claim, outcome: Outcome) -> int:
-        """Record one and return its attempt number, or raise LeaseLost or RetryCeilingReached."""
+        """Record one result and return its attempt number, or raise LeaseLost or another error."""
         return await self._query.value(
             "SELECT leasehold.complete_outbox_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             worker_id,
             *claim,
             attempt_state(outcome),
             next_look_seconds(outcome),
-            *told_of(outcome).values(),
+            *outcome_fields(outcome).values(),
         )
 
     async def release_outbox_claims(
         self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
     ) -> list[ReleasedClaim]:
-        """Give claims back without a try."""
+        """Give claims back without an attempt; the items are due again after the delay."""
         return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s)",
@@ -146,7 +144,7 @@ class PostgresClaims:
         )
 
     async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[Repaired]:
-        """End the claims of holders that fell silent."""
+        """End the expired claims of workers that no longer renew them."""
         return await self._query.rows(
             _REPAIRED,
             "SELECT * FROM leasehold.repair_expired_leases(%s, %s)",
@@ -157,7 +155,7 @@ class PostgresClaims:
     async def repair_missed_deadlines(
         self, batch_size: int, worker_id: str
     ) -> list[MissedDeadline]:
-        """Finish items that passed their deadline while nobody had them."""
+        """End unclaimed items whose deadline has passed."""
         return await self._query.rows(
             _MISSED,
             "SELECT * FROM leasehold.repair_missed_deadlines(%s, %s)",

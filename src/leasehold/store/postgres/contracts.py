@@ -1,4 +1,4 @@
-"""Reading contracts, which executors need and readers may."""
+"""Contracts, which executors and readers read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PUBLISHED = rows_of(PublishedContract)
 
 
 class PostgresContracts:
-    """The part of ExecutorStore and ReaderStore that is about contracts."""
+    """ContractStore on PostgreSQL, and the contract methods of ReaderStore."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -37,7 +37,7 @@ class PostgresContracts:
         return contracts
 
     async def read_contract(self, target: str, version: int) -> Contract | None:
-        """Read one version; raises InvalidArgument where this release cannot read it."""
+        """Read one version, or raise InvalidArgument if this release cannot read it."""
         published = await self.read_published_contract(target, version)
         return published.contract() if published else None
 
@@ -52,7 +52,7 @@ class PostgresContracts:
     async def read_published_contract(
         self, target: str, version: int | None = None
     ) -> PublishedContract | None:
-        """Read one version of a target's terms, or the current one; None where there is none."""
+        """Read one version of a target's terms, or the current one; None if there is none."""
         found = await self._query.rows(
             _PUBLISHED,
             "SELECT target, version, terms, published_at, published_by FROM leasehold.contracts"

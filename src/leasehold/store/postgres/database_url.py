@@ -1,6 +1,6 @@
-"""Reading a database URL and connecting, without ever repeating its password to anyone.
+"""Parses a database URL and connects, without ever repeating its password.
 
-TLS is a part of the address: who connects by it, whatever for, does so with what was asked for.
+The TLS settings become part of the URL, so every connection uses them.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 
 _CONNECT_SECONDS = 10
 
-# At most one "@", and before it no character that ends the user and password part. libpq would take
-# such a password for a host or a port and print it in its complaint.
+# At most one "@", and before it no character that ends the user and password part: libpq would take
+# the rest of such a password for a host or port, and print it in its error message.
 _URL = re.compile(r"postgres(ql)?://([^@/?#]*@)?[^@]*")
-# As strict as the ones before it, and more.
+# From the least strict to the strictest.
 _TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_SYSTEM = "system"  # what libpq calls the authorities that the operating system trusts
+_SYSTEM = "system"  # libpq's word for the authorities that the operating system trusts
 
 
 def connection_parameters(database_url: str) -> dict[str, Any]:
-    """Parse a URL, or a `host=... dbname=...` string; refuse it without showing it."""
+    """Parse a URL or a `host=... dbname=...` string. Errors do not show it."""
     if re.match(r"[\w+.-]*://", database_url) and not _URL.fullmatch(database_url):
         raise InvalidArgument(
-            "the database URL cannot be read: write postgresql://user:password@host:port/database, "
+            "the database URL is malformed: write postgresql://user:password@host:port/database, "
             "and percent-encode special characters in the password ('@' is %40, '/' is %2F)"
         )
     try:
         parameters: dict[str, Any] = dict(conninfo_to_dict(database_url))
     except psycopg.Error:
-        # libpq quotes what it could not parse, so its message must not be chained either.
+        # libpq quotes what it cannot parse, so its message must not be chained.
         raise InvalidArgument(
-            "the database URL cannot be read: write postgresql://user:password@host:port/database"
+            "the database URL is malformed: write postgresql://user:password@host:port/database"
         ) from None
     return {"connect_timeout": _CONNECT_SECONDS, **parameters}
 
@@ -48,61 +48,61 @@ def passwords_in(database_url: str) -> list[str]:
 
 
 def with_tls(database_url: str, tls: str | None, authorities: str | None) -> str:
-    """Give the address with these TLS settings in it; refuse one that contradicts them.
+    """Return the URL with these TLS settings, or raise InvalidArgument if it contradicts them.
 
-    `tls` is the least that is asked for: what the address itself says may be stricter.
-    `authorities` is the file of those whose certificates are trusted, or 'system'.
+    `tls` is the minimum; the URL itself may be stricter. `authorities` is the file of trusted
+    certificate authorities, or 'system'.
     """
     if tls is None and authorities is None:
         return database_url
-    said = connection_parameters(database_url)
-    mode = said.get("sslmode") or tls or "prefer"
+    given = connection_parameters(database_url)
+    mode = given.get("sslmode") or tls or "prefer"
     if mode not in _TLS_MODES or _TLS_MODES.index(mode) < _TLS_MODES.index(tls or "disable"):
         raise InvalidArgument(
-            f"database_tls is {tls}, but the database URL says sslmode={mode}, which is less: "
-            "leave it out there"
+            f"database_tls is {tls}, but the database URL has the weaker sslmode={mode}: "
+            "remove it from the URL"
         )
-    more = {"sslmode": mode}
+    added = {"sslmode": mode}
     if authorities is not None:
-        _refuse_authorities(mode, authorities, said.get("sslrootcert"))
-        more["sslrootcert"] = authorities
+        _require_authorities(mode, authorities, given.get("sslrootcert"))
+        added["sslrootcert"] = authorities
     if _TLS_MODES.index(mode) >= _TLS_MODES.index("require"):
-        # Kerberos would otherwise encrypt in the place of TLS, and nobody would see a certificate.
-        if said.get("gssencmode", "disable") != "disable":
+        # Otherwise Kerberos could encrypt instead of TLS, without any certificate.
+        if given.get("gssencmode", "disable") != "disable":
             raise InvalidArgument(
-                f"database_tls is {mode}, but the database URL asks for gssencmode: leave one out"
+                f"database_tls is {mode}, but the database URL sets gssencmode: remove one of them"
             )
-        more["gssencmode"] = "disable"
-    return make_conninfo(database_url, **more)
+        added["gssencmode"] = "disable"
+    return make_conninfo(database_url, **added)
 
 
-def _refuse_authorities(mode: str, authorities: str, said: str | None) -> None:
+def _require_authorities(mode: str, authorities: str, given: str | None) -> None:
     if not mode.startswith("verify-"):
         raise InvalidArgument(
-            f"database_tls_ca is given, but with {mode} no certificate is verified: set "
-            "database_tls to verify-full"
+            f"database_tls_ca is set, but {mode} verifies no certificate: set database_tls to "
+            "verify-full"
         )
-    if said not in {None, authorities}:
+    if given not in {None, authorities}:
         raise InvalidArgument(
-            "database_tls_ca and the sslrootcert of the database URL differ: leave one of them out"
+            "database_tls_ca and the sslrootcert of the database URL differ: remove one of them"
         )
     if authorities != _SYSTEM and not Path(authorities).is_file():
-        raise InvalidArgument(f"database_tls_ca: there is no file {authorities}")
+        raise InvalidArgument(f"database_tls_ca: the file {authorities} does not exist")
 
 
 def connect(database_url: str, *, application_name: str) -> psycopg.Connection[Any]:
-    """Open a plain connection in autocommit that also works through a transaction pooler."""
+    """Open a connection in autocommit that also works through a transaction pooler."""
     parameters = connection_parameters(database_url)
     parameters.setdefault("application_name", application_name)
     try:
         return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
-        said = without_password(str(error), parameters)
-        raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
+        message = without_password(str(error), parameters)
+        raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
 
 
 def without_password(text: str, parameters: dict[str, Any]) -> str:
-    """Put the text on one line and blank out the password, should a driver have repeated it."""
+    """Return the text on one line, without the password if a driver repeated it."""
     line = " ".join(text.split())
     password = parameters.get("password")
     return line.replace(str(password), "***") if password else line

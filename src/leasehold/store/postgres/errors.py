@@ -1,7 +1,7 @@
-"""From SQLSTATE to error class, in one table.
+"""Maps each SQLSTATE to an error class, in one table.
 
-What stands in no line of it is a defect of ours or of the server, and passes as psycopg raised it;
-whoever acts under a lease stops for it like for any other.
+An error that is not in the table is a defect, ours or the server's. It stays psycopg's, and whoever
+acts under a lease stops for it as for any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from leasehold.domain.errors import (
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import RecordVerdict
 
-# A whole SQLSTATE goes before its class (the first two characters).
+# A whole SQLSTATE takes precedence over its class, the first two characters.
 ERRORS: dict[str, type[LeaseholdError]] = {
     "P7002": LeaseLost,
     "P7003": InvalidCompletionState,
@@ -39,7 +39,7 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "3F000": MigrationError,  # no such schema
     "42883": MigrationError,  # no such function
     "42P01": MigrationError,  # no such table
-    "0A000": DatabaseUnavailable,  # a plan from before a migration: another connection has none
+    "0A000": DatabaseUnavailable,  # a plan from before a migration; another connection has none
     "25006": DatabaseUnavailable,  # read-only: a failover left us on a standby
     "25P03": DatabaseUnavailable,  # idle_in_transaction_session_timeout
     "55P03": DatabaseUnavailable,  # lock_timeout
@@ -48,14 +48,14 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "53": DatabaseUnavailable,  # out of connections, memory or disk
     "57": DatabaseUnavailable,  # shutdown, crash, statement_timeout
     "58": DatabaseUnavailable,  # the server's system failed
-    "22": InvalidArgument,  # 22023 is ours; 22P02, 22007 and others: a value of the wrong type
-    "54": InvalidArgument,  # larger than any value may be
+    "22": InvalidArgument,  # 22023 is ours; others, such as 22P02: a value of the wrong type
+    "54": InvalidArgument,  # a value over a limit of PostgreSQL
 }
 _ADVICE: dict[type[LeaseholdError], str] = {
     MigrationError: "run `leasehold migrate`",
     AccessDenied: "have a DBA grant this login the role that the call needs",
 }
-# The index's own name, or the one that PostgreSQL gives to its copy on a partition.
+# The name of the index, or that of its copy on a partition.
 _TERMINAL_GUARD = re.compile(
     r"outbox_attempts_(one_terminal_per_intent|(default|\d{4}_\d{2})_intent_id_idx\d*)"
 )
@@ -63,9 +63,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class translated:  # noqa: N801 (a block, as those of contextlib are)
-    """Raise ours for psycopg's; `lease_name` is the lease that the call acts under, if one."""
+    """A block that raises our errors for psycopg's.
 
-    # A class: as a generator it would cost each call five times as much.
+    `lease_name` is the lease that the call acts under, if any.
+    """
+
+    # A class, because a generator would cost each call five times as much.
     __slots__ = ("_lease_name",)
 
     def __init__(self, lease_name: str | None = None) -> None:
@@ -82,7 +85,7 @@ class translated:  # noqa: N801 (a block, as those of contextlib are)
 
 
 def translate(error: psycopg.Error, lease_name: str | None = None) -> LeaseholdError | None:
-    """Give our error for psycopg's; None for a defect."""
+    """Return our error for psycopg's, or None for a defect."""
     kind = _kind(error)
     if kind is None:
         return None
@@ -105,8 +108,8 @@ def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:
         return TerminalGuardHit if guard else None
     if error.sqlstate is not None:
         return ERRORS.get(error.sqlstate) or ERRORS.get(error.sqlstate[:2])
-    # Without a SQLSTATE it never came from the server: the network or the pool, or a value that
-    # cannot even be sent.
+    # An error without a SQLSTATE is not the server's: the network or pool failed, or a value cannot
+    # be sent.
     if isinstance(error, psycopg.OperationalError):
         return DatabaseUnavailable
     return InvalidArgument if isinstance(error, psycopg.DataError) else None

@@ -1,4 +1,4 @@
-"""All calls of the role leasehold_executor."""
+"""Everything that the role leasehold_executor may do."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class PostgresExecutor(
     """ExecutorStore on PostgreSQL."""
 
     async def read_former_terms(self) -> list[FormerTerms]:
-        """Read under which terms, no longer current, intents are still pending."""
+        """Read the terms that are no longer current but still have pending intents."""
         return await self._query.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
-        """Make the ledger's partitions ahead of time."""
+        """Create the ledger's partitions ahead of time."""
         return await self._query.rows(
             first_column, "SELECT leasehold.create_ledger_partitions(%s)", months_ahead
         )
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
-        """Wake whoever waits for work of these targets."""
+        """Wake the executors of these targets."""
         await self._query.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))

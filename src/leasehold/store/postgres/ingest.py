@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_ingest."""
+"""Enqueuing: everything that the role leasehold_ingest may do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERDICTS = members_by_text(EnqueueVerdict)
 
 
 def _enqueued(_cursor: object) -> RowMaker[Enqueued]:
-    """Make rows that are the columns of Enqueued in their order."""
+    """Make rows from the columns of Enqueued, in order."""
     whole = tuple_maker(Enqueued)
 
     def make(row: Sequence[Any]) -> Enqueued:
@@ -46,7 +46,7 @@ class PostgresIngest:
         self._query = query
 
     async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[Enqueued]:
-        """Accept intents; the verdicts come in the order of `intents`."""
+        """Accept intents; the verdicts are in the order of `intents`."""
         return await self._query.rows(
             _enqueued,
             "SELECT ordinal, verdict, intent_id, problem"
@@ -55,8 +55,9 @@ class PostgresIngest:
         )
 
     async def enqueue_intent(self, new: NewIntent, *, wakes: bool = False) -> IntentId:
-        """Accept one, or raise IdempotencyConflict or InvalidArgument; `wakes` whoever waits for
-        its target in the same transaction, which then fails with it.
+        """Accept one intent, or raise IdempotencyConflict or InvalidArgument.
+
+        With `wakes`, the same transaction also wakes the executors of its target.
         """
         options = intent_entry(new)
         options.pop("target")
@@ -72,8 +73,8 @@ class PostgresIngest:
         return IntentId(await self._query.value(statement, *arguments))
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
-        """Wake whoever waits for work of these targets: a hint, after the commits, for many."""
-        # It writes nothing that a crash could lose, so it need not wait for the disk.
+        """Wake the executors of these targets: a hint, after the commits of many enqueues."""
+        # It writes nothing that a crash could lose, so the commit does not wait for the disk.
         await self._query.value(
             "SELECT leasehold.notify_targets(%s::text[])"
             "  FROM set_config('synchronous_commit', 'off', true)",

@@ -1,4 +1,4 @@
-"""Lists of intents and results as the JSON that the database functions read."""
+"""Writes intents and results as the JSON arguments of the database functions."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
-_NOTHING_MORE = (None,) * (len(_FIELDS) - 2)  # than a target and a payload, the first of them
+_ONLY_PAYLOAD = (None,) * (len(_FIELDS) - 2)  # the fields after target and payload
 _DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
 _DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
 _DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
-_TOLD_OF_OUTCOME = ("reason", "reference", "code", "detail")
+_OUTCOME_FIELDS = ("reason", "reference", "code", "detail")
 
 
 def json_argument(value: object) -> str:
-    """Write JSON that PostgreSQL can read; Python's own would let NaN pass."""
+    """Write JSON that PostgreSQL can read. Python's own encoder would allow NaN."""
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"this is no JSON: {error}") from error
+        raise InvalidArgument(f"not JSON: {error}") from error
 
 
 def intent_entry(new: NewIntent) -> dict[str, Any]:
-    """Describe an intent as enqueue_intents reads it; what is not given is left out."""
+    """Return the fields of an intent for enqueue_intents, without those that are not given."""
     values = _values(new)
-    if values[2:] == _NOTHING_MORE and values[1] is not None:  # as most are
+    if values[2:] == _ONLY_PAYLOAD and values[1] is not None:  # most intents
         return {"target": values[0], "payload": values[1]}
     named = zip(_FIELDS, values, strict=True)
     given = {name: value for name, value in named if value is not None}
     if new.body is not None:
         given["body"] = b64encode(new.body).decode()
     if new.due_at is not None:
-        given["due_at"] = _moment(new.due_at)
+        given["due_at"] = _timestamp(new.due_at)
     if new.deadline_at is not None:
-        given["deadline_at"] = _moment(new.deadline_at)
+        given["deadline_at"] = _timestamp(new.deadline_at)
     return given
 
 
@@ -59,13 +59,13 @@ def intent_argument(new: NewIntent) -> str:
 
 
 def entry_argument(entry: Mapping[str, Any]) -> str:
-    """Write what intent_entry gives, or a part of it, member by member."""
+    """Write the result of intent_entry, or a part of it."""
     members = [f'"{name}":{json_text(value)}' for name, value in entry.items()]
     return f"{{{','.join(members)}}}"
 
 
 def intents_argument(intents: Sequence[NewIntent]) -> str:
-    """Write the argument of enqueue_intents: at one go, where no document has to go as it is."""
+    """Write the argument of enqueue_intents, in one call if no JsonDocument is among them."""
     if any(map(_has_document, intents)):
         return f"[{','.join(map(intent_argument, intents))}]"
     return json_argument(list(map(intent_entry, intents)))
@@ -80,30 +80,30 @@ def results_argument(results: Sequence[Result]) -> str:
     return f"[{','.join(map(_result_text, results))}]"
 
 
-def told_of(outcome: Outcome) -> dict[str, str | None]:
-    """Give what the gateway said, whichever outcome it is."""
-    return {name: getattr(outcome, name, None) for name in _TOLD_OF_OUTCOME}
+def outcome_fields(outcome: Outcome) -> dict[str, str | None]:
+    """Return the fields of any outcome that go to the ledger as they are."""
+    return {name: getattr(outcome, name, None) for name in _OUTCOME_FIELDS}
 
 
 def json_text(value: object) -> str:
-    """Write a value; a document that was checked already goes as it is, to the last digit."""
+    """Write a value. A JsonDocument was checked before and is written unchanged."""
     if isinstance(value, str):
         return quoted(value)
     return value.raw.decode() if isinstance(value, JsonDocument) else json_argument(value)
 
 
 def _result_text(result: Result) -> str:
-    """Write one result; the plainest one, which most are, by hand: that is four times as fast."""
+    """Write one result. Most are accepted and nothing else: a template is four times as fast."""
     intent_id, outcome, lease_token, elapsed_seconds = result
-    if not _is_plainly_accepted(outcome) or elapsed_seconds is None:
+    if not _is_only_accepted(outcome) or elapsed_seconds is None:
         return json_argument(_result_entry(result))
-    # As UUID.hex writes them, without a call in between.
+    # The same as UUID.hex, without a call.
     if lease_token is None:
         return _DISPATCHED_UNDER_LEASE % (intent_id.int, elapsed_seconds)
     return _DISPATCHED_ITEM % (intent_id.int, lease_token.int, elapsed_seconds)
 
 
-def _is_plainly_accepted(outcome: Outcome) -> bool:
+def _is_only_accepted(outcome: Outcome) -> bool:
     return (
         isinstance(outcome, Accepted)
         and outcome.reference is None
@@ -119,11 +119,11 @@ def _result_entry(result: Result) -> dict[str, Any]:
         "state": attempt_state(result.outcome),
         "retry_after_seconds": next_look_seconds(result.outcome),
         "elapsed_seconds": result.elapsed_seconds,
-        **told_of(result.outcome),
+        **outcome_fields(result.outcome),
     }
 
 
-def _moment(value: datetime) -> str:
+def _timestamp(value: datetime) -> str:
     if value.tzinfo is None:
-        raise InvalidArgument(f"{value} has no time zone: nobody can say when that is")
+        raise InvalidArgument(f"{value} has no time zone, so it is ambiguous")
     return value.isoformat()

@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_executor about leases: of clusters, streams and instances."""
+"""Leases of clusters and streams, and the registration of instances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SURPLUS = rows_of(SurplusStream)
 
 
 class PostgresLeases:
-    """The part of ExecutorStore that electors, stream claimers and instances use."""
+    """LeaseStore on PostgreSQL."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -28,7 +28,7 @@ class PostgresLeases:
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
     ) -> Acquisition:
-        """Take a lease that is free, or learn who holds it."""
+        """Take a lease if it is free, and report who holds it."""
 
         def acquisition(*, acquired: bool, seconds_left: float, **columns: Any) -> Acquisition:  # noqa: ANN401
             lease = Lease(name=lease_name, **columns)
@@ -49,7 +49,7 @@ class PostgresLeases:
     async def renew_lease(
         self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
     ) -> datetime:
-        """Extend it and return its expiry, or raise LeaseLost."""
+        """Extend a lease and return its expiry, or raise LeaseLost."""
         return await self._query.value(
             "SELECT leasehold.renew_lease(%s, %s, %s, %s, %s)",
             *fence(lease),
@@ -59,7 +59,7 @@ class PostgresLeases:
         )
 
     async def release_lease(self, lease: Lease) -> bool:
-        """Let go; False when it was not ours any more."""
+        """Release a lease; False if it was already lost."""
         return await self._query.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
 
     async def claim_streams(
@@ -70,7 +70,7 @@ class PostgresLeases:
         grace_seconds: float,
         streams_max: int,
     ) -> list[StreamLease]:
-        """Claim streams up to this holder's fair share; the new ones only."""
+        """Claim free streams up to the holder's fair share, and return the new ones."""
 
         def stream_lease(target: str, stream: str, **columns: Any) -> StreamLease:  # noqa: ANN401
             return StreamLease(
@@ -92,7 +92,7 @@ class PostgresLeases:
     async def renew_streams(
         self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
     ) -> list[RenewedStream]:
-        """Extend the leases of streams, and learn which are lost."""
+        """Extend stream leases, and report which are lost."""
         return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
@@ -104,7 +104,7 @@ class PostgresLeases:
     async def release_streams(
         self, holder_id: str, leases: Sequence[Lease]
     ) -> list[ReleasedStream]:
-        """Let go of streams."""
+        """Release stream leases."""
         return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[])",
@@ -112,7 +112,7 @@ class PostgresLeases:
         )
 
     async def surplus_streams(self, holder_id: str, targets: Sequence[str]) -> list[SurplusStream]:
-        """Say which streams to release because others have come to share the work."""
+        """List the streams beyond the holder's fair share, which it should release."""
         return await self._query.rows(
             _SURPLUS,
             "SELECT * FROM leasehold.surplus_streams(%s, %s::text[])",
@@ -128,7 +128,7 @@ class PostgresLeases:
         detail: Mapping[str, Any],
         alive_seconds: float,
     ) -> None:
-        """Say that an instance is alive, as what, and whose streams it serves."""
+        """Report that an instance is alive, its role, and whose streams it serves."""
         await self._query.value(
             "SELECT leasehold.renew_instance(%s, %s, %s::text[], %s::jsonb, %s)",
             instance_id,
@@ -139,11 +139,11 @@ class PostgresLeases:
         )
 
     async def release_instance(self, instance_id: str) -> bool:
-        """Say that an instance is going; False when it was not known."""
+        """Report that an instance is stopping; False if it was not known."""
         return await self._query.value("SELECT leasehold.release_instance(%s)", instance_id)
 
     async def record_leader_heartbeat(self, lease: Lease, detail: Mapping[str, Any]) -> None:
-        """Say what a leader does, for monitoring."""
+        """Record what a leader is doing, for monitoring."""
         await self._query.value(
             "SELECT leasehold.record_leader_heartbeat(%s, %s, %s, %s::jsonb)",
             *fence(lease),
@@ -153,10 +153,10 @@ class PostgresLeases:
 
 
 def fence(lease: Lease) -> tuple[str, str, int]:
-    """Give what every write under a lease is checked by."""
+    """Return the fence of every write under a lease."""
     return lease.name, lease.holder_id, lease.epoch
 
 
 def fences(holder_id: str, leases: Sequence[Lease]) -> tuple[str, list[str], list[int]]:
-    """Give the same for many leases of one holder."""
+    """Return the fences of several leases of one holder."""
     return holder_id, [lease.name for lease in leases], [lease.epoch for lease in leases]

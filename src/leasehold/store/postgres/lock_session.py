@@ -1,11 +1,10 @@
-"""A session of PostgreSQL's own for an advisory lock: never pooled, and dead in good time.
+"""A dedicated session of PostgreSQL for an advisory lock: never pooled, and ended in time.
 
-A lock belongs to its session and is free when that has ended. A session whose client is gone
-without a word would never end by itself, so the server is told when to end it: after
-`lease_seconds` without a statement (idle_session_timeout), or without a sign of life while it waits
-for the network (tcp_user_timeout, keepalives). These limits can only be kept by a session that is
-ours alone; a pooler is found out by the process id that the server gives for the session, which is
-not the one that the connection was told at its start.
+A lock belongs to its session and is free when the session ends. If a client vanishes, its session
+would not end by itself, so the server is told when to end it: after `lease_seconds` without a
+statement (idle_session_timeout), or without a sign of life from the network (tcp_user_timeout,
+keepalives). This needs a session that is only ours. A pooler is detected by the process id that
+the server reports: it differs from the one that the connection got at its start.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 _CLOSE_SECONDS = 2.0
-# Groups are few; names beyond this many are not compared.
+# There are few leases of clusters; more names than this are not compared.
 _NAMES_MAX = 10_000
 _NO_POOLER = (
-    "the advisory-lock elector needs a session of its own, but a pooler stands before the database"
-    ": give the address of the database itself, or elect by the lease row (LEASEHOLD_ELECTOR=row)"
+    "the advisory-lock elector needs a dedicated session, but the database URL is of a pooler: use "
+    "the URL of the database itself, or elect by the lease row (LEASEHOLD_ELECTOR=row)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Which process of the server a session is; its start tells it from a later one's."""
+    """The server process of a session. The start time distinguishes it from a later process."""
 
     pid: int
-    started_at: datetime | None  # not shown to a role that the login is not
+    started_at: datetime | None  # hidden from other roles
     idle_limit_ms: int
 
 
@@ -72,7 +71,7 @@ class PostgresLockSession:
         self.answer_seconds = settings.call_seconds - settings.wait_seconds
         self._connection = connection
         self._lease_seconds = lease_seconds
-        self._turn = asyncio.Lock()  # one statement at a time, and none while it is being closed
+        self._turn = asyncio.Lock()  # one statement at a time, and none while closing
         self._backend: Backend | None = None
         self._has_failed = False
 
@@ -86,8 +85,9 @@ class PostgresLockSession:
         holder_id: str,
         replaces: LockSession | None = None,
     ) -> Self:
-        """Connect; refuse what is no session of our own. A session that it replaces is ended,
-        should the server not have noticed that nobody is there any more.
+        """Connect, or raise InvalidArgument if the session is not dedicated.
+
+        A session that it replaces is ended, in case the server has not noticed that it is dead.
         """
         parameters = connect_parameters(database_url, settings)
         parameters["application_name"] = f"leasehold lock {holder_id}"[:63]
@@ -98,13 +98,13 @@ class PostgresLockSession:
         try:
             connection = await psycopg.AsyncConnection[Any].connect(**parameters)
         except psycopg.OperationalError as error:
-            said = without_password(str(error), parameters)
-            if "unsupported startup parameter" in said:
+            message = without_password(str(error), parameters)
+            if "unsupported startup parameter" in message:
                 raise InvalidArgument(_NO_POOLER) from None
-            raise DatabaseUnavailable(f"cannot connect to the database: {said}") from None
+            raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
         session = cls(connection, settings, lease_seconds)
         try:
-            await session.refuse_pooler()
+            await session.require_dedicated()
             if isinstance(replaces, cls):
                 await session.end(replaces)
         except BaseException:
@@ -114,16 +114,16 @@ class PostgresLockSession:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the session is known to be over, and its locks with it."""
+        """Whether the session is known to have ended, and its locks with it."""
         return self._has_failed or self._connection.closed
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked something now."""
+        """Whether it can run a statement now."""
         return not self.has_ended and not self._turn.locked()
 
-    async def refuse_pooler(self) -> None:
-        """Learn which process of the server serves us; raises where it is not ours alone."""
+    async def require_dedicated(self) -> None:
+        """Read which server process serves us, or raise InvalidArgument if it is not only ours."""
         [backend] = await self._rows(
             rows_of(Backend),
             "SELECT pid, backend_start AS started_at, (SELECT setting::integer FROM pg_settings"
@@ -136,7 +136,7 @@ class PostgresLockSession:
         self._backend = backend
 
     async def end(self, former: PostgresLockSession) -> None:
-        """End a session of ours that we cannot reach any more, where we have the right to."""
+        """End a session of ours that we can no longer reach, if we have the right."""
         if former._backend is None:
             return
         with suppress(LeaseholdError):
@@ -156,7 +156,7 @@ class PostgresLockSession:
         lease_seconds: float,
         yield_seconds: float,
     ) -> Acquisition:
-        """Take a lease by its advisory lock, or learn who holds it."""
+        """Take a lease by its advisory lock, or report who holds it."""
 
         def acquisition(
             *,
@@ -182,10 +182,10 @@ class PostgresLockSession:
         return answer
 
     async def renew_lease(self, lease: Lease, lease_seconds: float) -> datetime:
-        """Extend it in this very session and return its expiry, or raise LeaseLost.
+        """Extend a lease in this session and return its expiry, or raise LeaseLost.
 
-        To wait for too long does not end the session: the lock must not be free before its holder
-        has finished. Whoever asks has a deadline.
+        A timeout does not end the session: the lock must not be free before its holder has
+        finished. The caller has a deadline.
         """
         [ping] = await self._rows(
             rows_of(_Ping),
@@ -201,9 +201,9 @@ class PostgresLockSession:
         return ping.expires_at
 
     async def release_lease(self, lease: Lease, lock_key: int) -> bool:
-        """Let go of the lease and of the lock; False when the lease was not ours any more.
+        """Release the lease and the lock; False if the lease was already lost.
 
-        In one statement, so that whoever is told of its commit finds both free.
+        One statement does both, so whoever is notified of its commit finds both free.
         """
         [was_ours] = await self._rows(
             first_column,
@@ -214,7 +214,7 @@ class PostgresLockSession:
         return was_ours
 
     async def read_cluster_lease_names(self) -> list[str]:
-        """Name the leases that are not of streams, whose names all begin with 'stream/'."""
+        """List the leases of clusters: those whose names do not start with 'stream/'."""
         return await self._rows(
             first_column,
             "SELECT lease_name FROM leasehold.leases"
@@ -223,7 +223,7 @@ class PostgresLockSession:
         )
 
     async def close(self) -> None:
-        """End the session, also when it does not answer."""
+        """End the session, even if it does not answer."""
         self._has_failed = True
         if self._turn.locked():
             shut_down(self._connection)
@@ -264,20 +264,20 @@ class PostgresLockSession:
             await cursor.execute(statement, arguments)
             return await cursor.fetchall()
         except psycopg.Error as error:
-            # The server's last word comes before the end of the stream.
+            # FATAL is the last message of a session.
             self._has_failed |= error.diag.severity_nonlocalized == "FATAL"
             raise
 
 
 def _limits(lease_seconds: float) -> dict[str, str]:
-    """Have the server end the session this long after it last heard of us, and not before."""
+    """Return the settings that make the server end the session after this long without us."""
     probe_seconds = max(1, round(lease_seconds / 4))
     return {
         "idle_session_timeout": f"{_milliseconds(lease_seconds)}ms",
         "tcp_user_timeout": f"{_milliseconds(lease_seconds)}ms",
         "tcp_keepalives_idle": f"{probe_seconds}s",
         "tcp_keepalives_interval": f"{probe_seconds}s",
-        # Where the user timeout is not kept, this many probes are at least as long.
+        # Where tcp_user_timeout is not supported, four probes take at least as long.
         "tcp_keepalives_count": "4",
     }
 

@@ -1,4 +1,4 @@
-"""Reading what whoever watches over a queue wants to know."""
+"""What monitoring reads: the state of the queue, and instances that stopped reporting."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BY_NAME = rows_of(dict[str, Any])
 
 
 class PostgresMonitoring:
-    """The part of ExecutorStore that looks at the whole queue, and at the other instances."""
+    """The monitoring methods of ExecutorStore."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
 
     async def read_supervisor(self) -> dict[str, Any]:
-        """Read the state of the whole queue, by the names of the view's columns."""
+        """Read the state of the whole queue, by the column names of the view."""
         [row] = await self._query.rows(
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
@@ -29,9 +29,9 @@ class PostgresMonitoring:
         return row
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:
-        """Name the instances that fell silent lately, without having said that they were going.
+        """List the instances that recently stopped reporting without saying so.
 
-        Who says goodbye ends its time in the moment in which it is last seen.
+        An instance that says so sets its alive_until to the moment of its last report.
         """
         return await self._query.rows(
             first_column,

@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_operator."""
+"""Interventions: everything that the role leasehold_operator may do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PostgresOperators:
         )
 
     async def cancel_intent(self, intent_id: IntentId, operator: str, note: str) -> CancelVerdict:
-        """Cancel what no call was made for."""
+        """Cancel an intent for which no call was made."""
         return CancelVerdict(
             await self._query.value(
                 "SELECT leasehold.cancel_intent(%s, %s, %s)", intent_id, operator, note
@@ -48,7 +48,7 @@ class PostgresOperators:
         note: str,
         reference: str | None = None,
     ) -> ResolveVerdict:
-        """Say what became of a doubt: DISPATCHED, FAILED or RETRYABLE."""
+        """Resolve an intent in doubt as DISPATCHED, FAILED or RETRYABLE."""
         return ResolveVerdict(
             await self._query.value(
                 "SELECT leasehold.resolve_intent(%s, %s, %s, %s, %s)",
@@ -63,7 +63,7 @@ class PostgresOperators:
     async def redrive_intents(
         self, intent_ids: Sequence[IntentId], operator: str, note: str
     ) -> list[Redriven]:
-        """Try finished intents anew, as new intents."""
+        """Submit finished intents again, as new intents."""
         return await self._query.rows(
             _REDRIVEN,
             "SELECT * FROM leasehold.redrive_intents(%s::uuid[], %s, %s)",

@@ -1,4 +1,4 @@
-"""The calls of the role leasehold_readonly, and of leasehold_auditor for what intents carry."""
+"""Everything that the roles leasehold_readonly and leasehold_auditor may read."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _STATUS = rows_of(IntentStatus, status=Status)
 _CONTENT = rows_of(Content)
 _INSTANCE = rows_of(InstanceSeen)
 _LEASE = rows_of(LeaseSeen)
-# Before everything, and after everything of a transaction: no intent has either id.
+# Before and after every intent id.
 _FIRST_ID = IntentId(UUID(int=0))
 _LAST_ID = IntentId(UUID(int=2**128 - 1))
 _BEGINNING = EventCursor(transaction=0, intent_id=_FIRST_ID, attempt_no=0)
-# By bytes, as names of leases are compared, nothing in UTF-8 comes after it.
+# Lease names are compared by bytes, and nothing in UTF-8 sorts after this character.
 _LAST_CHARACTER = "\U0010ffff"
 
 
 class PostgresReaders(PostgresContracts):
-    """ReaderStore on PostgreSQL."""
+    """ReaderStore and AuditorStore on PostgreSQL."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
         """Read the attempts of these intents, in order."""
@@ -55,7 +55,7 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def read_status(self, intent_ids: Sequence[IntentId]) -> list[IntentStatus]:
-        """Read where these intents stand."""
+        """Read the status of these intents."""
         return await self._query.rows(
             _STATUS,
             "SELECT intent_id, target, stream, stream_seq, idempotency_key, contract_version,"
@@ -80,7 +80,7 @@ class PostgresReaders(PostgresContracts):
         limit: int = 50,
         window: int | None = None,
     ) -> Listing:
-        """Find the newest intents that were accepted before one; see Listing for how far."""
+        """Find the newest intents accepted before `before`; see Listing for how far it searches."""
         allowed = _either(target, targets)
         if allowed == []:
             return Listing([], None)
@@ -100,8 +100,9 @@ class PostgresReaders(PostgresContracts):
         return Listing(intents[::-1], searched_to)
 
     async def read_known_keys(self, asked: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Say which of these (target, key) enqueue_intents would find to be taken, under key_scope
-        all: each costs two looks into an index.
+        """Return those of these (target, key) that are taken for an enqueue with key_scope all.
+
+        Each costs two index lookups.
         """
         return set(
             await self._query.rows(
@@ -121,13 +122,13 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
-        """Say whether an intent that has a key carries what another one would."""
+        """Return whether an intent with a key has the same content as `new`."""
         return await self._query.value(
             "SELECT leasehold.has_content(%s, %s::jsonb)", intent_id, intent_argument(new)
         )
 
     async def read_content(self, intent_id: IntentId) -> Content | None:
-        """Read what an intent carries, as it was accepted; None where it is not known."""
+        """Read the content of an intent as it was accepted; None if it is not known."""
         found = await self._query.rows(
             _CONTENT,
             "SELECT payload, body, content_type, metadata FROM leasehold.intents"
@@ -137,7 +138,7 @@ class PostgresReaders(PostgresContracts):
         return found[0] if found else None
 
     async def read_events(self, after: EventCursor | None, limit: int) -> list[LedgerEvent]:
-        """Read rows of the ledger as they became final; None is the beginning."""
+        """Read final ledger rows after a cursor; None starts at the beginning."""
         cursor = after or _BEGINNING
         return await self._query.rows(
             rows_of(_event, state=AttemptState),
@@ -149,14 +150,14 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def newest_event(self) -> EventCursor:
-        """Give the cursor after which only what is not final yet will come."""
+        """Return the cursor after which only rows follow that are not final yet."""
         newest = await self._query.value(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
         )
         return EventCursor(transaction=newest, intent_id=_LAST_ID, attempt_no=0)
 
     async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Count the unfinished intents of each target, but no further than its limit."""
+        """Count the unfinished intents of each target, up to its limit."""
         return dict(
             await self._query.rows(
                 rows_of(_depth),
@@ -167,7 +168,7 @@ class PostgresReaders(PostgresContracts):
         )
 
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
-        """Read the instances after an id, by id."""
+        """Read instances as of their last report, by id, after an id."""
         return await self._query.rows(
             _INSTANCE,
             "SELECT instance_id, role, detail, started_at, last_seen_at AS seen_at,"
@@ -181,7 +182,7 @@ class PostgresReaders(PostgresContracts):
     async def read_leases(
         self, prefix: str | None, after: str | None, limit: int
     ) -> list[LeaseSeen]:
-        """Read the leases after a name, and of names that begin so, by name."""
+        """Read leases by name, after a name, whose names start with a prefix."""
         return await self._query.rows(
             _LEASE,
             "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at,"
@@ -219,7 +220,7 @@ def _asked_key(target: str, key: str) -> tuple[str, str]:
 
 
 def _either(target: str | None, targets: Collection[str] | None) -> list[str] | None:
-    """Give the targets that both allow; None: all."""
+    """Return the targets that both allow; None for all."""
     if target is None:
         return None if targets is None else sorted(targets)
     return [target] if targets is None or target in targets else []
@@ -227,5 +228,5 @@ def _either(target: str | None, targets: Collection[str] | None) -> list[str] | 
 
 def _with_zone(name: str, moment: datetime | None) -> datetime | None:
     if moment is not None and moment.tzinfo is None:
-        raise InvalidArgument(f"{name} ({moment}) must say its time zone")
+        raise InvalidArgument(f"{name} ({moment}) must have a time zone")
     return moment

@@ -1,4 +1,4 @@
-"""Retention: forgetting whole months of the ledger, step by step, as the schema's owner."""
+"""Retention: deletes whole months of the ledger, step by step, as the schema's owner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What one step did, and which months it had to leave because of unfinished intents."""
+    """What one step deleted, and which months it kept because of unfinished intents."""
 
     intents_deleted: int
     partition_dropped: str | None
@@ -40,7 +40,7 @@ def prune(
     keep_days: int = 0,
     batch_size: int = 10000,
 ) -> Iterator[Pruned]:
-    """Forget what was accepted before a moment, or too many days ago on the database's clock."""
+    """Delete what was accepted before a time, or too many days ago by the database's clock."""
     with connect(database_url, application_name="leasehold prune") as connection:
         moment = before or _days_ago(connection, keep_days)
         while True:
@@ -51,14 +51,14 @@ def prune(
 
 
 def _days_ago(connection: psycopg.Connection[Any], days: int) -> datetime:
-    """Ask once, so that all steps speak of the same moment."""
+    """Read the clock once, so that all steps use the same time."""
     statement = "SELECT clock_timestamp() - make_interval(days => %s)"
     with translated():
         return connection.execute(statement, [days]).fetchall()[0][0]
 
 
 def _prune_step(connection: psycopg.Connection[Any], moment: datetime, batch_size: int) -> Pruned:
-    """Do one step in a transaction of its own; a busy ledger is tried again, not waited for."""
+    """Do one step in its own transaction. If the ledger is busy, retry instead of waiting."""
     for _ in range(_TRIES_MAX):
         try:
             with translated(), connection.transaction():
@@ -71,5 +71,5 @@ def _prune_step(connection: psycopg.Connection[Any], moment: datetime, batch_siz
                 raise
         time.sleep(_PAUSE_SECONDS)
     raise DatabaseUnavailable(
-        f"the ledger was too busy to drop a month, {_TRIES_MAX} times: run it again at a quiet time"
+        f"the ledger was busy {_TRIES_MAX} times and no month was dropped: run it at a quiet time"
     )

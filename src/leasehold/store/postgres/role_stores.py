@@ -1,8 +1,7 @@
-"""RoleStores: one login, a store per scope of the HTTP API, each with the rights of one role alone.
+"""RoleStores: one login, and a store per scope of the HTTP API with the rights of one role.
 
-What a handler of a scope can do is then bounded by the database, not by the care of its author. It
-is a guard against mistakes, not against whoever can run SQL of their own in this process: the login
-itself is a member of all these roles.
+So the database, not the code, bounds what a handler of a scope can do. This guards against
+mistakes, not against an attacker who runs SQL in this process: the login is a member of all roles.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from leasehold.store.postgres.store import PostgresStore
 if TYPE_CHECKING:
     from types import TracebackType
 
-# The most connections of each; the intake's own bound is the pool's, for there the load is.
+# The most connections of each role. Ingest has the load, so it may use the whole pool size.
 _SIZES_MAX = {"reader": 4, "operator": 2, "auditor": 2, "api": 1}
 _NAME_LENGTH_MAX = 63
-# The privilege called MEMBER includes, since PostgreSQL 16, members that may not SET ROLE.
+# Since PostgreSQL 16 the privilege MEMBER also includes members that may not SET ROLE.
 _READ_MEMBERSHIPS = """
 SELECT asked.name, current_user::text, r.oid IS NOT NULL,
        coalesce(pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer
@@ -32,7 +31,7 @@ SELECT asked.name, current_user::text, r.oid IS NOT NULL,
 
 
 class RoleStores:
-    """`async with RoleStores(database_url, settings) as stores`: refuses a login that lacks one."""
+    """`async with RoleStores(database_url, settings)`: raises if the login lacks a role."""
 
     def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
         self._database_url = database_url
@@ -46,7 +45,7 @@ class RoleStores:
 
     @property
     def all(self) -> tuple[PostgresStore, ...]:
-        """Every one of them."""
+        """All stores."""
         return (self.ingest, self.reader, self.operator, self.auditor, self.api)
 
     async def __aenter__(self) -> Self:
@@ -77,7 +76,7 @@ class RoleStores:
         return PostgresStore(self._database_url, settings)
 
     async def _require_roles(self) -> None:
-        """Ask as the login itself, so that all that is missing is told at once, by name."""
+        """Check as the login itself, and report all missing roles at once."""
         roles = [str(store.pool.settings.role) for store in self.all]
         pool = Pool(self._database_url, replace(self._settings, role=None, size_min=0, size_max=1))
         await pool.open()

@@ -1,6 +1,6 @@
-"""PostgresStore: every call that the schema offers, on one pool.
+"""PostgresStore: all protocols of the store on one pool.
 
-Its parts are complete on their own, for a process whose login has fewer roles.
+Each base class works alone too, for a process whose login has fewer roles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls about tokens of the HTTP API: of leasehold_owner, and of leasehold_api for reading."""
+"""Tokens of the HTTP API: leasehold_owner manages them, leasehold_api reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PostgresTokens:
         targets: Collection[str] | None,
         operator: str,
     ) -> ApiToken:
-        """Make a token known by its hash, or raise InvalidArgument."""
+        """Store a token by its hash, or raise InvalidArgument."""
         created_at = await self._query.value(
             "SELECT leasehold.create_token(%s, %s::bytea, %s::text[], %s::text[], %s)",
             name,
@@ -45,26 +45,26 @@ class PostgresTokens:
         )
 
     async def revoke_token(self, name: str, operator: str) -> RevokeVerdict:
-        """End a token, for ever."""
+        """Revoke a token for good."""
         return RevokeVerdict(
             await self._query.value("SELECT leasehold.revoke_token(%s, %s)", name, operator)
         )
 
     async def list_tokens(self, after: str | None = None, limit: int = 1000) -> list[ApiToken]:
-        """Read what is known of the tokens after a name, the revoked ones too, by name."""
+        """List tokens by name, after a name, including revoked ones."""
         return await self._query.rows(
             _TOKEN, "SELECT * FROM leasehold.list_tokens(%s, %s)", after or "", limit
         )
 
     async def read_active_tokens(self) -> dict[bytes, ApiToken]:
-        """Read the tokens that are in force, by their hashes."""
+        """Read the tokens that are not revoked, by their hashes."""
         return dict(
             await self._query.rows(_HASHED_TOKEN, "SELECT * FROM leasehold.read_active_tokens()")
         )
 
 
 def _scopes(names: Sequence[str]) -> frozenset[TokenScope]:
-    """Leave out a scope that this release does not know: what it stands for cannot be done here."""
+    """Leave out scopes that this release does not know, because it cannot serve them."""
     known = set(TokenScope)
     return frozenset(TokenScope(name) for name in names if name in known)
 
