@@ -24,6 +24,24 @@ async def test_saturated_target_is_paused_and_probed_while_another_works(engine)
     assert worker.lines("breaker_changed")[-1]["now"] == "closed"
 
 
+async def test_absurd_retry_after_puts_an_intent_off_for_an_hour_at_most(engine):
+    engine.publish("hour", "keyed")
+    engine.publish("short", "fenced", retry={"retry_after_seconds_max": 20})
+    engine.sandbox.set_faults(throttle_rate=1, retry_after_seconds=1_000_000)
+    for target in ("hour", "short"):
+        engine.outbox.enqueue(1, target)
+    engine.worker()
+
+    def waits():
+        return engine.database.execute(
+            "SELECT target, due_at - last_modified_at AS wait FROM leasehold.outbox_pending"
+            " WHERE last_state = 'RETRYABLE' ORDER BY target"
+        )
+
+    await until(lambda: len(waits()) == 2)
+    assert [row["wait"].total_seconds() for row in waits()] == [3600, 20]
+
+
 async def test_flood_for_a_slow_target_does_not_starve_another(engine):
     engine.publish("slow", "keyed")
     engine.publish("quick", "fenced")

@@ -67,6 +67,7 @@ class RetryTerms(Terms):
     factor: Annotated[float, Field(ge=1, le=10)] = 2.0
     longest_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = 3600.0
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+    retry_after_seconds_max: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = 3600.0
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> Self:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.domain.outcome import LookupAnswer, Outcome
 
-# The longest delay that the database accepts. A gateway that asks for more is called after this.
+# The longest delay that the database accepts.
 DELAY_SECONDS_MAX = 30 * 86_400.0
 # More than any contract permits attempts, and small enough not to overflow a float.
 _DOUBLINGS_MAX = 64
@@ -102,10 +102,13 @@ def next_step(claimed: Claimed, contract: Contract) -> Step:
 def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Outcome:
     """Decide what the outcome of a call means for the intent.
 
+    The gateway may ask for a delay, but not for a longer one than the contract allows.
+
     An intent stays in doubt after "busy, had no effect": that is about this call, and an earlier
     call may still have had its effect. If the doubt were dropped here, the intent could be resent
     after the gateway has forgotten the key, or end as exhausted although it had its effect.
     """
+    outcome = _limit_delay(outcome, contract)
     if isinstance(outcome, Retryable) and _may_have_been_sent(claimed, contract):
         return Unknown(
             retry_after_seconds=outcome.retry_after_seconds,
@@ -120,7 +123,7 @@ def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> 
     """Decide what the answer to Ask or Confirm means for the intent."""
     match answer:
         case Accepted() | Rejected() | Submitted():
-            return answer
+            return _limit_delay(answer, contract)
         case NotFound():
             return _not_found(answer, claimed, contract)
         case Unknown():
@@ -132,8 +135,8 @@ def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> 
 def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: float) -> Outcome:
     """Set the delay of an outcome after which the intent is due again.
 
-    It is what the gateway asked for, at most 30 days, or else the contract's backoff. `jitter` is
-    a number from -1 to 1.
+    It is what was asked for, at most 30 days, or else the contract's backoff. `jitter` is a number
+    from -1 to 1.
     """
     match outcome:
         case Accepted() | Rejected():
@@ -246,10 +249,26 @@ def _not_found(answer: NotFound, claimed: Claimed, contract: Contract) -> Outcom
 
 def _ask_again_seconds(answer: Unknown, claimed: Claimed, contract: Contract) -> float:
     asked = _bounded(answer.retry_after_seconds) or 0.0
+    asked = min(asked, contract.retry.retry_after_seconds_max)
     wait = max(asked, backoff_seconds(contract, claimed.attempt_no, 0))
     if claimed.last_state is AttemptState.SUBMITTED:
         return wait
     return max(wait, contract.quarantine_seconds)
+
+
+def _limit_delay(outcome: Outcome, contract: Contract) -> Outcome:
+    """Limit the delay that a gateway asked for to what the contract allows."""
+    longest = contract.retry.retry_after_seconds_max
+    match outcome:
+        case Retryable() | Unknown():
+            asked = outcome.retry_after_seconds
+            if asked is not None and asked > longest:
+                return replace(outcome, retry_after_seconds=longest)
+        case Submitted() if outcome.ask_after_seconds > longest:
+            return replace(outcome, ask_after_seconds=longest)
+        case _:
+            pass
+    return outcome
 
 
 def _bounded(seconds: float | None) -> float | None:

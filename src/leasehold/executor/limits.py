@@ -60,6 +60,7 @@ class Breaker:
     """Whether a target may be called, judged by its last outcomes."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.asked_seconds_max = RETRY_AFTER_SECONDS_MAX
         self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, jitter=(1.0, 1.0))
         self._pause_seconds = 0.0
@@ -98,7 +99,7 @@ class Breaker:
             self._pause_seconds = self._backoff.next_seconds()
         seconds = self._pause_seconds
         if asked_seconds is not None:
-            seconds = min(asked_seconds, RETRY_AFTER_SECONDS_MAX)
+            seconds = min(asked_seconds, self.asked_seconds_max)
         self._opens_at = max(self._opens_at or 0.0, self._clock() + seconds)
 
     def _close(self) -> None:
@@ -110,12 +111,25 @@ class Gate:
     """Everything that bounds one target in this instance."""
 
     def __init__(
-        self, concurrency: int, rate_per_second: float | None, clock: Clock = time.monotonic
+        self,
+        concurrency: int,
+        rate_per_second: float | None,
+        clock: Clock = time.monotonic,
+        *,
+        asked_seconds_max: float = RETRY_AFTER_SECONDS_MAX,
     ) -> None:
-        self.concurrency = concurrency
         self.breaker = Breaker(clock)
+        self._clock = clock
+        self.adopt(concurrency, rate_per_second, asked_seconds_max)
+
+    def adopt(
+        self, concurrency: int, rate_per_second: float | None, asked_seconds_max: float
+    ) -> None:
+        """Adopt the terms of a newer contract; keep the state of the breaker."""
+        self.concurrency = concurrency
         capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
-        self.bucket = TokenBucket(rate_per_second, capacity, clock)
+        self.bucket = TokenBucket(rate_per_second, capacity, self._clock)
+        self.breaker.asked_seconds_max = min(asked_seconds_max, RETRY_AFTER_SECONDS_MAX)
 
     def room(self, in_flight: int) -> int:
         """Return how many more items of the target can start now."""

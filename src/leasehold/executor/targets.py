@@ -219,12 +219,14 @@ class Targets:
     def _update_gate(self, contract: Contract) -> None:
         """Apply the newest terms to the gate, but keep the state of its breaker."""
         gate = self._gates.get(contract.target)
-        fresh = Gate(contract.concurrency, contract.rate_per_second, self._clock)
         current = self._current.get(contract.target)
+        is_newest = current is None or (contract.version or 0) > (current.contract.version or 0)
         if gate is None:
-            self._gates[contract.target] = fresh
-        elif current is None or (contract.version or 0) > (current.contract.version or 0):
-            gate.concurrency, gate.bucket = fresh.concurrency, fresh.bucket
+            gate = self._gates[contract.target] = Gate(1, None, self._clock)
+        elif not is_newest:
+            return
+        longest = contract.retry.retry_after_seconds_max
+        gate.adopt(contract.concurrency, contract.rate_per_second, longest)
 
     def _require(self, contract: Contract) -> None:
         timings = self._timings()

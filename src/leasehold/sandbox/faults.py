@@ -48,7 +48,7 @@ class FaultSettings(BaseModel):
     pending_seconds: Annotated[
         float, Field(ge=0, le=3600, description="202, and pending for this long")
     ] = 0
-    retry_after_seconds: Annotated[float, Field(ge=0, le=3600)] = 1
+    retry_after_seconds: Annotated[float, Field(ge=0, le=10_000_000)] = 1
 
     @model_validator(mode="after")
     def _limit_sum_of_rates(self) -> Self:

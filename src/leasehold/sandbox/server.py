@@ -266,7 +266,7 @@ class Sandbox:
 def _response(answer: Reply, *, retry_after: float = 0) -> web.Response:
     headers = {"Content-Type": "application/json"}
     if answer.status in {429, 503}:
-        headers["Retry-After"] = f"{retry_after:g}"
+        headers["Retry-After"] = f"{retry_after:.15g}"
     return web.Response(status=answer.status, body=answer.body, headers=headers)
 
 

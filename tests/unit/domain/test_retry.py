@@ -224,7 +224,7 @@ def test_inconclusive_lookup_is_repeated_after_the_longer_of_both_delays():
     assert again(DOUBT, retry_after_seconds=0) == QUARANTINE
     assert again(DOUBT, retry_after_seconds=90) == 90
     assert again(SUBMITTED) == 5
-    assert again(SUBMITTED, retry_after_seconds=9e99) == DELAY_SECONDS_MAX
+    assert again(SUBMITTED, retry_after_seconds=9e99) == 3600
 
 
 def test_value_that_is_neither_outcome_nor_answer_raises():
@@ -282,6 +282,26 @@ def test_delay_of_the_gateway_is_kept_up_to_thirty_days(asked, kind, attempt_no,
     if not math.isnan(asked):
         assert delayed.retry_after_seconds >= min(asked, DELAY_SECONDS_MAX)
         assert delayed.retry_after_seconds == min(max(asked, 0), DELAY_SECONDS_MAX)
+
+
+@pytest.mark.parametrize("longest", [30.0, 3600.0])
+def test_gateway_is_not_granted_a_longer_delay_than_the_contract_allows(longest):
+    terms = contract("lookup", retry=RetryTerms(retry_after_seconds_max=longest))
+    for asked, granted in [(None, None), (7.0, 7.0), (longest, longest), (1e6, longest)]:
+        busy = Retryable(retry_after_seconds=asked, is_saturated=True, code="429")
+        called = after_calling(busy, claimed(), terms)
+        assert called == Retryable(retry_after_seconds=granted, is_saturated=True, code="429")
+        lost = after_calling(Unknown(retry_after_seconds=asked), claimed(), terms)
+        assert lost == Unknown(retry_after_seconds=granted)
+    later = Submitted(reference="r", ask_after_seconds=1e6)
+    assert after_calling(later, claimed(), terms).ask_after_seconds == longest
+    assert after_asking(later, claimed(SUBMITTED), terms).ask_after_seconds == longest
+
+
+def test_own_delay_may_be_longer_than_what_a_gateway_may_ask_for():
+    """An intent past its key window waits for as long as the window lasts."""
+    waiting = Unknown(retry_after_seconds=86_400, reason="key_window_over")
+    assert with_delay(waiting, contract(), 1, 0) == waiting
 
 
 def test_missing_delay_is_filled_in_and_other_fields_are_kept():

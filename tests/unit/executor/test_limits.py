@@ -66,6 +66,15 @@ def test_endless_retry_after_is_probed_within_minutes(gate):
     assert gate.breaker.seconds_until_probe == 300
 
 
+def test_contract_bounds_the_pause_that_a_gateway_asks_for(gate):
+    gate.adopt(5, None, asked_seconds_max=20)
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e6))
+    assert gate.breaker.seconds_until_probe == 20
+    gate.adopt(5, None, asked_seconds_max=86_400)
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e6))
+    assert gate.breaker.seconds_until_probe == 300
+
+
 def test_rate_bounds_what_may_start_now(clock):
     gate = Gate(100, 50, clock)
     assert gate.room(0) == 5
