@@ -11,7 +11,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import ItemState
+from leasehold.coordination.item import DONE, RECORDING
 
 if TYPE_CHECKING:
     import asyncio
@@ -66,8 +66,8 @@ class Claims:
         """Free the slots of items that are recorded, given back or dropped."""
         ended: list[Item] = []
         for item in items:
-            if item.state is not ItemState.DONE:
-                item.state = ItemState.DONE
+            if item.state is not DONE:
+                item.state = DONE
                 ended.append(item)
         self._items.difference_update(ended)
         for target, count in Counter(map(_target, ended)).items():
@@ -90,7 +90,7 @@ class Claims:
         return [
             item
             for item in self._items
-            if now >= item.abort_at and item.state < ItemState.RECORDING and not item.is_lost
+            if now >= item.abort_at and item.state < RECORDING and not item.is_lost
         ]
 
     def keep_slot(self, call: asyncio.Task[None]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import ItemState
+from leasehold.coordination.item import RECORDING
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
 from leasehold.observe.logs import get_logger
@@ -82,7 +82,7 @@ class Heartbeat:
                 continue
             if item.claimed.lease_token in renewed:
                 item.trust = trust
-            elif item.state < ItemState.RECORDING:
+            elif item.state < RECORDING:
                 # If its result is being recorded, the claim may be gone because the result arrived.
                 self._claims.lose([item])
                 self._metrics.lease_lost()

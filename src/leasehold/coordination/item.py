@@ -49,6 +49,10 @@ class ItemState(IntEnum):
     DONE = 5
 
 
+# By name, since states are compared several times for each item: on the enum that is a lookup.
+WAITING, READY, MARKED, CALLING, RECORDING, DONE = ItemState
+
+
 class Fence(Protocol):
     """What the database checks on every write for an item: its claim, or a lease with its epoch."""
 
@@ -142,7 +146,7 @@ class Item:
 
     def take(self, claimed: Claimed, lease_seconds: float, taken_at: float) -> None:
         """Become MARKED: from `taken_at` on, the item is worked on under its lease."""
-        self.state = ItemState.MARKED
+        self.state = MARKED
         self.claimed = claimed
         self.lease_seconds = lease_seconds
         self.taken_at = taken_at
@@ -178,7 +182,7 @@ def claimed_items(
     """Make items of what a claim returned."""
     items: list[Item] = []
     for one in claimed:
-        item = Item(one.intent_id.int, one.target, fence, trust, ItemState.MARKED)
+        item = Item(one.intent_id.int, one.target, fence, trust, MARKED)
         item.take(one, lease_seconds, taken_at)
         items.append(item)
     return items

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import ItemState
+from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Result
@@ -68,7 +68,7 @@ class Completer:
         """Have a result recorded. The item's slot is free when the database has answered."""
         if not self._finished:
             self._first_at = self._claims.clock()
-        item.state = ItemState.RECORDING
+        item.state = RECORDING
         item.outcome = outcome
         item.elapsed_seconds = elapsed_seconds
         self._finished.append(item)
@@ -76,7 +76,7 @@ class Completer:
 
     def give_back(self, item: Item, delay_seconds: float) -> None:
         """Return an item without an attempt: due again after the delay, nothing on the ledger."""
-        item.state = ItemState.RECORDING
+        item.state = RECORDING
         item.given_back_until = self._claims.clock() + delay_seconds
         self._given_back.append((item, delay_seconds))
         self.wake.set()

@@ -1,14 +1,13 @@
 """The runner makes the calls: it takes items from MARKED to an outcome. `domain.retry` decides what
 to do for each item; the runner does it.
 
-The items of one batch share one "begin" where their contracts require it. After that, each call is
-a task of its own. The runner makes a call only while the item's lease is trusted, checked right
-before the call. Whether the result may still be written is checked by the completer, and by the
-database.
+The items of one batch share one "begin" where their contracts require it; then each call is a task
+of its own. It is made only while the item's lease is trusted, checked right before the call. The
+completer and the database check whether the result may still be written.
 
 A leader whose renewal is late may not start a call now, but may when the renewal is answered. An
-item that was not begun is given back. An item that was begun waits, for only its holder can make
-that call without first asking what became of it.
+item that was not begun is given back. An item that was begun waits: only its holder can make that
+call without first asking what became of it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from leasehold.coordination.item import ItemState
+from leasehold.coordination.item import CALLING, MARKED, RECORDING
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -101,11 +100,11 @@ class Runner:
         """Start work on MARKED items; returns at once."""
         if self._is_closed:
             self._give_back(items)
-            return
-        task = asyncio.create_task(self._start(items))
-        self._batches.add(task)
-        self._unbegun[task] = items
-        task.add_done_callback(self._forget_batch)
+        else:
+            task = asyncio.create_task(self._start(items))
+            self._batches.add(task)
+            self._unbegun[task] = items
+            task.add_done_callback(self._forget_batch)
 
     def close(self) -> None:
         """Give back the items that nothing was called for, and start nothing more."""
@@ -114,19 +113,17 @@ class Runner:
         for task, items in unbegun.items():
             # Not in the task: a task that is cancelled before it first runs never notices.
             task.cancel()
-            self._give_back([item for item in items if item.state is ItemState.MARKED])
+            self._give_back([item for item in items if item.state is MARKED])
 
     def abort(self, item: Item, reason: str = "aborted") -> None:
         """Give up a call: record that its outcome is unknown, while the lease still stands."""
-        if item.state >= ItemState.RECORDING:
-            return
-        if item.state is ItemState.MARKED:
+        if item.state is MARKED:
             self._give_back([item])
-            return
-        _LOG.warning("call_aborted", reason=reason, **item.log_fields())
-        self._completer.complete(item, Unknown(retry_after_seconds=0, reason=reason))
-        if item.call is not None:
-            self._claims.keep_slot(item.call)
+        elif item.state is CALLING:
+            _LOG.warning("call_aborted", reason=reason, **item.log_fields())
+            self._completer.complete(item, Unknown(retry_after_seconds=0, reason=reason))
+            if item.call is not None:
+                self._claims.keep_slot(item.call)
 
     def _forget_batch(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
@@ -143,9 +140,9 @@ class Runner:
         create_task = asyncio.get_running_loop().create_task
         for item, served, step in plans:
             # A shutdown that could not wait may have given it back meanwhile.
-            if item.state is ItemState.MARKED and item not in not_begun:
+            if item.state is MARKED and item not in not_begun:
                 if item in begun:
-                    item.state = ItemState.CALLING
+                    item.state = CALLING
                 item.call = create_task(self._run(item, served, step))
 
     async def _plan(self, items: Sequence[Item]) -> tuple[list[Plan], list[Item]]:
@@ -221,7 +218,7 @@ class Runner:
 
     def _skip(self, item: Item) -> None:
         """Make no call now: give the item back if a late renewal may allow it, else drop it."""
-        if item.state is ItemState.MARKED and item.trust.may_start_later(self._claims.clock()):
+        if item.state is MARKED and item.trust.may_start_later(self._claims.clock()):
             _LOG.warning("call_skipped", reason="the renewal is late", **item.log_fields())
             self._give_back([item])
         else:
@@ -239,28 +236,28 @@ class Runner:
     async def _run(self, item: Item, served: Served, step: Step) -> None:
         served.calls += 1
         try:
-            if item.state >= ItemState.RECORDING:
+            if item.state >= RECORDING:
                 return  # it was given back before this task ran
-            if item.state is ItemState.CALLING:
+            if item.state is CALLING:
                 await self._wait_for_renewal(item)
             now = self._claims.clock()
             if not item.trust.may_start(now):
                 self._skip(item)
                 return
-            item.state = ItemState.CALLING
+            item.state = CALLING
             item.abort_at = min(
                 item.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
             )
             await self._act(item, served, step)
         except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
-            if item.state < ItemState.RECORDING:  # else it was aborted meanwhile
+            if item.state < RECORDING:  # else it was aborted meanwhile
                 unknown = Unknown(reason="exception", detail=type(error).__name__)
                 outcome = with_delay(unknown, served.contract, item.claimed.attempt_no, 0)
                 self._completer.complete(item, outcome)
         finally:
             served.calls -= 1
-            if item.state < ItemState.RECORDING:
+            if item.state < RECORDING:
                 # Cancelled because its lease is lost: record nothing, the reaper ends it.
                 self._claims.let_go([item])
 
@@ -280,7 +277,7 @@ class Runner:
             self._count_call(claimed.target, elapsed)
             self._tell_breaker(item, decided)
             decided = after_calling(decided, claimed, served.contract)
-        if item.state >= ItemState.RECORDING:
+        if item.state >= RECORDING:
             self._metrics.late_result()  # it was aborted meanwhile
             return
         if isinstance(decided, AskAgain):

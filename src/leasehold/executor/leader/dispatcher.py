@@ -13,7 +13,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import ItemState, Mark
+from leasehold.coordination.item import DONE, Mark
 from leasehold.domain.intent import queue_delays
 from leasehold.executor.limits import GATHER_SECONDS, batch_max, should_gather
 from leasehold.service.service import AGAIN, Pause
@@ -178,7 +178,7 @@ class Dispatcher:
     def _return(self, items: Sequence[Item], until: float) -> None:
         """Put items that never had a slot back into the queue."""
         for item in items:
-            item.state = ItemState.DONE
+            item.state = DONE
             item.given_back_until = until
         self._end(items)
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import Item, ItemState
+from leasehold.coordination.item import DONE, READY, WAITING, Item, ItemState
 from leasehold.domain.intent import PRIORITIES
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.executor.leader.target_queue import TargetQueue
@@ -134,13 +134,11 @@ class DueQueue:
                 if row.has_content and row.last_modified_at == item.row.last_modified_at:
                     item.row = row
                 return
-            if (
-                ItemState.READY < item.state < ItemState.DONE
-            ):  # it is in flight: `end` uses the newest version
+            if READY < item.state < DONE:  # it is in flight: `end` uses the newest version
                 if item.newer is None or row.last_modified_at > item.newer[0].last_modified_at:
                     item.newer = (row, received_at)
                 return
-            if item.state is not ItemState.DONE:
+            if item.state is not DONE:
                 self._drop([item])
         self._add_if_callable(row, received_at)
 
@@ -242,7 +240,7 @@ class DueQueue:
 
     def _drop(self, items: Iterable[Item]) -> None:
         for item in items:
-            item.state = ItemState.DONE
+            item.state = DONE
             del self._items[item.intent_no]
             self._queues[item.target].size -= 1
 
@@ -287,9 +285,7 @@ class DueQueue:
             queue.has_gaps = True
             queue.is_displaced |= queue.is_behind(row, until)
             return False
-        item = self._items[row.intent_id.int] = self._item(
-            row, ItemState.READY if is_due else ItemState.WAITING
-        )
+        item = self._items[row.intent_id.int] = self._item(row, READY if is_due else WAITING)
         if is_due:
             queue.insert_ready(item, next(self._arrivals))
         else:
@@ -302,7 +298,7 @@ class DueQueue:
 
     def _add_ready(self, queue: TargetQueue, rows: Sequence[DueRow]) -> None:
         """Add many rows that are new and due at once."""
-        items = [self._item(row, ItemState.READY) for row in rows]
+        items = [self._item(row, READY) for row in rows]
         numbers = [item.intent_no for item in items]
         self._items.update(zip(numbers, items, strict=True))
         queue.ready += zip(

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import ItemState
+from leasehold.coordination.item import MARKED, READY, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     # The arrival number makes every place different, so that items are never compared.
     WaitingPlace = tuple[float, int, Item]  # until when, arrival
     ReadyPlace = tuple[int, datetime | None, int, int, Item]  # priority, since when, id, arrival
-
-WAITING, READY = ItemState.WAITING, ItemState.READY
 
 
 class TargetQueue:
@@ -113,6 +111,6 @@ class TargetQueue:
         places, self.ready[:places_max] = self.ready[:places_max], []
         items = [place[-1] for place in places if place[-1].state is READY]
         for item in items:
-            item.state = ItemState.MARKED
+            item.state = MARKED
         self.size -= len(items)
         return items
