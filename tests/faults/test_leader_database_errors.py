@@ -192,7 +192,8 @@ async def test_takeover_waits_for_a_write_of_the_former_leader(engine, blocked_b
     and the successor repeats the call. If it passed that check, the result stands, and nobody does.
     """
     engine.publish("ledger", scope="cluster")
-    slow = LONG_LEASE | {"lock_seconds": "8", "statement_seconds": "9"}
+    # The write waits for longer than a worker takes to start on a busy machine.
+    slow = LONG_LEASE | {"lock_seconds": "25", "statement_seconds": "26"}
     former = await start_leader(engine, **slow)
     [intent_id] = engine.outbox.enqueue(1, "ledger", delay_seconds=0.6)
     other = engine.database.connect(autocommit=False)
