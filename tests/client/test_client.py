@@ -249,7 +249,7 @@ async def test_token_allows_only_its_scopes_and_targets(clients, outbox):
     [verdict] = await ingest.enqueue_many([NewIntent(target="letters", payload=1)])
     assert verdict.verdict == "forbidden"
     stranger = await clients.make(token="lh_of-nobody")
-    with pytest.raises(AccessDenied, match="not known"):
+    with pytest.raises(AccessDenied, match="unknown or revoked"):
         await stranger.enqueue("sms", 1)
 
 
@@ -340,11 +340,11 @@ async def test_events_resume_where_the_connection_was_cut(clients, api, outbox):
     async with lossy(api.url, 0) as network:
         client = await clients.make("read", url=network.url)
         seen = []
-        place = await api.service.events.place(None)
+        start = await api.service.events.cursor(None)
         expected = []
 
         async def follow():
-            async with aclosing(client.events(place, target="sms")) as events:
+            async with aclosing(client.events(start, target="sms")) as events:
                 async for event in events:
                     seen.append((event.attempt.intent_id, event.attempt.state))
                     network.lose = network.lost + (len(seen) in {2, 4})  # cut it off

@@ -50,7 +50,7 @@ async def test_repeated_enqueue_with_the_same_key_returns_the_same_intent(leaseh
     assert (again.returncode, again.stdout) == (0, first.stdout)
     assert "enqueued before" in again.stderr
     other = await leasehold("enqueue", "sms", "--payload", "2", "--key", "k")
-    assert_one_line_of_error(other, "another payload", "use a new key")
+    assert_one_line_of_error(other, "another payload", "Use a new key")
 
 
 async def test_every_line_of_a_file_gets_a_verdict(leasehold, api):
@@ -115,8 +115,8 @@ async def test_in_doubt_intent_is_resolved(leasehold, outbox):
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [
-        (("show", uuid4()), {}, "no such intent"),
-        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": "lh_of-nobody"}, "not known, or was revoked"),
+        (("show", uuid4()), {}, "no intent with this id"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": "lh_of-nobody"}, "unknown or revoked"),
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": None}, "Authorization"),
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "Authorization"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": "nowhere"}, "http://"),

@@ -130,7 +130,7 @@ class BulkEnqueue:
             problem = key_advice(key)
             if result.verdict is not BulkVerdict.UNAVAILABLE:
                 why = refused_after_silence(result.problem or result.verdict)
-                problem = f"{why}. {problem}"
+                problem = f"{why.removesuffix('.')}. {problem}"
             result = replace(
                 result, verdict=BulkVerdict.UNAVAILABLE, intent_id=None, problem=problem
             )

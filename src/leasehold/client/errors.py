@@ -92,7 +92,7 @@ class ErrorResponse:
                 return IdempotencyConflict(self.detail, intent_id=self._intent_id())
             case "unknown_target":
                 # The API never repeats what was sent to it, so its text does not have the name.
-                message = f"no contract is published for target {target!r}: {self.detail}"
+                message = f"The target {target!r} has no published contract. {self.detail}"
                 return UnknownTarget(message, target=target)
             case _:
                 return self._exception_by_status()

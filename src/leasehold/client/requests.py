@@ -92,7 +92,8 @@ class Request(Generic[Result]):
     ) -> ApiError:
         """Return the error for a request that may have been executed."""
         status = why.status if isinstance(why, ApiError) else status
-        return kind(f"{why}. {self.advice}", status=status, outcome_unknown=True)
+        text = str(why).removesuffix(".")
+        return kind(f"{text}. {self.advice}", status=status, outcome_unknown=True)
 
 
 def key_of(new: NewIntent) -> str:
