@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 
@@ -12,9 +11,9 @@ import pytest
 from leasehold.domain.contract import Contract, PythonTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.gateway.registry import open_gateway
-from leasehold.observe.logs import configure_logs
 from leasehold.observe.traces import new_trace
 from tests.support.http_gateways import RawServer, abort, http_gateway, make_submission
+from tests.support.log_stream import log_stream
 
 FUNCTIONS = "tests.unit.gateway.gateway_functions"
 PAYLOAD = "the payload of a customer"
@@ -24,13 +23,8 @@ TRACE = new_trace()
 
 @pytest.fixture
 def stream():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    configure_logs("json", "debug", stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    with log_stream() as stream:
+        yield stream
 
 
 def submission():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import json
-import logging
 import re
 from contextlib import asynccontextmanager
 from urllib.parse import quote, quote_plus
@@ -20,8 +18,8 @@ from leasehold.domain.outcome import Submitted
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.registry import open_gateway
 from leasehold.gateway.sanitize import CODE_MAX, DETAIL_MAX, REFERENCE_MAX
-from leasehold.observe.logs import configure_logs
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
+from tests.support.log_stream import log_stream
 
 TOKEN = "t0k/en+with\"odd\"&<chars>%41='x'~"
 PASSWORD = "p@ss:w0rd/+&1"
@@ -96,13 +94,8 @@ PLACES = {
 
 @pytest.fixture
 def logged():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    configure_logs("json", "debug", stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    with log_stream() as stream:
+        yield stream
 
 
 class Echo:

@@ -22,6 +22,7 @@ Processes:
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
     leaky_gateways       Python gateways that return secrets and content of the intent
+    unimportable_gateways  a module whose import fails with a secret in its error
     serve_process        `leasehold serve` in a subprocess
     cli_process          any `leasehold` command in a subprocess
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal
@@ -37,6 +38,7 @@ Network:
 
 Values and tools:
     claimed_item         a claimed item without a database
+    log_stream           the logs of the test process as a stream, restored afterwards
     metric_labels        the label names of a metric
     ram_disk             where throwaway servers keep their data
     required_programs    skip tests whose external program is missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -133,3 +134,39 @@ async def submitted(_submission: Submission) -> Outcome:
 async def not_found(_submission: Submission) -> NotFound:
     """Answer a lookup."""
     return NotFound(detail=secret())
+
+
+async def forget_coroutine(submission: Submission) -> None:
+    """Make a coroutine and never await it: Python warns."""
+    fail(submission)  # pyright: ignore[reportUnusedCoroutine]  (that is the point)
+
+
+async def fail_in_background(submission: Submission) -> None:
+    """Leave a task behind that fails, and whose error nobody asks for."""
+    task = asyncio.create_task(fail(submission))
+    await asyncio.sleep(0.01)
+    del task
+
+
+async def fail_in_thread(_submission: Submission) -> None:
+    """Leave a thread behind that fails."""
+    thread = threading.Thread(target=asyncio.run, args=[fail(_submission)])
+    thread.start()
+    await asyncio.to_thread(thread.join)
+
+
+class Grudge:
+    """Fails when it is freed."""
+
+    def __del__(self) -> None:
+        """Raise what nobody can catch."""
+        raise RuntimeError(secret())
+
+
+async def fail_when_freed(_submission: Submission) -> None:
+    """Leave an object behind that fails when it is freed."""
+    Grudge()
+
+
+def blocking(_submission: Submission) -> None:
+    """Be no async function."""

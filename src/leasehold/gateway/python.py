@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured, NotSent
-from leasehold.gateway.redact import environment_secrets
 from leasehold.gateway.sanitize import CODE_MAX, Sanitizer
-from leasehold.observe.logs import get_logger
+from leasehold.observe.logs import get_logger, hide_in_logs
+from leasehold.observe.redact import environment_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -117,7 +117,9 @@ class PythonGateway:
         secrets: Collection[str] = (),
     ) -> None:
         """Raise GatewayMisconfigured if a function cannot be imported or is not async."""
-        self._sanitizer = Sanitizer([*secrets, *environment_secrets(environment)])
+        known = [*secrets, *environment_secrets(environment)]
+        self._sanitizer = Sanitizer(known)
+        hide_in_logs(known)
         self._timeout = _SharedTimeout(contract.call_timeout_seconds)
         # Whatever their annotations say, they may return anything.
         self._submit: _AnyFunction = self._find(terms.function)

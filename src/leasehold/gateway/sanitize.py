@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from leasehold.domain.outcome import Submitted
-from leasehold.gateway.redact import Redactor, spellings
-from leasehold.observe.logs import hide_passwords
+from leasehold.observe.redact import Redactor, hide_passwords, spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

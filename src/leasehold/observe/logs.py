@@ -14,6 +14,7 @@ import asyncio
 import logging
 import re
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
@@ -22,14 +23,16 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
+from leasehold.observe.redact import HIDDEN, Redactor, hide_passwords, spellings
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
 
     from structlog.typing import EventDict, Processor, WrappedLogger
 
 Format = Literal["json", "console"]
 
-HIDDEN = "***"
 # In lower case, with "-" for "_". A lease token is a secret too: whoever knows it could complete
 # another worker's item.
 SECRET_NAMES = frozenset(
@@ -53,14 +56,11 @@ SECRET_NAMES = frozenset(
         "private-key",
     }
 )
-# Up to the last "@", because a password may contain one. This may hide a part of some path.
-# A port is not one.
-_URL_PASSWORD = re.compile(r"(://[^\s:/@]*):(?!\d{1,5}[/?#])[^\s\"'<>]+@")
-_NAMED_PASSWORD = re.compile(r"(password\s?=\s?)('(?:[^'\\]|\\.)*'|[^\s'\"&]+)", re.IGNORECASE)
-# With a digit: "Basic authentication" is none.
-_CREDENTIALS = re.compile(r"\b(Bearer|Basic) (?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 # How many levels of nested values are searched for secrets.
 _DEPTH_MAX = 4
+_KNOWN = Redactor()
+_KEPT_FIELDS = ("level", "logger", "timestamp", "exc_info")
+_EVENT_NAME = re.compile(r"[a-z_]+")
 # The attribute of a log record that carries our fields. Separate attributes could collide with
 # the record's own.
 _FIELDS = "leasehold_fields"
@@ -81,15 +81,16 @@ def configure_logs(
     level: str | int = "INFO",
     stream: TextIO | None = None,
 ) -> None:
-    """Send every line of this process, also those of libraries, to one stream in one format."""
+    """Send every line of this process, also those of libraries, to one stream in one format.
+
+    That includes what Python itself would print: warnings, and errors that nobody caught.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         ProcessorFormatter(
             processors=[
-                _restore_fields,
-                ProcessorFormatter.remove_processors_meta,
                 format_exc_info,
-                redact,
+                _complete_line,
                 _renderer(format, colors=handler.stream.isatty()),
             ],
             foreign_pre_chain=[
@@ -102,6 +103,10 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper() if isinstance(level, str) else level)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_uncaught_in_thread
 
 
 class BufferedLog:
@@ -141,22 +146,24 @@ class BufferedLog:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Hide passwords in database URLs, and values under names that are known to be secret."""
-    return cast("EventDict", _without_secrets(event, _DEPTH_MAX))
+    """Hide known secrets, passwords in URLs, and values under names that are known to be secret."""
+    # A password may be a word that occurs in our own names.
+    kept = {name: event[name] for name in _KEPT_FIELDS if name in event}
+    if _EVENT_NAME.fullmatch(str(event.get("event"))):
+        kept["event"] = event["event"]
+    return {**cast("EventDict", _without_secrets(event, _DEPTH_MAX)), **kept}
 
 
-def hide_passwords(text: str) -> str:
-    """Hide what is a password or a credential by the text around it."""
-    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
-    text = _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", text)
-    return _CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
+def hide_in_logs(secrets: Iterable[str]) -> None:
+    """Hide these secrets in every line of this process."""
+    _KNOWN.add(spellings(secrets))
 
 
 def _without_secrets(value: object, depth: int) -> object:
-    if isinstance(value, str):
-        return hide_passwords(value)
-    if depth == 0:
+    if value is None or isinstance(value, int | float):
         return value
+    if isinstance(value, str) or depth == 0:
+        return _hide(str(value))
     if isinstance(value, dict):
         fields = cast("Mapping[object, object]", value)
         return {
@@ -165,11 +172,35 @@ def _without_secrets(value: object, depth: int) -> object:
         }
     if isinstance(value, list | tuple):
         return [_without_secrets(one, depth - 1) for one in cast("Sequence[object]", value)]
-    return value
+    return _hide(str(value))
+
+
+def _hide(text: str) -> str:
+    return hide_passwords(_KNOWN.hide(text))
 
 
 def _is_secret(name: object) -> bool:
     return isinstance(name, str) and name.lower().replace("_", "-") in SECRET_NAMES
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        _LOG.critical("error_uncaught", exc_info=error)
+
+
+def _log_uncaught_in_thread(thrown: threading.ExceptHookArgs) -> None:
+    if not isinstance(thrown.exc_value, SystemExit):
+        thread = thrown.thread.name if thrown.thread else None
+        _LOG.error("error_uncaught", thread=thread, exc_info=thrown.exc_value)
+
+
+def _log_unraisable(thrown: sys.UnraisableHookArgs) -> None:
+    where = thrown.err_msg or "Exception ignored in"
+    _LOG.error("error_ignored", where=f"{where}: {thrown.object!r}", exc_info=thrown.exc_value)
 
 
 def _to_standard_library(
@@ -187,11 +218,15 @@ def _to_standard_library(
     return (line,), {"exc_info": exc_info, "extra": {_FIELDS: fields}}
 
 
-def _restore_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replace the text of one of our lines by its fields."""
-    record = event["_record"]
-    fields = getattr(record, _FIELDS, None)
-    return event if fields is None else {**event, **fields}
+def _complete_line(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Replace the text of one of our lines by its fields; redact what is not redacted yet."""
+    fields = getattr(event["_record"], _FIELDS, None)
+    event = ProcessorFormatter.remove_processors_meta(logger, method, event)
+    if fields is None:
+        return redact(logger, method, event)
+    if "exception" in event:
+        event["exception"] = _hide(event["exception"])
+    return {**event, **fields}
 
 
 def _renderer(format: Format, *, colors: bool) -> Processor:  # noqa: A002 (as above)
@@ -208,3 +243,5 @@ _PROCESSORS: list[Processor] = [
     redact,
     _to_standard_library,
 ]
+
+_LOG = get_logger(__name__)

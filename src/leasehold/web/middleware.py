@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
+from leasehold.observe.redact import hide_api_tokens
 from leasehold.web.intake import Intake, RawResponse
 from leasehold.web.problems import DEFECT, MEDIA_TYPE, Problem, problem_of
 from leasehold.web.request_context import Headers, RequestContext, drain
@@ -135,14 +136,14 @@ class Middleware:
         path: bytes = scope["raw_path"][:_PATH_LENGTH_MAX]
         client = scope.get("client")
         self._service.web_metrics.request(method, context.route, context.status, seconds)
-        # No query, header or body, hence no secret.
+        # No query, header or body, hence no secret but a token in the wrong place.
         self._service.access_log.info(
             "request",
             method=method,
-            path=path.decode("ascii", "backslashreplace"),
+            path=hide_api_tokens(path.decode("ascii", "backslashreplace")),
             status=context.status,
             milliseconds=round(seconds * 1000, 2),
-            request_id=context.request_id,
+            request_id=hide_api_tokens(context.request_id),
             token=context.token,
             client=client[0] if client else "",
         )

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
+import sys
+import threading
+import warnings
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 import structlog
 
-from leasehold.observe.logs import SECRET_NAMES, BufferedLog, configure_logs, get_logger
+from leasehold.observe.logs import (
+    SECRET_NAMES,
+    BufferedLog,
+    configure_logs,
+    get_logger,
+    hide_in_logs,
+)
+from tests.support.log_stream import restored_logs
 
 SECRET = "hunter2"
 
 
 @pytest.fixture
 def stream():
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield io.StringIO()
-    root.handlers[:], _ = before
-    root.setLevel(before[1])
+    with restored_logs() as stream:
+        yield stream
 
 
 def lines(stream):
@@ -140,6 +146,82 @@ def test_traceback_shows_no_local_variables(stream, form):
         logging.getLogger("library").exception("broke too")
     assert stream.getvalue().count("RuntimeError: 14") == 2
     assert SECRET not in stream.getvalue()
+
+
+def test_known_secret_is_hidden_in_every_line_of_the_process(stream):
+    configure_logs("json", "info", stream)
+    hide_in_logs(["swordfish"])
+    get_logger("x").info("started", error="a swordfish", nested={"list": ["swordfish"]})
+    logging.getLogger("library").info("got %s", "c3dvcmRmaXNo")
+    assert "swordfish" not in stream.getvalue()
+    assert [line["event"] for line in lines(stream)] == ["started", "got ***"]
+
+
+def test_secret_is_hidden_in_values_of_any_type(stream):
+    configure_logs("json", "info", stream)
+    hide_in_logs(["swordfish"])
+    error, deep = ValueError("swordfish"), {"a": {"b": {"c": {"d": {"e": "swordfish"}}}}}
+    get_logger("x").info("failed", error=error, uuid=uuid4(), n=3, ok=True, nothing=None, deep=deep)
+    assert "swordfish" not in stream.getvalue()
+    [line] = lines(stream)
+    assert (line["n"], line["ok"], line["nothing"]) == (3, True, None)
+
+
+def test_secret_that_is_a_common_word_does_not_change_names_of_ours(stream):
+    configure_logs("json", "info", stream)
+    hide_in_logs(["leasehold", "started", "info"])
+    get_logger("leasehold.executor").info("worker_started", error="started")
+    [line] = lines(stream)
+    assert (line["event"], line["logger"], line["level"]) == (
+        "worker_started",
+        "leasehold.executor",
+        "info",
+    )
+    assert line["error"] == "***"
+
+
+class Unfreeable:
+    def __del__(self):
+        raise RuntimeError("in __del__")
+
+
+def leave_a_warning():
+    warnings.simplefilter("always")  # otherwise pytest makes it an error
+    warnings.warn("mind the gap", stacklevel=2)
+
+
+def fail_when_freed():
+    Unfreeable()
+
+
+def fail_in_a_thread():
+    thread = threading.Thread(target=int, args=["in a thread"])
+    thread.start()
+    thread.join()
+
+
+def fail_in_the_main_thread():
+    try:
+        int("uncaught")
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (leave_a_warning, "mind the gap"),
+        (fail_when_freed, "RuntimeError: in __del__"),
+        (fail_in_a_thread, "in a thread"),
+        (fail_in_the_main_thread, "uncaught"),
+    ],
+)
+def test_what_python_itself_would_print_is_a_line_of_the_log(stream, capfd, act, told):
+    configure_logs("json", "info", stream)
+    act()
+    [line] = lines(stream)
+    assert told in line["event"] + line.get("exception", "")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", sorted(SECRET_NAMES))

@@ -29,7 +29,7 @@ from leasehold.gateway.http.classify import (
 from leasehold.gateway.http.guard import Guard, GuardedResolver
 from leasehold.gateway.http.headers import Headers
 from leasehold.gateway.sanitize import Sanitizer
-from leasehold.observe.logs import get_logger
+from leasehold.observe.logs import get_logger, hide_in_logs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -80,6 +80,7 @@ class HttpGateway:
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
         self._headers = Headers(terms, environment)
         self._sanitizer = Sanitizer([*self._headers.secrets, *secrets])
+        hide_in_logs(self._headers.secrets)
         self._statuses = StatusTable(terms)
         self._guard = guard
         self._contract = contract

@@ -35,9 +35,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import JsonDocument
-from leasehold.observe.logs import get_logger
+from leasehold.observe.logs import get_logger, hide_in_logs
 from leasehold.store.postgres.connection import Connection, shut_down
-from leasehold.store.postgres.database_url import connection_parameters, without_password
+from leasehold.store.postgres.database_url import (
+    connection_parameters,
+    passwords_in,
+    without_password,
+)
 from leasehold.store.postgres.errors import translated
 
 if TYPE_CHECKING:
@@ -124,6 +128,7 @@ class Pool:
     def __init__(self, database_url: str, settings: PoolSettings) -> None:
         self.settings = settings
         self._parameters = connect_parameters(database_url, settings)
+        hide_in_logs(passwords_in(database_url))
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             connection_class=Connection,
             kwargs=self._parameters,

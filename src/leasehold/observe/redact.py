@@ -1,7 +1,8 @@
-"""Hides secrets that we know in text that a gateway made, however the gateway spells them.
+"""Hides secrets in text before it is logged or stored on the ledger.
 
-A gateway may echo our request: as it is, escaped for JSON, HTML or a URL, or in base64 or
-hexadecimal. What it makes of a secret otherwise (a hash, a few characters of it) is not recognised.
+Secrets that we know are hidden however the text spells them: a gateway may echo our request as it
+is, escaped for JSON, HTML or a URL, or in base64 or hexadecimal. A hash or a few characters of a
+secret are not recognised. Other secrets are recognised by the text around them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,21 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from leasehold.observe.logs import HIDDEN
+from leasehold.domain.api_token import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+HIDDEN = "***"
+
+# Up to the last "@", because a password may contain one. This may hide a part of some path. What
+# looks like a port is not a password.
+_URL_PASSWORD = re.compile(r"(://[^\s:/@]*):(?!\d{1,5}[/?#])([^\s\"'<>]+)@")
+_NAMED_PASSWORD = re.compile(r"(password\s?=\s?)('(?:[^'\\]|\\.)*'|[^\s'\"&]+)", re.IGNORECASE)
+# With a digit: "Basic authentication" is none.
+_CREDENTIALS = re.compile(r"\b(Bearer|Basic) (?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
+
+_API_TOKEN = re.compile(rf"{PREFIX}[\w-]{{20,}}")
 
 # Hiding less would hide letters everywhere.
 SECRET_LENGTH_MIN = 4
@@ -30,9 +42,9 @@ _ESCAPE = re.compile(
     re.IGNORECASE,
 )
 _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
-_SCHEME = re.compile(r"[A-Za-z]{2,20}")
+_SCHEMES = {"apikey", "basic", "bearer", "digest", "key", "oauth", "signature", "token"}
+_SIGNING_PREFIX = "whsec_"
 _PARAMETER = re.compile(r"=\"?([^\s\",;]+)")
-_URL_PASSWORD = re.compile(r"://[^\s:/@]*:([^\s\"'<>]+)@")
 _SECRET_VARIABLE = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTHORIZATION|(?:^|_)(?:API)?(?:KEY|AUTH)$"
 )
@@ -41,13 +53,21 @@ _SECRET_VARIABLE = re.compile(
 class Redactor:
     """Replaces known texts by ***, in any case, also where the text around them is escaped."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        known = {one.lower() for one in texts if len(one) >= SECRET_LENGTH_MIN}
-        known |= {_unescaped(one).lower() for one in known}
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._known: list[str] = []
+        self.add(texts)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Hide these texts too."""
+        added = {one.lower() for one in texts if len(one) >= SECRET_LENGTH_MIN}
+        added |= {_unescaped(one).lower() for one in added}
         # The longest first: it may contain others.
-        self._known = sorted(known, key=len, reverse=True)
-        # If text is cut off, a part of a secret can be in this many characters before the cut.
-        self.margin = _ESCAPED_LENGTH * max(map(len, known), default=0)
+        self._known = sorted(added.union(self._known), key=len, reverse=True)
+
+    @property
+    def margin(self) -> int:
+        """If text is cut off, how many characters before the cut can be a part of a secret."""
+        return _ESCAPED_LENGTH * len(self._known[0]) if self._known else 0
 
     def hide(self, text: str) -> str:
         """Return the text without secrets; unescaped if an escaped secret was in it."""
@@ -66,6 +86,22 @@ class Redactor:
         return re.sub("|".join(map(re.escape, found)), HIDDEN, text, flags=re.IGNORECASE)
 
 
+def hide_passwords(text: str) -> str:
+    """Hide what is a password or a credential by the text around it."""
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    if "=" in text:
+        text = _NAMED_PASSWORD.sub(rf"\1{HIDDEN}", text)
+    if " " in text:
+        text = _CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
+    return hide_api_tokens(text)
+
+
+def hide_api_tokens(text: str) -> str:
+    """Hide tokens of our own HTTP API, which have a prefix."""
+    return _API_TOKEN.sub(HIDDEN, text) if PREFIX in text else text
+
+
 def spellings(secrets: Iterable[str]) -> Iterator[str]:
     """Return each secret, its parts, and how they look in other encodings."""
     for secret in secrets:
@@ -81,25 +117,32 @@ def environment_secrets(environment: Mapping[str, str]) -> Iterator[str]:
     """Return what is secret in an environment, by the names of its variables and in its URLs."""
     for name, value in environment.items():
         is_path = value.startswith("/")
-        if _SECRET_VARIABLE.search(name.upper()) and not is_path and len(value) >= _PART_LENGTH_MIN:
+        if _SECRET_VARIABLE.search(name.upper()) and not is_path and _is_long(value):
             yield value
-        for password in _URL_PASSWORD.findall(value):
+        for _, password in _URL_PASSWORD.findall(value):
             yield password
             yield unquote(password)
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Return the secret, and what it consists of: a scheme and credentials, or several secrets."""
+    """Return the secret, and what it consists of: credentials after a scheme, or several secrets.
+
+    The words of a passphrase are not secrets: they would be hidden wherever they occur.
+    """
     yield secret
-    words = secret.split()
-    if len(words) > 1 and _SCHEME.fullmatch(words[0]):
-        yield " ".join(words[1:])
-        words = words[1:]
-    for word in words:
-        for part in (word, word.removeprefix("whsec_"), *_PARAMETER.findall(word)):
-            if len(part) >= _PART_LENGTH_MIN:
-                yield part
-        yield from _login(word)
+    scheme, *words = secret.split() or [""]
+    if words and scheme.lower() in _SCHEMES:
+        yield " ".join(words)
+        for word in words:
+            yield from (one for one in (word, *_PARAMETER.findall(word)) if _is_long(one))
+            yield from _login(word)
+    for word in (scheme, *words):
+        if word.startswith(_SIGNING_PREFIX):
+            yield from (word, word.removeprefix(_SIGNING_PREFIX))
+
+
+def _is_long(part: str) -> bool:
+    return len(part) >= _PART_LENGTH_MIN
 
 
 def _login(word: str) -> Iterator[str]:

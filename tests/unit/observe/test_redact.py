@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from leasehold.gateway.redact import Redactor, environment_secrets, spellings
+from leasehold.observe.redact import Redactor, environment_secrets, spellings
 
 
 def redactor(*secrets):
