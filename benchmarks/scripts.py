@@ -30,7 +30,7 @@ class Script:
 
 def publish_contracts(server: BenchmarkServer) -> None:
     for target, scope in (("bench", "item"), ("bench-cluster", "cluster")):
-        terms = json.dumps({"scope": scope, "guarantee": "keyed"})
+        terms = json.dumps({"scope": scope, "guarantee": "keyed", "gateway": None})
         server.execute("SELECT leasehold.publish_contract(%s, %s, 'benchmark')", target, terms)
     server.execute("SELECT leasehold.acquire_lease(%s, 'bench', 86400)", LEASE)
 

@@ -10,11 +10,13 @@ import pytest
 
 from tests.support.cli_process import assert_one_line_of_error, leasehold
 
+GATEWAY = {"kind": "http", "url": "https://example.org"}
+
 
 @pytest.fixture(autouse=True)
 def published(outbox):
-    outbox.publish("sms")
-    outbox.publish("letters")
+    outbox.publish("sms", gateway=GATEWAY)
+    outbox.publish("letters", gateway=GATEWAY)
 
 
 @pytest.fixture
@@ -54,6 +56,28 @@ def test_other_payload_under_the_same_key_fails_with_one_line(enqueue):
     first = enqueue("sms", "--payload", "1", "--key", "k")
     result = enqueue("sms", "--payload", "2", "--key", "k")
     assert_one_line_of_error(result, "'k'", first.stdout.strip(), "use a new key")
+
+
+@pytest.mark.parametrize(
+    ("terms", "reason"),
+    [
+        ({"scope": "stream", "gateway": GATEWAY}, "this release does not execute stream"),
+        ({"gateway": None}, "its contract names no gateway"),
+        ({"two_phase": True}, "two_phase"),
+    ],
+)
+def test_intent_that_nobody_will_submit_is_accepted_with_a_warning(enqueue, outbox, terms, reason):
+    outbox.publish("idle", **terms)
+    more = ["--stream", "a"] if terms.get("scope") == "stream" else []
+    one = enqueue("idle", *more, "--payload", "1")
+    assert one.returncode == 0
+    assert UUID(one.stdout.strip())
+    many = enqueue("idle", *more, stdin=lines({"payload": 1}, {"payload": 2}))
+    assert many.returncode == 0
+    for result in (one, many):
+        [warning] = [line for line in result.stderr.splitlines() if "Warning" in line]
+        assert warning.startswith("Warning: no instance of this release submits intents of idle: ")
+        assert reason in warning
 
 
 def test_payload_dash_reads_stdin(enqueue, database):

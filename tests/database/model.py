@@ -39,6 +39,7 @@ class Terms:
         terms: dict[str, object] = {
             "scope": self.scope,
             "guarantee": self.guarantee,
+            "gateway": None,
             "retry_policy": self.policy,
             "attempts_max": self.attempts_max,
             "lease_seconds": LEASE_UNITS * UNIT_SECONDS,

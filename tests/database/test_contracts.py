@@ -76,6 +76,19 @@ def test_each_change_of_terms_is_a_new_version_and_the_same_terms_are_none(outbo
     assert {row["published_by"] for row in rows} == {"test"}
 
 
+def test_terms_without_a_gateway_are_refused_unless_they_say_so(outbox, database):
+    outbox.publish(gateway={"kind": "http", "url": "https://sms.example.org"})
+    terms = '{"scope": "item", "guarantee": "keyed"}'
+    with refused("22023") as caught:
+        publish_raw(outbox, "sms", terms)
+    assert "name no gateway" in caught.value.diag.message_primary
+    assert '"gateway": null' in caught.value.diag.message_hint
+    assert len(database.execute("SELECT 1 FROM leasehold.contracts")) == 1
+    publish_raw(outbox, "elsewhere", terms.replace("}", ', "gateway": null}'))
+    [row] = database.execute("SELECT terms FROM leasehold.contracts WHERE target = 'elsewhere'")
+    assert row["terms"]["gateway"] is None
+
+
 def test_published_contract_is_complete_on_its_own(outbox, database):
     outbox.publish("item-target")
     outbox.publish("cluster-target", scope="cluster", guarantee="lookup", call_timeout_seconds=90)
@@ -149,9 +162,17 @@ def test_more_attempts_than_the_ceiling_are_refused_as_such(outbox):
 
 
 def test_what_is_no_contract_at_all_is_refused(outbox):
-    good = '{"scope": "item", "guarantee": "keyed"}'
+    good = '{"scope": "item", "guarantee": "keyed", "gateway": null}'
     bad_targets = [None, "", "UPPER", "a/b", "-a", "a b", "x" * 65, "ä"]
-    bad_terms = [None, "[]", '"text"', "null", "{}", f'{{"note": "{"x" * 65536}"}}']
+    bad_terms = [
+        None,
+        "[]",
+        '{"gateway": null}',
+        '"text"',
+        "null",
+        "{}",
+        f'{{"note": "{"x" * 65536}"}}',
+    ]
     cases = [(target, good, "ada") for target in bad_targets]
     cases += [("sms", terms, "ada") for terms in bad_terms]
     cases += [("sms", good, operator) for operator in (None, "", "x" * 129)]

@@ -108,7 +108,7 @@ VALID = {
     "p_target": "sms",
     "p_target_limits": [1],
     "p_targets": ["sms"],
-    "p_terms": '{"scope": "item", "guarantee": "keyed"}',
+    "p_terms": '{"scope": "item", "guarantee": "keyed", "gateway": null}',
     "p_until": "2020-01-01T00:00:00Z",
     "p_window": 10,
     "p_worker_id": "worker-1",

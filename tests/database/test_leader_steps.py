@@ -128,7 +128,7 @@ async def leader(stores):
 
 async def publish(stores, *targets):
     for target in targets:
-        terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+        terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
         await stores.operator.publish_contract(target, terms, "ann")
 
 

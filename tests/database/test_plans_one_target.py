@@ -25,8 +25,8 @@ BATCH = 100
 COUNT = 20_000
 LEASE = "executor"
 TARGETS: dict[str, dict[str, str]] = {
-    "items": {"scope": "item", "guarantee": "keyed"},
-    "led": {"scope": "cluster", "guarantee": "keyed", "lease_name": LEASE},
+    "items": {"scope": "item", "guarantee": "keyed", "gateway": None},
+    "led": {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": LEASE},
 }
 CLAIM = f"SELECT * FROM leasehold.claim_outbox_batch({BATCH}, 'worker', 30, '{{items}}', '{{500}}')"
 CLAIMED = "FROM leasehold.outbox_pending WHERE claimed_by = 'worker'"

@@ -36,14 +36,16 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 @pytest.fixture
 async def sms(stores):
     """A target whose gateway knows keys."""
-    await stores.operator.publish_contract("sms", {"scope": "item", "guarantee": "keyed"}, "ann")
+    await stores.operator.publish_contract(
+        "sms", {"scope": "item", "guarantee": "keyed", "gateway": None}, "ann"
+    )
     return "sms"
 
 
 @pytest.fixture
 async def payments(stores):
     """A target whose gateway can be asked."""
-    terms = {"scope": "item", "guarantee": "lookup"}
+    terms = {"scope": "item", "guarantee": "lookup", "gateway": None}
     await stores.operator.publish_contract("payments", terms, "ann")
     return "payments"
 
@@ -183,7 +185,9 @@ async def test_what_was_dispatched_can_be_left_out_of_the_answer(stores, outbox,
 
 
 async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stores):
-    await stores.operator.publish_contract("fax", {"scope": "item", "guarantee": "blind"}, "ann")
+    await stores.operator.publish_contract(
+        "fax", {"scope": "item", "guarantee": "blind", "gateway": None}, "ann"
+    )
     [intent_id] = await enqueue(stores, "fax")
     claimed = await claim(stores, "fax")
     [begun] = await stores.executor.begin_outbox_attempts("w", [c.claim for c in claimed])
@@ -301,7 +305,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
 
 async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "lookup", "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": "lookup", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     ids = await enqueue(stores, "bank", 3)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
@@ -333,7 +337,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(stores, is_told):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     ids = await enqueue(stores, "bank", 3)
     missing = IntentId(uuid4())
@@ -354,7 +358,7 @@ async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(
 
 async def test_marked_call_cannot_be_cancelled_until_it_is_unmarked(stores):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     first, second = await enqueue(stores, "bank", 2)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
@@ -373,7 +377,7 @@ async def test_marked_call_cannot_be_cancelled_until_it_is_unmarked(stores):
 
 async def test_marked_call_is_the_same_whether_its_content_came_with_the_window_or_not(stores):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     for number in range(3):
         await stores.ingest.enqueue_intent(
@@ -418,7 +422,7 @@ async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_al
     stores, guarantee, payload, content_bytes
 ):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": guarantee, "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": guarantee, "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=payload))
     lease = (await store.acquire_lease("leader", "a", 30)).lease
@@ -429,7 +433,7 @@ async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_al
 async def test_window_is_read_on_from_where_it_ended(stores):
     store = stores.executor
     for target in ("bank", "post"):
-        terms = {"scope": "cluster", "guarantee": "keyed", "lease_name": "leader"}
+        terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
         await stores.operator.publish_contract(target, terms, "ann")
         for priority in (0, 2, 2, 2):
             await stores.ingest.enqueue_intent(
@@ -448,7 +452,7 @@ async def test_window_is_read_on_from_where_it_ended(stores):
 
 async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "blind", "lease_name": "leader"}
+    terms = {"scope": "cluster", "guarantee": "blind", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("fax", terms, "ann")
     ids = await enqueue(stores, "fax")
     lease = (await store.acquire_lease("leader", "a", 30)).lease
@@ -464,7 +468,9 @@ async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
 
 async def test_streams_are_claimed_renewed_shared_and_released(stores):
     store = stores.executor
-    await stores.operator.publish_contract("acct", {"scope": "stream", "guarantee": "keyed"}, "ann")
+    await stores.operator.publish_contract(
+        "acct", {"scope": "stream", "guarantee": "keyed", "gateway": None}, "ann"
+    )
     for stream in ("a", "b"):
         await enqueue(stores, "acct", 2, stream=stream)
     await store.renew_instance("one", "worker", ["acct"], {"version": "1"}, 60)
@@ -511,7 +517,7 @@ async def test_operator_cancels_resolves_and_redrives(stores, sms):
 
 
 async def test_contract_gets_a_version_and_keeps_it_while_unchanged(stores):
-    terms = {"scope": "item", "guarantee": "keyed"}
+    terms = {"scope": "item", "guarantee": "keyed", "gateway": None}
     assert await stores.operator.publish_contract("sms", terms, "ann") == 1
     assert await stores.operator.publish_contract("sms", terms, "ben") == 1
     assert await stores.operator.publish_contract("sms", terms | {"attempts_max": 3}, "ann") == 2

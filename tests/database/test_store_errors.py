@@ -59,7 +59,7 @@ async def test_call_that_was_never_begun_cannot_be_reported(stores, outbox):
 
 
 async def test_more_attempts_than_the_ceiling_are_refused(stores):
-    terms = {"scope": "item", "guarantee": "keyed", "attempts_max": 21}
+    terms = {"scope": "item", "guarantee": "keyed", "gateway": None, "attempts_max": 21}
     with pytest.raises(RetryCeilingReached, match="21"):
         await stores.operator.publish_contract("sms", terms, "ann")
 

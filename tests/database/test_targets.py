@@ -81,7 +81,7 @@ async def test_database_decides_by_what_the_contract_says(stores, database):
 
 async def test_defaults_of_the_database_are_those_of_the_contract(stores):
     for scope in ("item", "stream", "cluster"):
-        terms = {"scope": scope, "guarantee": "keyed"}
+        terms = {"scope": scope, "guarantee": "keyed", "gateway": None}
         await stores.operator.publish_contract("plain", terms, "ada")
         published = await stores.readonly.read_published_contract("plain")
         told = published.contract()
@@ -91,8 +91,10 @@ async def test_defaults_of_the_database_are_those_of_the_contract(stores):
 
 
 async def test_terms_that_cannot_be_read_are_told_and_do_not_hide_their_neighbours(stores):
-    await stores.operator.publish_contract("sms", {"scope": "item", "guarantee": "keyed"}, "ada")
-    slow = {"scope": "item", "guarantee": "keyed", "call_timeout_seconds": 90}
+    await stores.operator.publish_contract(
+        "sms", {"scope": "item", "guarantee": "keyed", "gateway": None}, "ada"
+    )
+    slow = {"scope": "item", "guarantee": "keyed", "gateway": None, "call_timeout_seconds": 90}
     await stores.operator.publish_contract("slow", slow, "ada")
     refused = {}
     contracts = await stores.executor.read_contracts(refused.__setitem__)

@@ -105,7 +105,7 @@ def test_alerts_cover_every_critical_metric():
     for name in (
         *("queue_oldest_age_seconds", "reaper_runs_total", "in_doubt_oldest_age_seconds", "held"),
         *("elections_total", "lease_lost_total", "terminal_guard_hit_total"),
-        "oldest_xmin_age_transactions",
+        *("oldest_xmin_age_transactions", "target_not_served"),
     ):
         assert f"leasehold_{name}" in told
     assert "pg_stat_activity_max_tx_duration" in told

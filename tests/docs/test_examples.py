@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.cli.targets_file import read_targets
+from leasehold.store.postgres.store import PostgresStore
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -19,12 +22,19 @@ def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_sql_of_the_readme_runs_and_ends_with_a_pending_intent(database):
+async def test_sql_of_the_readme_enqueues_for_the_target_that_its_file_defines(database, tmp_path):
+    [file] = blocks(ROOT / "README.md", "toml")
+    (tmp_path / "leasehold.toml").write_text(file)
+    [contract] = read_targets(tmp_path / "leasehold.toml")
     [example] = blocks(ROOT / "README.md", "sql")
-    connection = database.connect()
-    statements = [text for text in example.split(";") if text.strip()]
-    answers = [connection.execute(statement).fetchall() for statement in statements]
-    assert answers[-1] == [{"status": "pending", "attempts": 0}]
+    async with PostgresStore(database.url) as store:
+        await store.publish_contract(contract.target, contract.terms(), "ada")
+        connection = database.connect()
+        statements = [text for text in example.split(";") if text.strip()]
+        answers = [connection.execute(statement).fetchall() for statement in statements]
+        assert answers[-1] == [{"status": "pending", "attempts": 0}]
+        [current] = await store.read_contracts()
+    assert current.gateway == contract.gateway, "the example would break the one above it"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

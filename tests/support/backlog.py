@@ -118,7 +118,7 @@ def load_backlog(database: Database) -> None:
     owner = database.owner()
     for target, scope in {"done": "item", **TARGETS}.items():
         more = {"lease_name": CLUSTER_LEASE} if scope == "cluster" else {}
-        terms = {"scope": scope, "guarantee": "keyed"} | more
+        terms = {"scope": scope, "guarantee": "keyed", "gateway": None} | more
         owner.execute(
             "SELECT leasehold.publish_contract(%s, %s, 'test')", [target, json.dumps(terms)]
         )

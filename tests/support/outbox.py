@@ -46,8 +46,8 @@ class Outbox:
         )
 
     def publish(self, target: str = "sms", **terms: Any) -> int:
-        """Publish a contract; by default scope item and guarantee keyed."""
-        terms = {"scope": "item", "guarantee": "keyed"} | terms
+        """Publish a contract; by default scope item, guarantee keyed and no gateway."""
+        terms = {"scope": "item", "guarantee": "keyed", "gateway": None} | terms
         [row] = self.call("operator", "publish_contract", target, terms, "test")
         return row["publish_contract"]
 

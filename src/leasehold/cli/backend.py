@@ -16,7 +16,7 @@ from leasehold.intake.validation import accepted_id, conflict_problem
 from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.client.async_client import AsyncClient
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
     from leasehold.intake.intake import Intake
     from leasehold.store.postgres.store import PostgresStore
-    from leasehold.store.reader_rows import Attempt, IntentStatus
+    from leasehold.store.reader_rows import Attempt, IntentStatus, PublishedContract
     from leasehold.store.rows import Enqueued, Redriven
 
     StatusAndLedger = tuple[IntentStatus, Sequence[Attempt]]
@@ -61,6 +61,10 @@ class Backend(Protocol):
 
     async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         """Enqueue many intents; one verdict each."""
+        ...
+
+    async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
+        """Return the targets whose intents no instance of this release submits, with the reason."""
         ...
 
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
@@ -161,6 +165,11 @@ class _DatabaseBackend:
         answers = await self._intake.enqueue_many(intents)
         return [_as_api_result(new, answer) for new, answer in zip(intents, answers, strict=True)]
 
+    async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
+        published = await self._store.read_published_contracts()
+        reasons = {one.target: _unexecutable_reason(one) for one in published}
+        return {target: reason for target in targets if (reason := reasons.get(target))}
+
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
         statuses = await self._store.read_status([intent_id])
         if not statuses:
@@ -196,6 +205,10 @@ class _ApiBackend:
     async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         return await self._client.enqueue_many(intents)
 
+    async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
+        del targets
+        return {}  # the API may be of another release, which knows what it executes
+
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
         return await self._client.get(intent_id), await self._client.attempts(intent_id)
 
@@ -221,6 +234,13 @@ class _ApiBackend:
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return [await self._client.retry(one, note) for one in intent_ids]
+
+
+def _unexecutable_reason(published: PublishedContract) -> str | None:
+    try:
+        return published.contract().unexecutable_reason
+    except InvalidArgument as error:
+        return str(error)
 
 
 def _as_api_result(new: NewIntent, answer: Enqueued) -> BulkResult:

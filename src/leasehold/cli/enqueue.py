@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.backend import Endpoint
-from leasehold.cli.enqueue_file import enqueue_file, parse_json
+from leasehold.cli.enqueue_file import enqueue_file, parse_json, warn_of_idle_targets
 from leasehold.cli.options import ApiUrl, DatabaseUrl, parse_duration_or_time
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
@@ -90,6 +90,7 @@ def _read_payload(text: str) -> object:
 async def _enqueue_one(endpoint: Endpoint, intent: NewIntent) -> None:
     async with endpoint.connect() as backend:
         receipt = await backend.enqueue(intent)
-    typer.echo(receipt.intent_id)
+        typer.echo(receipt.intent_id)
+        await warn_of_idle_targets(backend, {intent.target})
     if not receipt.is_new:
         typer.echo("Already enqueued before, with the same key and payload.", err=True)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -19,15 +19,16 @@ from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Validati
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from leasehold.cli.options import warn
 from leasehold.client.responses import BulkResult, BulkVerdict
-from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from leasehold.cli.backend import Endpoint
+    from leasehold.cli.backend import Backend, Endpoint
 
 # A payload of 1 MiB, with every character escaped.
 LINE_BYTES_MAX = 8 * 1024 * 1024
@@ -95,6 +96,7 @@ def _open(file: Path | None, stack: ExitStack) -> tuple[BinaryIO, int | None]:
 async def _enqueue(
     endpoint: Endpoint, lines: Iterator[Line], summary: Summary, progress: _Progress
 ) -> None:
+    targets: set[str] = set()
     async with endpoint.connect() as backend:
         for batch in _batches(lines):
             parsed = [(line, line.intent) for line in batch if line.intent is not None]
@@ -102,9 +104,23 @@ async def _enqueue(
             for line in batch:
                 if line.problem is not None:
                     summary.add_refused(line.number, BulkVerdict.INVALID, line.problem)
-            for (line, _), result in zip(parsed, results, strict=True):
+            accepted: set[str] = set()
+            for (line, intent), result in zip(parsed, results, strict=True):
                 summary.add(line.number, result)
+                if result.verdict.is_committed:
+                    accepted.add(intent.target)
             progress.advance_to(batch[-1].end, summary.count)
+            await warn_of_idle_targets(backend, accepted - targets)
+            targets |= accepted
+
+
+async def warn_of_idle_targets(backend: Backend, targets: Collection[str]) -> None:
+    """Warn of targets whose intents wait, because no instance of this release submits them."""
+    if not targets:
+        return
+    with suppress(AccessDenied, DatabaseUnavailable):  # the intents are accepted all the same
+        for target, reason in (await backend.unexecutable(targets)).items():
+            warn(f"no instance of this release submits intents of {target}: {reason}")
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -84,12 +84,13 @@ def read_options(
 def read_command_settings(**given: Any) -> Settings:  # noqa: ANN401 (as above)
     """Read the settings of a command that logs nothing; warn of misspelt variables on stderr."""
     for name, meant in ignored_variables().items():
-        typer.secho(
-            f"Warning: {name} is ignored: {ignored_advice(meant)}",
-            fg=typer.colors.YELLOW,
-            err=True,
-        )
+        warn(f"{name} is ignored: {ignored_advice(meant)}")
     return read_options(**given)
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    typer.secho(f"Warning: {text}", fg=typer.colors.YELLOW, err=True)
 
 
 def ignored_advice(meant: str | None) -> str:

@@ -25,8 +25,9 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
 from leasehold.runtime.database_wait import DatabaseWait, StopRequested
-from leasehold.runtime.instance import Instance, ScopeState
+from leasehold.runtime.instance import Instance
 from leasehold.runtime.registration import new_worker_id
+from leasehold.runtime.scope_state import ScopeState
 from leasehold.runtime.shutdown import on_signals
 from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.app import create_app

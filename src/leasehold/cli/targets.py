@@ -11,7 +11,12 @@ import typer
 
 from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
 from leasehold.cli.tables import print_table
-from leasehold.cli.targets_file import FILE_NAME, TargetsFileError, read_targets, write_target
+from leasehold.cli.targets_file import (
+    FILE_NAME,
+    TargetsFileError,
+    read_executable_targets,
+    write_target,
+)
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres.store import PostgresStore
 
@@ -97,7 +102,7 @@ def show(
 def _read(file: Path) -> list[Contract]:
     """Read the file, or print one line per problem and exit."""
     try:
-        return read_targets(file)
+        return read_executable_targets(file)
     except TargetsFileError as error:
         for problem in error.problems:
             typer.secho(f"Error: {problem}", fg=typer.colors.RED, err=True)

@@ -66,6 +66,19 @@ def read_targets(path: Path) -> list[Contract]:
     return contracts
 
 
+def read_executable_targets(path: Path) -> list[Contract]:
+    """Read a file, and refuse targets whose intents no instance of this release would submit."""
+    contracts = read_targets(path)
+    idle = [
+        Problem(("targets", _key(contract.target), "scope"), contract.unexecutable_reason)
+        for contract in contracts
+        if contract.unexecutable_reason is not None
+    ]
+    if idle:
+        raise TargetsFileError(path, idle)
+    return contracts
+
+
 def write_target(contract: Contract) -> str:
     """Write a contract as a table of the file; reading it gives the same contract."""
     terms = contract.model_dump(mode="json", exclude_none=True)

@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 Scope: TypeAlias = Literal["item", "stream", "cluster"]
+# The scopes that have an executor in this release.
+EXECUTED_SCOPES: frozenset[Scope] = frozenset({"item", "cluster"})
 Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
 LeaseName: TypeAlias = Annotated[
@@ -87,7 +89,8 @@ class RetryTerms(Terms):
 class Contract(Terms):
     """The terms under which the intents of a target are submitted.
 
-    A contract that was published in plain SQL may have no `gateway`; then no executor can serve it.
+    A contract that was published in plain SQL may have no `gateway`: then no instance submits its
+    intents, but another program may.
     `version` is None until the contract is published.
     """
 
@@ -132,6 +135,14 @@ class Contract(Terms):
         return self.guarantee == "lookup" if self.gateway is None else self.gateway.can_look_up
 
     @property
+    def unexecutable_reason(self) -> str | None:
+        """Why no instance of this release submits the target's intents; None if one can."""
+        if self.scope not in EXECUTED_SCOPES:
+            allowed = " or ".join(one for one in get_args(Scope) if one in EXECUTED_SCOPES)
+            return f"this release does not execute {self.scope}: use {allowed}"
+        return "its contract names no gateway" if self.gateway is None else None
+
+    @property
     def must_begin(self) -> bool:
         """Whether the call must be marked as begun in the database before it is made."""
         return self.scope == "stream" or self.guarantee in {"lookup", "blind"}
@@ -141,7 +152,9 @@ class Contract(Terms):
         terms = self.model_dump(mode="json", exclude={"target", "version"}, exclude_none=True)
         retry: dict[str, Any] = terms["retry"]
         flat = {name: retry.pop(field) for field, name in _FLAT_RETRY_TERMS.items()}
-        return terms | flat | {"can_look_up": self.can_look_up}
+        # The database refuses terms that say nothing about a gateway.
+        gateway = terms.get("gateway")
+        return terms | flat | {"can_look_up": self.can_look_up, "gateway": gateway}
 
     @classmethod
     def from_terms(cls, target: str, version: int, terms: Mapping[str, Any]) -> Contract:

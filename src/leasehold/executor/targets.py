@@ -21,7 +21,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from leasehold.coordination.claims import Clock
     from leasehold.domain.contract import Contract, Scope
@@ -83,6 +83,8 @@ class Targets:
     ) -> None:
         self.name = "targets" if scope == "item" else f"{scope} targets"
         self.wake = asyncio.Event()
+        # Every published target with its scope; None if this release cannot read the contract.
+        self.published: Mapping[str, Scope | None] = {}
         self._contracts = contracts
         self._open_gateway = open_gateway
         self._timings = timings
@@ -150,11 +152,17 @@ class Targets:
         self._current, self._groups = {}, {}
 
     async def _served_contracts(self) -> list[Contract]:
-        contracts = [
-            contract
-            for contract in await self._contracts.read_contracts(self._refuse_unread)
-            if contract.scope == self._scope
-        ]
+        published: dict[str, Scope | None] = {}
+
+        def refuse_unread(target: str, why: str) -> None:
+            published[target] = None
+            if self._is_selected(target):
+                self._refuse(target, why)
+
+        readable = await self._contracts.read_contracts(refuse_unread)
+        published.update((contract.target, contract.scope) for contract in readable)
+        self.published = published
+        contracts = [contract for contract in readable if contract.scope == self._scope]
         served = [one for one in contracts if self._is_selected(one.target)]
         left_out: dict[str, list[str]] = {}
         for lease_name in {one.lease_name for one in served if one.lease_name}:
@@ -236,10 +244,6 @@ class Targets:
         else:
             lease_seconds = timings.lease_of(contract.lease_seconds)
             timings.require(lease_seconds, contract.call_timeout_seconds)
-
-    def _refuse_unread(self, target: str, why: str) -> None:
-        if self._is_selected(target):
-            self._refuse(target, why)
 
     def _is_selected(self, target: str) -> bool:
         return self._only is None or target in self._only

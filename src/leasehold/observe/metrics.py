@@ -73,6 +73,9 @@ class Metrics:
         self._breaker = factory.of_target(
             Gauge, "breaker_state", "1 for the current state of the target's breaker.", "state"
         )
+        self._not_served = factory.of_target(
+            Gauge, "target_not_served", "1 if this instance does not serve a published target."
+        )
         self._add_worker_metrics(factory)
         self._add_leader_metrics(factory)
         self._add_reaper_metrics(factory)
@@ -173,6 +176,10 @@ class Metrics:
         name = self._targets.bounded(target)
         for one in BREAKER_STATES:
             self._breaker.at(name, one).set(one == state)
+
+    def target_served(self, target: str, *, is_served: bool) -> None:
+        """Set whether this instance serves a published target."""
+        self._not_served.at(self._targets.bounded(target)).set(not is_served)
 
     def leader(self, lease_name: str, *, is_leader: bool) -> None:
         """Set whether this instance leads the group."""

@@ -16,7 +16,6 @@ import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +35,8 @@ from leasehold.runtime.elections import Elections
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.registration import Registration, new_worker_id
+from leasehold.runtime.scope_state import ScopeState
+from leasehold.runtime.target_watch import TargetWatch
 from leasehold.service.loop import Loop
 from leasehold.store.postgres.database_url import passwords_in
 from leasehold.store.postgres.lock_session import PostgresLockSession
@@ -44,7 +45,6 @@ from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from leasehold.config import Settings
     from leasehold.domain.contract import Contract
@@ -62,18 +62,6 @@ _JOIN_SECONDS = 3.0
 _LOOK_SECONDS = 0.02
 
 _LOG = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeState:
-    """The state of an instance in one scope, for health checks.
-
-    `mode` is competing, leader, follower, standalone or off.
-    """
-
-    mode: str
-    holder_id: str | None = None
-    lease_expires_at: datetime | None = None
 
 
 class Instance:
@@ -144,6 +132,9 @@ class Instance:
         )
         self._registration = Registration(
             self._store, self.worker_id, self.timings, self._role, self._detail
+        )
+        self._target_watch = TargetWatch(
+            self._targets, self._cluster_targets, settings.targets, self.metrics, self.timings
         )
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         self._notifier = Notifier(
@@ -262,6 +253,7 @@ class Instance:
             self._cluster_targets,
             self.elections,
             self._registration,
+            self._target_watch,
         ]
         if settings.reaper:
             services.append(self._reaper)

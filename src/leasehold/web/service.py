@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.observe.logs import Format
-    from leasehold.runtime.instance import ScopeState
+    from leasehold.runtime.scope_state import ScopeState
     from leasehold.service.service import Service
     from leasehold.store.postgres.role_stores import RoleStores
 

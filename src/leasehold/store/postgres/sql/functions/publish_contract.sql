@@ -2,8 +2,8 @@
 -- the terms have not changed. Terms that are left out get their defaults here, so that a contract
 -- row is complete on its own.
 -- Locks: the contracts table against other publishers, until commit; readers do not wait.
--- Raises: 22023 when the terms cannot work or hold a secret in place of the name of its environment
--- variable, P7004 when they ask for more than 20 attempts.
+-- Raises: 22023 when the terms cannot work, leave out the gateway or hold a secret in place of the name
+-- of its environment variable, P7004 when they ask for more than 20 attempts.
 CREATE OR REPLACE FUNCTION leasehold.publish_contract(p_target text, p_terms jsonb, p_operator text)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -19,6 +19,12 @@ BEGIN
   END IF;
   IF p_terms IS NULL OR jsonb_typeof(p_terms) <> 'object' OR length(p_terms::text) > 65536 THEN
     RAISE EXCEPTION 'p_terms must be a JSON object of at most 64 KiB' USING ERRCODE = '22023';
+  END IF;
+  -- Left out by mistake, it would make a version that no instance can submit for, and claims would stop.
+  IF NOT p_terms ? 'gateway' THEN
+    RAISE EXCEPTION 'the terms of target % name no gateway, so no instance could submit its intents', quote_literal(p_target)
+      USING ERRCODE = '22023',
+            HINT = 'Add "gateway". If another program submits the intents, say so: "gateway": null.';
   END IF;
   IF (p_terms ->> 'attempts_max')::integer > 20 THEN
     RAISE EXCEPTION 'attempts_max is %, but the retry ceiling is 20', p_terms ->> 'attempts_max'
