@@ -252,7 +252,7 @@ def test_id_is_no_older_than_the_intent(targets):
     ids = [targets.enqueue()[0] for _ in range(50)]
     [row] = database.execute(
         "SELECT count(*) AS older FROM leasehold.intents"
-        " WHERE intent_id < leasehold.first_intent_id(created_at)"
+        " WHERE intent_id < leasehold.lowest_intent_id(created_at)"
     )
     assert (len(ids), row["older"]) == (50, 0)
 

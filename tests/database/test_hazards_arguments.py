@@ -283,7 +283,7 @@ def test_20_temporary_tables_shadow_a_naive_function_and_none_of_ours(outbox):
     assert len(outbox.call("executor", "repair_expired_leases", 10, "reaper")) == 1
     outbox.acquire()
     asked = ("holder-1", [CLUSTER_LEASE], [1], ["ledger"], 10)
-    window = outbox.call("executor", "refresh_due_window", *asked)
+    window = outbox.call("executor", "refresh_due_rows", *asked)
     assert [row["intent_id"] for row in window] == [third]
     [cancelled] = outbox.call("operator", "cancel_intent", third, "operator", "a test")
     assert cancelled["cancel_intent"] == "cancelled"

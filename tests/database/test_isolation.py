@@ -15,7 +15,7 @@ CALLS = {
     "claim streams": "SELECT * FROM leasehold.claim_streams('holder-1', '{}', 30, 180, 10)",
     "refresh": "SELECT * FROM leasehold.refresh_schedule("
     f"'holder-1', ARRAY[%(lease)s], '{{1}}', '-infinity', '{ZERO}', 10)",
-    "window": "SELECT * FROM leasehold.refresh_due_window("
+    "window": "SELECT * FROM leasehold.refresh_due_rows("
     "'holder-1', ARRAY[%(lease)s], '{1}', '{}', 10)",
 }
 

@@ -281,7 +281,7 @@ async def test_mark_under_a_lost_lease_starts_nothing_and_is_reported(leader, ou
     assert (leader.runner.started, marked(outbox)) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["refresh_due_window", "refresh_schedule"])
+@pytest.mark.parametrize("name", ["refresh_due_rows", "refresh_schedule"])
 async def test_intent_that_finishes_during_a_read_is_not_called_again(leader, name):
     await leader.dispatcher.step()
     [item] = leader.runner.started

@@ -12,7 +12,7 @@ from tests.support.sqlstates import refused
 LEDGER = "SELECT * FROM leasehold.outbox_attempts ORDER BY intent_id, attempt_no"
 OLD_INTENTS = """
 WITH given AS (
-  SELECT n, at, (left(leasehold.first_intent_id(at)::text, 24)
+  SELECT n, at, (left(leasehold.lowest_intent_id(at)::text, 24)
                  || lpad(to_hex(n), 12, '0'))::uuid AS id
     FROM generate_series(1, %(count)s) AS n,
          (SELECT date_trunc('month', now(), 'UTC') - make_interval(months => %(months)s)
@@ -151,7 +151,7 @@ def test_default_partition_catches_an_id_of_no_month(history, database):
     for year in (1990, 2999):
         database.owner_execute(
             "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder,"
-            " started_at, finished_at) VALUES (leasehold.first_intent_id(make_timestamptz("
+            " started_at, finished_at) VALUES (leasehold.lowest_intent_id(make_timestamptz("
             "   %s, 6, 1, 0, 0, 0)), 1, 'DISPATCHED', 'w', now(), now())",
             [year],
         )

@@ -270,7 +270,7 @@ def test_due_window_reads_only_what_comes_next(
     leases, epochs = leases_of(backlog, names)
     for plans in explained(
         backlog,
-        "SELECT * FROM leasehold.refresh_due_window('holder', %s, %s, %s, %s)",
+        "SELECT * FROM leasehold.refresh_due_rows('holder', %s, %s, %s, %s)",
         [leases, epochs, ["cluster"], COUNT],
     ):
         assert len(plans.rows) == COUNT * len(leases)
@@ -280,7 +280,7 @@ def test_due_window_reads_only_what_comes_next(
 
 def test_due_window_with_content_is_read_on_from_where_it_ended(backlog: Backlog) -> None:
     """Neither what was read before nor what else was ever accepted is looked at."""
-    window = "SELECT * FROM leasehold.refresh_due_window('holder', %s, '{1}', '{cluster}', %s, %s"
+    window = "SELECT * FROM leasehold.refresh_due_rows('holder', %s, '{1}', '{cluster}', %s, %s"
     first = backlog.database.execute(f"{window})", [[CLUSTER_LEASE], COUNT, 0])
     after = [[first[-1][name]] * 4 for name in ("due_at", "intent_id")]
     for plans in explained(backlog, f"{window}, %s, %s)", [[CLUSTER_LEASE], COUNT, 1000, *after]):

@@ -103,8 +103,8 @@ def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -
 @pytest.mark.parametrize(
     "call",
     [
-        f"refresh_due_window('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH})",
-        f"refresh_due_window('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH}, 1000)",
+        f"refresh_due_rows('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH})",
+        f"refresh_due_rows('holder', '{{{LEASE}}}', '{{1}}', '{{led}}', {BATCH}, 1000)",
         f"mark_calls('{LEASE}', 'holder', 1, %(ids)s, %(numbers)s, 1)",
         f"mark_calls('{LEASE}', 'holder', 1, %(ids)s, %(numbers)s, 1, %(needs_content)s)",
         f"begin_leased_attempts('{LEASE}', 'holder', 1, %(ids)s)",

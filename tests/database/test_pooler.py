@@ -68,7 +68,7 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
     outbox.enqueue(5, target="bank")
     async with PostgresStore(pooler.url_as("executor"), SETTINGS) as store:
         lease = (await store.acquire_lease("leader", "a", 60)).lease
-        due = await store.refresh_due_window("a", [lease], ["bank"], 10)
+        due = await store.refresh_due_rows("a", [lease], ["bank"], 10)
         ids = [one.intent_id for one in due]
         await store.begin_leased_attempts(lease, ids)
         later = Retryable(retry_after_seconds=60)
@@ -78,7 +78,7 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
         assert {one.state for one in recorded} == {"RETRYABLE"}
         accepted = [Result(one, Accepted(code="200"), None, 0.25) for one in ids[2:]]
         assert await store.record_attempts(lease, accepted, tell_dispatched=False) == []
-        left = await store.refresh_due_window("a", [lease], ["bank"], 10)
+        left = await store.refresh_due_rows("a", [lease], ["bank"], 10)
         assert {one.intent_id for one in left} == set(ids[:2])
 
 

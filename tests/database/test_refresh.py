@@ -278,7 +278,7 @@ def test_window_of_streams_is_the_first_of_each_by_number(cluster):
     holders = {one.lease_name: one for one in claim_streams(cluster)}
     asked = [holders["stream/pay/b"], holders["stream/pay/a"]]
     fence = ([one.lease_name for one in asked], [one.epoch for one in asked])
-    rows = cluster.call("executor", "refresh_due_window", "holder-1", *fence, [], 2)
+    rows = cluster.call("executor", "refresh_due_rows", "holder-1", *fence, [], 2)
     found = {row["intent_id"]: (row["stream"], row["stream_seq"]) for row in rows}
     expected = {ids[name][place]: (name, place + 1) for name in ("a", "b") for place in (0, 1)}
     assert found == expected
@@ -294,7 +294,7 @@ def test_stale_holder_reads_no_schedule_not_even_of_its_other_leases(cluster):
     assert [one.lease_name for one in successor] == [lost.lease_name]
     names, epochs = [kept.lease_name, lost.lease_name], [kept.epoch, lost.epoch]
     with refused("P7002") as caught:
-        cluster.call("executor", "refresh_due_window", "holder-1", names, epochs, [], 10)
+        cluster.call("executor", "refresh_due_rows", "holder-1", names, epochs, [], 10)
     assert caught.value.diag.message_detail == lost.lease_name
     with refused("P7002"):
         Reader(cluster, [kept, lost]).refresh()

@@ -46,7 +46,7 @@ CHANGED = {
         "",
     ),
     "a dead asker takes the doubt with it": (
-        "zombie_outcome",
+        "expired_claim_outcome",
         r"p_pending\.last_state IN \('IN_DOUBT', 'SUBMITTED'\)",
         "false",
     ),
@@ -58,11 +58,11 @@ CHANGED = {
     "a takeover keeps the epoch": ("take_lease", r"l\.lease_epoch \+ 1", "l.lease_epoch"),
     "a takeover forgets the calls in flight": (
         "take_lease",
-        r"PERFORM leasehold\.doubt_begun_calls\(.*?\);",
+        r"PERFORM leasehold\.put_calls_in_doubt\(.*?\);",
         "",
     ),
     "a takeover forgets the marked calls": (
-        "doubt_begun_calls",
+        "put_calls_in_doubt",
         r"OR call\.intent_id IS NOT NULL",
         "",
     ),

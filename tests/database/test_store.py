@@ -293,7 +293,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         store.record_leader_heartbeat(old, {}),
         store.begin_leased_attempts(old, [IntentId(uuid4())]),
         store.record_attempts(old, []),
-        store.refresh_due_window("a", [old], ["bank"], 10),
+        store.refresh_due_rows("a", [old], ["bank"], 10),
         store.mark_calls(old, [], 1),
         store.unmark_calls(old, []),
         store.refresh_schedule("a", [old], None, 10),
@@ -309,7 +309,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
     await stores.operator.publish_contract("bank", terms, "ann")
     ids = await enqueue(stores, "bank", 3)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    window = await store.refresh_due_window("a", [lease], ["bank"], 2)
+    window = await store.refresh_due_rows("a", [lease], ["bank"], 2)
     assert [one.intent_id for one in window] == sorted(ids)[:2]
     changed = await store.refresh_schedule("a", [lease], None, 10)
     assert {one.intent_id for one in changed} == set(ids)
@@ -362,7 +362,7 @@ async def test_marked_call_cannot_be_cancelled_until_it_is_unmarked(stores):
     await stores.operator.publish_contract("bank", terms, "ann")
     first, second = await enqueue(stores, "bank", 2)
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    rows = {one.intent_id: one for one in await store.refresh_due_window("a", [lease], ["bank"], 9)}
+    rows = {one.intent_id: one for one in await store.refresh_due_rows("a", [lease], ["bank"], 9)}
     marked = await store.mark_calls(lease, [rows[first]], 1)
     [call] = marked.calls
     assert (call.intent_id, call.payload.value(), marked.left_out) == (first, {"number": 0}, [])
@@ -390,12 +390,12 @@ async def test_marked_call_is_the_same_whether_its_content_came_with_the_window_
             )
         )
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    [tried, _, _] = await store.refresh_due_window("a", [lease], ["bank"], 10)
+    [tried, _, _] = await store.refresh_due_rows("a", [lease], ["bank"], 10)
     await store.record_attempts(
         lease, [Result(intent_id=tried.intent_id, outcome=Retryable(retry_after_seconds=0))]
     )
-    whole = await store.refresh_due_window("a", [lease], ["bank"], 10, 1000)
-    bare = await store.refresh_due_window("a", [lease], ["bank"], 10)
+    whole = await store.refresh_due_rows("a", [lease], ["bank"], 10, 1000)
+    bare = await store.refresh_due_rows("a", [lease], ["bank"], 10)
     assert [row.has_content for row in whole + bare] == [True] * 3 + [False] * 3
     first = await store.mark_calls(lease, whole, 1)
     second = await store.mark_calls(lease, [*bare[:2], whole[2]], 2)
@@ -426,7 +426,7 @@ async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_al
     await stores.operator.publish_contract("bank", terms, "ann")
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=payload))
     lease = (await store.acquire_lease("leader", "a", 30)).lease
-    [row] = await store.refresh_due_window("a", [lease], ["bank"], 10, content_bytes)
+    [row] = await store.refresh_due_rows("a", [lease], ["bank"], 10, content_bytes)
     assert not row.has_content
 
 
@@ -441,10 +441,10 @@ async def test_window_is_read_on_from_where_it_ended(stores):
             )
     lease = (await store.acquire_lease("leader", "a", 30)).lease
     targets = ["bank", "post"]
-    whole = await store.refresh_due_window("a", [lease], targets, 10)
+    whole = await store.refresh_due_rows("a", [lease], targets, 10)
     bank = [row for row in whole if (row.target, row.priority) == ("bank", 2)]
     after = {"bank": {2: (bank[0].due_at, bank[0].intent_id)}}
-    found = await store.refresh_due_window("a", [lease], targets, 10, 0, after)
+    found = await store.refresh_due_rows("a", [lease], targets, 10, 0, after)
     assert [row.intent_id for row in found] == [row.intent_id for row in bank[1:]]
     for rows in (whole, found):
         assert [row.horizon is None for row in rows] == [False] + [True] * (len(rows) - 1)
@@ -463,7 +463,7 @@ async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
     assert (recorded.is_held, recorded.state) == (True, AttemptState.IN_DOUBT)
     [row] = await store.refresh_schedule("a", [lease], None, 10)
     assert (row.intent_id, row.due_at) == (ids[0], None)
-    assert await store.refresh_due_window("a", [lease], ["fax"], 10) == []
+    assert await store.refresh_due_rows("a", [lease], ["fax"], 10) == []
 
 
 async def test_streams_are_claimed_renewed_shared_and_released(stores):

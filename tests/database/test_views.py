@@ -147,7 +147,7 @@ def test_supervisor_tells_the_age_of_the_oldest_by_its_id(targets, database):
     database.owner_execute(
         "INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,"
         " priority, due_at, last_modified_at) SELECT"
-        " leasehold.first_intent_id(now() - interval '2 days'), 'item', 'sms', 1, 1, now(), now()"
+        " leasehold.lowest_intent_id(now() - interval '2 days'), 'item', 'sms', 1, 1, now(), now()"
     )
     [row] = database.execute("SELECT oldest_pending_seconds FROM leasehold.supervisor")
     assert row["oldest_pending_seconds"] == pytest.approx(2 * 86400, abs=60)

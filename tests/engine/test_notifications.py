@@ -74,7 +74,7 @@ async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeyp
         await engine.until_status(hidden)
 
 
-@pytest.mark.parametrize("reading", ["refresh_due_window", "refresh_schedule"])
+@pytest.mark.parametrize("reading", ["refresh_due_rows", "refresh_schedule"])
 async def test_hint_that_comes_while_a_leader_reads_is_not_lost(engine, monkeypatch, reading):
     engine.publish("sms", scope="cluster")
     hidden = heard_while(

@@ -52,7 +52,7 @@ class Holder:
 
     def window(self, limit: int = 100, targets: Sequence[str] = ("sms",)) -> list[DictRow]:
         fence = (self.name, [self.lease_name], [self.epoch])
-        return self.call("refresh_due_window", *fence, list(targets), limit)
+        return self.call("refresh_due_rows", *fence, list(targets), limit)
 
     def call(self, function: str, *arguments: Any) -> list[DictRow]:
         return self.outbox.call("executor", function, *arguments)

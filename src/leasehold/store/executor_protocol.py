@@ -159,7 +159,7 @@ class LeasedItemStore(Protocol):
         """Read the rows that changed after a cursor; None reads from the beginning."""
         ...
 
-    async def refresh_due_window(
+    async def refresh_due_rows(
         self,
         holder_id: str,
         leases: Sequence[Lease],

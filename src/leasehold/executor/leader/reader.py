@@ -154,7 +154,7 @@ class Reader:
         after: Mapping[str, Mapping[int, Position]] | None = None,
     ) -> Sequence[DueRow]:
         lease = self._term.lease
-        return await self._store.refresh_due_window(
+        return await self._store.refresh_due_rows(
             lease.holder_id, [lease], targets, limit, CONTENT_BYTES, after
         )
 

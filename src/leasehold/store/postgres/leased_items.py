@@ -90,7 +90,7 @@ class PostgresLeasedItems:
         )
         return with_states(changed)
 
-    async def refresh_due_window(
+    async def refresh_due_rows(
         self,
         holder_id: str,
         leases: Sequence[Lease],
@@ -114,7 +114,7 @@ class PostgresLeasedItems:
             f"{_POSITION} {_CONTENT}, {_TIMES},"
             "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
             f"       {_WAIT_SECONDS}"
-            "  FROM leasehold.refresh_due_window(%s, %s::text[], %s::bigint[], %s::text[], %s, %s,"
+            "  FROM leasehold.refresh_due_rows(%s, %s::text[], %s::bigint[], %s::text[], %s, %s,"
             "                                    %s::timestamptz[], %s::uuid[])",
             *fences(holder_id, leases),
             list(targets),

@@ -97,7 +97,7 @@ class ModelDatabase:
             self.change(row, attempt_no=row.attempt_no + 1)
         self.marks.clear()
 
-    async def refresh_due_window(self, holder_id, leases, targets, limit, content_bytes, after):
+    async def refresh_due_rows(self, holder_id, leases, targets, limit, content_bytes, after):
         del holder_id, leases, targets, content_bytes
         found = []
         for priority in range(4):

@@ -26,7 +26,7 @@ BEGIN
   RETURN QUERY
   WITH judged AS MATERIALIZED (
     SELECT asked.intent_id, CASE
-             WHEN p.intent_id IS NULL THEN leasehold.absence(asked.intent_id)
+             WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(asked.intent_id)
              WHEN p.lease_name IS DISTINCT FROM p_lease_name THEN 'not_found'
              WHEN p.begun_at IS NOT NULL THEN 'already_begun'
              WHEN p.attempt_count >= 20 THEN 'ceiling_reached'

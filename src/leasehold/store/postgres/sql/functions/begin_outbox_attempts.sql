@@ -27,7 +27,7 @@ BEGIN
   RETURN QUERY
   WITH judged AS MATERIALIZED (
     SELECT asked.intent_id, CASE
-             WHEN p.intent_id IS NULL THEN leasehold.absence(asked.intent_id)
+             WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(asked.intent_id)
              WHEN p.claimed_by IS DISTINCT FROM p_worker_id OR p.lease_token IS DISTINCT FROM asked.lease_token
                   OR p.lease_expires_at <= v_now THEN 'lease_lost'
              WHEN p.attempt_count >= 20 THEN 'ceiling_reached'

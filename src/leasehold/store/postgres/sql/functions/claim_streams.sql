@@ -34,7 +34,7 @@ BEGIN
              -- Each holder prefers other streams, so that claimers seldom meet.
              row_number() OVER (PARTITION BY j.target, j.is_free
                                 ORDER BY hashtext(j.lease_name || p_holder_id)) AS place
-        FROM leasehold.judged_streams(p_holder_id, p_targets) AS j) AS free
+        FROM leasehold.stream_candidates(p_holder_id, p_targets) AS j) AS free
      WHERE free.is_free
        AND (free.held + free.place <= free.share
             OR free.waiting_since <= v_now - make_interval(secs => p_lease_seconds))

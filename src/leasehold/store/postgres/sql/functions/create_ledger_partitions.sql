@@ -28,8 +28,8 @@ BEGIN
   LOOP
     v_name := 'outbox_attempts_' || to_char(v_month, 'YYYY_MM');
     CONTINUE WHEN to_regclass('leasehold.' || v_name) IS NOT NULL;
-    v_first := leasehold.first_intent_id(v_month);
-    v_end := leasehold.first_intent_id(v_month + interval '1 month');
+    v_first := leasehold.lowest_intent_id(v_month);
+    v_end := leasehold.lowest_intent_id(v_month + interval '1 month');
     v_attach := format('ALTER TABLE leasehold.outbox_attempts ATTACH PARTITION leasehold.%I '
                        'FOR VALUES FROM (%L) TO (%L)', v_name, v_first, v_end);
     EXECUTE format('CREATE TABLE leasehold.%I (LIKE leasehold.outbox_attempts INCLUDING ALL)', v_name);

@@ -40,7 +40,7 @@ BEGIN
    CROSS JOIN LATERAL (SELECT c AS contract FROM leasehold.contracts c
                         WHERE c.target = asked.target ORDER BY c.version DESC LIMIT 1) AS current;
   IF 'stream' = ANY (v_scopes) THEN
-    v_numbers := leasehold.number_in_streams(p_intents, v_contracts);
+    v_numbers := leasehold.assign_stream_numbers(p_intents, v_contracts);
   END IF;
   IF v_scopes && '{stream,cluster}' THEN
     v_now := leasehold.announce_change();
@@ -85,7 +85,7 @@ BEGIN
   ), judged AS MATERIALIZED (
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
            CASE WHEN inserted.intent_id IS NULL AND idempotency_key IS NOT NULL
-                THEN leasehold.first_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
+                THEN leasehold.first_intent_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
   ), answered AS (
     SELECT ordinal, intent_id, target, problem, (first).intent_id AS first_id,

@@ -29,8 +29,8 @@ BEGIN
     RETURN;
   END IF;
   v_now := CASE v_scope WHEN 'cluster' THEN leasehold.announce_change() ELSE clock_timestamp() END;
-  v_due_at := leasehold.first_due_at(p_new.due_at, p_new.delay_seconds, v_now);
-  v_deadline_at := leasehold.last_at(p_new.deadline_at, p_new.deadline_seconds, v_deadline_seconds, v_now);
+  v_due_at := leasehold.intent_due_at(p_new.due_at, p_new.delay_seconds, v_now);
+  v_deadline_at := leasehold.intent_deadline_at(p_new.deadline_at, p_new.deadline_seconds, v_deadline_seconds, v_now);
   problem := leasehold.intent_problem(
     p_new.target, p_new.payload, v_body, p_new.content_type, p_new.idempotency_key, p_new.key_scope, p_new.stream,
     p_new.priority, p_new.due_at, p_new.delay_seconds, p_new.deadline_at, p_new.deadline_seconds, p_new.metadata,
@@ -67,7 +67,7 @@ BEGIN
     END IF;
   END IF;
   IF p_new.idempotency_key IS NOT NULL THEN
-    v_first := leasehold.first_of_key(p_new.target, p_new.idempotency_key, v_is_key_of_all_targets);
+    v_first := leasehold.first_intent_of_key(p_new.target, p_new.idempotency_key, v_is_key_of_all_targets);
   END IF;
   verdict := leasehold.enqueue_verdict(false, v_first.target = p_new.target AND v_first.payload_hash = v_hash, problem);
   intent_id := CASE WHEN verdict IN ('duplicate', 'conflict') THEN v_first.intent_id END;

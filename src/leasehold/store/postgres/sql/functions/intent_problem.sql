@@ -1,5 +1,5 @@
 -- Say why a new intent cannot be accepted: unknown_target, or a sentence; NULL where it can be. p_body is the
--- decoded body, p_first_due_at and p_last_at are as given by first_due_at and last_at. Locks nothing.
+-- decoded body, p_first_due_at and p_last_at are as given by intent_due_at and intent_deadline_at. Locks nothing.
 -- Without settings of its own, so that PostgreSQL makes it part of the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.intent_problem(
   p_target text, p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_key_scope text,

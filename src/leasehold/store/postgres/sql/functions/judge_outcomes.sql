@@ -35,7 +35,7 @@ BEGIN
       FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)
   ), judged AS (
     SELECT o.ordinality, p.place, p.begun_at, p.reference, ledger.attempt_no, exhausted.by AS exhausted_by,
-           CASE WHEN p.intent_id IS NULL THEN leasehold.absence(o.intent_id)
+           CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
                 WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
                      OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
                 WHEN p_fence = 'lease' AND p.lease_name IS DISTINCT FROM o.lease_name THEN 'not_found'

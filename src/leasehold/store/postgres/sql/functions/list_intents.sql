@@ -31,10 +31,10 @@ BEGIN
     PERFORM leasehold.require_name('p_stream', p_stream, 255);
   END IF;
   IF p_since IS NOT NULL THEN
-    v_first := leasehold.first_intent_id(least(greatest(p_since, 'epoch'), '9999-12-31 00:00:00Z'));
+    v_first := leasehold.lowest_intent_id(least(greatest(p_since, 'epoch'), '9999-12-31 00:00:00Z'));
   END IF;
   IF p_until IS NOT NULL THEN
-    v_end := least(v_end, leasehold.first_intent_id(least(greatest(p_until, 'epoch'), '9999-12-31 00:00:00Z')));
+    v_end := least(v_end, leasehold.lowest_intent_id(least(greatest(p_until, 'epoch'), '9999-12-31 00:00:00Z')));
   END IF;
 
   -- Each window is read only as far as it takes to fill the page.

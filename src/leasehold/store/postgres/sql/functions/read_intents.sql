@@ -25,11 +25,11 @@ LANGUAGE sql STABLE AS $$
     FROM (
       SELECT raw.*, c.version, c.scope, c.lease_name AS cluster_lease_name,
              c.priority AS contract_priority,
-             leasehold.first_due_at(raw.due_at, raw.delay_seconds, p_now) AS first_due_at,
-             leasehold.last_at(raw.deadline_at, raw.deadline_seconds, c.deadline_seconds, p_now) AS last_at
+             leasehold.intent_due_at(raw.due_at, raw.delay_seconds, p_now) AS first_due_at,
+             leasehold.intent_deadline_at(raw.deadline_at, raw.deadline_seconds, c.deadline_seconds, p_now) AS last_at
         FROM (
           SELECT entry.*, entry.ordinality::integer AS ordinal,
-                 leasehold.numbered_intent_id(p_batch_id, entry.ordinality) AS intent_id,
+                 leasehold.batch_intent_id(p_batch_id, entry.ordinality) AS intent_id,
                  decode(entry.body, 'base64') AS raw_body
             FROM ROWS FROM (jsonb_populate_recordset(NULL::leasehold.new_intent, p_intents))
                  WITH ORDINALITY AS entry) AS raw

@@ -35,13 +35,13 @@ BEGIN
   SELECT coalesce(array_agg(expired), '{}') INTO v_expired FROM expired;
 
   BEGIN
-    RETURN QUERY SELECT * FROM leasehold.end_expired_claims(v_expired, v_now);
+    RETURN QUERY SELECT * FROM leasehold.record_expired_claims(v_expired, v_now);
   EXCEPTION WHEN others THEN
     FOR v_place IN 1..cardinality(v_expired) LOOP
       BEGIN
-        RETURN QUERY SELECT * FROM leasehold.end_expired_claims(v_expired[v_place:v_place], v_now);
+        RETURN QUERY SELECT * FROM leasehold.record_expired_claims(v_expired[v_place:v_place], v_now);
       EXCEPTION WHEN others THEN
-        PERFORM leasehold.set_aside(v_expired[v_place], SQLSTATE, SQLERRM);
+        PERFORM leasehold.defer_repair(v_expired[v_place], SQLSTATE, SQLERRM);
       END;
     END LOOP;
   END;

@@ -39,7 +39,7 @@ BEGIN
       EXCEPTION WHEN others THEN
         RAISE WARNING 'intent % could not be repaired (%): %', v_outcomes[v_place].intent_id, SQLSTATE, SQLERRM;
         DELETE FROM leasehold.outbox_pending p WHERE p.intent_id = v_outcomes[v_place].intent_id
-           AND leasehold.absence(p.intent_id) = 'already_terminal';
+           AND leasehold.missing_verdict(p.intent_id) = 'already_terminal';
       END;
     END LOOP;
   END;

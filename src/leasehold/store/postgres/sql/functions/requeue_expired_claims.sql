@@ -1,5 +1,5 @@
 -- Make claims of these targets that expired before a call was begun claimable again, each with the
--- ZOMBIE_REQUEUE row of the lease that it ends (or the doubt that was there before, see zombie_outcome).
+-- ZOMBIE_REQUEUE row of the lease that it ends (or the doubt that was there before, see expired_claim_outcome).
 -- Rows with no attempt left, or past their deadline, are left to repair, which finishes them.
 -- A row that cannot be requeued keeps nobody from claiming: all expired ones are then left to repair,
 -- which goes row by row.
@@ -25,7 +25,7 @@ BEGIN
           FOR UPDATE OF p SKIP LOCKED) AS stale
      LIMIT p_batch_size
   )
-  SELECT array_agg(leasehold.zombie_outcome(expired, 0)) INTO v_outcomes FROM expired;
+  SELECT array_agg(leasehold.expired_claim_outcome(expired, 0)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN
     BEGIN
       PERFORM leasehold.append_attempts(v_outcomes, p_now, 'none');

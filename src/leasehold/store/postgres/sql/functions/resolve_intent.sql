@@ -25,7 +25,7 @@ BEGIN
   SELECT * INTO v_held FROM leasehold.lock_for_intervention(p_intent_id);
   v_now := leasehold.announce_change();
   IF (v_held.pending).intent_id IS NULL THEN
-    RETURN leasehold.absence(p_intent_id);
+    RETURN leasehold.missing_verdict(p_intent_id);
   ELSIF v_held.is_in_flight THEN
     RETURN 'in_flight';
   ELSIF (v_held.pending).last_state IS NULL OR (v_held.pending).last_state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN

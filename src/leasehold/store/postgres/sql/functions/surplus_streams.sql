@@ -11,7 +11,7 @@ BEGIN
   RETURN QUERY
   SELECT own.lease_name, own.lease_epoch
     FROM (SELECT j.*, row_number() OVER (PARTITION BY j.target ORDER BY j.is_in_flight DESC, j.lease_name) AS place
-            FROM leasehold.judged_streams(p_holder_id, p_targets) AS j WHERE j.is_own) AS own
+            FROM leasehold.stream_candidates(p_holder_id, p_targets) AS j WHERE j.is_own) AS own
    WHERE own.place > own.share AND NOT own.is_in_flight;
 END
 $$;

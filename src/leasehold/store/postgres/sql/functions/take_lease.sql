@@ -22,7 +22,7 @@ BEGIN
                           WHERE p.lease_name = p_lease_name AND p.begun_epoch IS NOT NULL))
   RETURNING l.* INTO v_taken;
   IF FOUND THEN
-    PERFORM leasehold.doubt_begun_calls(p_lease_name, v_replaced_holder);
+    PERFORM leasehold.put_calls_in_doubt(p_lease_name, v_replaced_holder);
   END IF;
   RETURN v_taken;
 END

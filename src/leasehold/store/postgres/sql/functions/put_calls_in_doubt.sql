@@ -2,7 +2,7 @@
 -- holder who began it. Those are the rows that it begun one by one, and the calls that it marked batch by
 -- batch (call_marks) and whose attempt is not on the ledger yet. Its marks go.
 -- Locks: these rows, by id, after the lease row that the caller holds. Raises: nothing.
-CREATE OR REPLACE FUNCTION leasehold.doubt_begun_calls(p_lease_name text, p_replaced_holder text)
+CREATE OR REPLACE FUNCTION leasehold.put_calls_in_doubt(p_lease_name text, p_replaced_holder text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
@@ -41,4 +41,4 @@ BEGIN
   PERFORM leasehold.append_attempts(coalesce(v_outcomes, '{}'), v_now, 'none');
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.doubt_begun_calls(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.put_calls_in_doubt(text, text) FROM PUBLIC;

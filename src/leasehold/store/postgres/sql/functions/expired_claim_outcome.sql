@@ -1,7 +1,7 @@
 -- What the ledger says of a claim whose holder fell silent, in the name of that holder: IN_DOUBT when a
 -- call had begun, else ZOMBIE_REQUEUE. A claim on an intent in doubt or awaiting confirmation was taken
 -- to ask about it: that state outlives whoever asked, or the next holder would send again. Locks nothing.
-CREATE OR REPLACE FUNCTION leasehold.zombie_outcome(
+CREATE OR REPLACE FUNCTION leasehold.expired_claim_outcome(
   p_pending leasehold.outbox_pending, p_retry_after_seconds double precision
 ) RETURNS leasehold.outcome
 LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -14,4 +14,4 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
     format('the lease expired at %s', p_pending.lease_expires_at), p_retry_after_seconds, NULL
   )::leasehold.outcome
 $$;
-REVOKE ALL ON FUNCTION leasehold.zombie_outcome(leasehold.outbox_pending, double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.expired_claim_outcome(leasehold.outbox_pending, double precision) FROM PUBLIC;

@@ -4,7 +4,7 @@
 -- harmless: an inversion would not be.
 -- Locks: streams by (target, stream), in sorted order, until commit; makes the rows that are missing.
 -- Raises: nothing of its own.
-CREATE OR REPLACE FUNCTION leasehold.number_in_streams(p_intents jsonb, p_contracts leasehold.contracts[])
+CREATE OR REPLACE FUNCTION leasehold.assign_stream_numbers(p_intents jsonb, p_contracts leasehold.contracts[])
 RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
@@ -30,4 +30,4 @@ BEGIN
   RETURN v_numbers;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.number_in_streams(jsonb, leasehold.contracts[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.assign_stream_numbers(jsonb, leasehold.contracts[]) FROM PUBLIC;

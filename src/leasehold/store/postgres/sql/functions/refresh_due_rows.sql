@@ -5,7 +5,7 @@
 -- needs; mark_calls returns the rest. To read on, p_after_due_at and p_after_intent_ids say for
 -- the four priorities of each target, one target after the other, after which row.
 -- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
-CREATE OR REPLACE FUNCTION leasehold.refresh_due_window(
+CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_targets text[], p_limit integer,
   p_content_bytes integer DEFAULT 0, p_after_due_at timestamptz[] DEFAULT NULL, p_after_intent_ids uuid[] DEFAULT NULL
 ) RETURNS TABLE (
@@ -77,8 +77,8 @@ BEGIN
        LIMIT 1) AS i ON p_content_bytes > 0;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.refresh_due_window(
+REVOKE ALL ON FUNCTION leasehold.refresh_due_rows(
   text, text[], bigint[], text[], integer, integer, timestamptz[], uuid[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.refresh_due_window(
+GRANT EXECUTE ON FUNCTION leasehold.refresh_due_rows(
   text, text[], bigint[], text[], integer, integer, timestamptz[], uuid[])
   TO leasehold_executor;

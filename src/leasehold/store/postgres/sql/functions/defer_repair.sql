@@ -2,12 +2,12 @@
 -- ledger says that the intent is finished, else look at it again in a minute; a warning either way. Its
 -- token changes, for the silent holder's lease must not come back to life.
 -- Locks: the pending row, already held by the caller. Raises: nothing.
-CREATE OR REPLACE FUNCTION leasehold.set_aside(
+CREATE OR REPLACE FUNCTION leasehold.defer_repair(
   p_pending leasehold.outbox_pending, p_sqlstate text, p_message text
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
-  IF leasehold.absence(p_pending.intent_id) = 'already_terminal' THEN
+  IF leasehold.missing_verdict(p_pending.intent_id) = 'already_terminal' THEN
     RAISE WARNING 'intent % was still pending although it is finished; its pending row is removed',
       p_pending.intent_id;
     DELETE FROM leasehold.outbox_pending WHERE intent_id = p_pending.intent_id;
@@ -19,4 +19,4 @@ BEGIN
   END IF;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.set_aside(leasehold.outbox_pending, text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.defer_repair(leasehold.outbox_pending, text, text) FROM PUBLIC;

@@ -1,6 +1,6 @@
 -- Write the ledger rows of expired claims and move their pending rows; what was done, with the holder
 -- that is replaced. Locks: the pending rows, already held by the caller. Raises: nothing of its own.
-CREATE OR REPLACE FUNCTION leasehold.end_expired_claims(p_expired leasehold.outbox_pending[], p_now timestamptz)
+CREATE OR REPLACE FUNCTION leasehold.record_expired_claims(p_expired leasehold.outbox_pending[], p_now timestamptz)
 RETURNS TABLE (
   intent_id uuid, target text, attempt_no integer, state text, reason text, replaced_holder text,
   stale_seconds double precision, trace_context text)
@@ -11,9 +11,9 @@ BEGIN
   SELECT a.intent_id, e.target, a.attempt_no, a.state, a.reason, e.claimed_by,
          extract(epoch FROM p_now - e.lease_expires_at)::double precision, i.trace_context
     FROM leasehold.append_attempts(
-           ARRAY(SELECT leasehold.zombie_outcome(e, 1) FROM unnest(p_expired) AS e), p_now, 'none') AS a
+           ARRAY(SELECT leasehold.expired_claim_outcome(e, 1) FROM unnest(p_expired) AS e), p_now, 'none') AS a
     JOIN unnest(p_expired) AS e ON e.intent_id = a.intent_id
     LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.end_expired_claims(leasehold.outbox_pending[], timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.record_expired_claims(leasehold.outbox_pending[], timestamptz) FROM PUBLIC;

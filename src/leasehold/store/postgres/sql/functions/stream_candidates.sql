@@ -1,7 +1,7 @@
 -- The active streams of these targets as one holder sees them: whether each is its own, whether it may
 -- be taken now (the two-phase expiry), when it was last held or first due, and the holder's fair share of
 -- the target. Locks nothing: who takes a stream looks again under its lock.
-CREATE OR REPLACE FUNCTION leasehold.judged_streams(p_holder_id text, p_targets text[])
+CREATE OR REPLACE FUNCTION leasehold.stream_candidates(p_holder_id text, p_targets text[])
 RETURNS TABLE (
   target text, stream text, lease_name text, lease_epoch bigint, is_own boolean, is_free boolean,
   is_in_flight boolean, waiting_since timestamptz, share bigint)
@@ -24,4 +24,4 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$
          s.is_in_flight, greatest(s.expires_at, s.head_due_at), shares.share
     FROM seen s JOIN shares USING (target)
 $$;
-REVOKE ALL ON FUNCTION leasehold.judged_streams(text, text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.stream_candidates(text, text[]) FROM PUBLIC;
