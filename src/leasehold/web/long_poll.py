@@ -1,6 +1,6 @@
 """Long polls: requests that wait for an intent to finish share one query.
 
-The query runs often while somebody has just begun to wait, because most intents finish at once, and
+The query runs often while a request has just begun to wait, because most intents finish at once, and
 less often later.
 """
 

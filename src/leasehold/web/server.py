@@ -173,23 +173,28 @@ def _reserve(address: Address) -> socket.socket:
     """Bind the address, so that a free port is known and an occupied one is refused at once.
 
     Granian binds it again, with SO_REUSEPORT. That would also share a port with another process,
-    so we first try to listen without that option.
+    so we first try to listen without that option. From then on our socket keeps others out: they
+    try the same.
     """
     try:
-        with _bound(address, address.port) as probe:
+        with _bound(address, address.port, socket.SO_REUSEADDR) as probe:
             probe.listen()
             port: int = probe.getsockname()[1]
-        return _bound(address, port, is_shared=True)
+        try:
+            return _bound(address, port, socket.SO_REUSEPORT)
+        except OSError:
+            # Connections of another server that was here before are in TIME_WAIT.
+            return _bound(address, port, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
     except (OSError, OverflowError) as error:
         raise InvalidArgument(f"cannot serve on {address.host}:{address.port}: {error}") from None
 
 
-def _bound(address: Address, port: int, *, is_shared: bool = False) -> socket.socket:
+def _bound(address: Address, port: int, *options: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+        for option in options:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind((address.host, port))
     except BaseException:
         bound.close()
