@@ -1,7 +1,7 @@
 """Long polls: requests that wait for an intent to finish share one query.
 
-The query runs often while a request has just begun to wait, because most intents finish at once, and
-less often later.
+The query runs often while a request has just begun to wait, because most intents finish at once,
+and less often later.
 """
 
 from __future__ import annotations
