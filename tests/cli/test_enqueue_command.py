@@ -139,7 +139,7 @@ def test_bad_lines_are_reported_and_good_ones_enqueued(enqueue, database):
         lines({"payload": 1, "priority": "high"}),
         lines({"payload": 1, "priority": 7}),
         lines({"payload": 1, "due_at": "2031-01-01T00:00:00"}),
-        '{"payload": {"amount": 0.12345678901234567890}}\n',
+        '{"payload": {"amount": 1e999}}\n',
         '{"payload": NaN}\n',
         lines({"payload": 1, "target": "nowhere"}),
         lines({"payload": 2, "idempotency_key": "k"}),
@@ -150,12 +150,22 @@ def test_bad_lines_are_reported_and_good_ones_enqueued(enqueue, database):
     assert result.stdout == "13 lines: 2 accepted, 1 conflict, 9 invalid, 1 unknown_target\n"
     problems = result.stderr.splitlines()
     assert [line.split(":")[0] for line in problems] == [f"line {n}" for n in range(2, 13)]
-    parts = '"payload"', "object", "store", "priority", "priority", "due_at", "as a string", "NaN"
+    parts = '"payload"', "object", "store", "priority", "priority", "due_at", "out of range", "NaN"
     for part, line in zip(
         ("not valid JSON", *parts, "nowhere", "use a new key"), problems, strict=True
     ):
         assert part in line
     assert len(intents(database)) == 2
+
+
+def test_numbers_are_stored_with_every_digit(enqueue, database):
+    exact = '{"a": 1.10, "b": 0.12345678901234567890}'
+    stdin = f'{{"payload": {exact}, "metadata": {{"c": 2.50}}, "delay_seconds": 0.5}}\n'
+    assert enqueue("sms", stdin=stdin).stdout == "1 lines: 1 accepted\n"
+    assert enqueue("sms", "--payload", exact).returncode == 0
+    rows = database.execute("SELECT payload::text, metadata::text FROM leasehold.intents")
+    assert {row["payload"] for row in rows} == {exact}
+    assert {row["metadata"] for row in rows} == {'{"c": 2.50}', None}
 
 
 def test_only_the_first_20_problems_are_listed(enqueue):

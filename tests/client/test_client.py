@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -109,7 +110,7 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
 @pytest.mark.parametrize(
     ("new", "error", "told"),
     [
-        (NewIntent(target="nowhere", payload=1), UnknownTarget, "'nowhere': .*targets apply"),
+        (NewIntent(target="nowhere", payload=1), UnknownTarget, "'nowhere' .*targets apply"),
         (NewIntent(target="sms"), InvalidArgument, "exactly one of payload"),
         (NewIntent(target="sms", payload=1, priority=9), InvalidArgument, "priority"),
         (NewIntent(target="sms", payload="\0"), InvalidArgument, "NUL"),
@@ -360,6 +361,27 @@ async def test_events_resume_where_the_connection_was_cut(clients, api, outbox):
         await following
         assert seen == [(one, AttemptState.DISPATCHED) for one in expected]
         assert network.lost == 2
+
+
+async def test_decimal_is_stored_with_every_digit(client, database):
+    amounts = {"a": Decimal("1.10"), "b": Decimal("0.12345678901234567890")}
+    await client.enqueue("sms", amounts, metadata=amounts)
+    [result] = await client.enqueue_many(
+        [NewIntent(target="sms", payload=amounts, metadata=amounts)]
+    )
+    assert result.verdict == "accepted"
+    rows = database.execute("SELECT payload::text, metadata::text FROM leasehold.intents")
+    exact = '{"a": 1.10, "b": 0.12345678901234567890}'
+    assert [tuple(row.values()) for row in rows] == [(exact, exact)] * 2
+
+
+async def test_key_that_is_no_text_is_refused_before_sending(client, api):
+    told = "payload is not valid JSON: a key is of type int"
+    with pytest.raises(InvalidArgument, match=told):
+        await client.enqueue("sms", {1: 2})
+    [result] = await client.enqueue_many([NewIntent(target="sms", payload={1: 2})])
+    assert (result.verdict, result.problem.startswith(told)) == ("invalid", True)
+    assert api.intents() == 0
 
 
 async def test_payload_is_stored_exactly_as_given(client, api):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from decimal import Decimal
 from functools import reduce
 from uuid import UUID
 
@@ -105,6 +106,9 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
         (new(priority=9), InvalidArgument, "priority"),
         (new(payload={"x": "\0"}), InvalidArgument, "cannot store"),
         (new(metadata={"x": object()}), InvalidArgument, "metadata is not valid JSON"),
+        (new(payload={1: 2}), InvalidArgument, "payload is not valid JSON: a key is of type int"),
+        (new(metadata={1: 2}), InvalidArgument, "metadata is not valid JSON: a key is of type int"),
+        (new(payload=[Decimal("NaN")]), InvalidArgument, "payload is not valid JSON: a Decimal"),
         (new(payload=None, body="text"), InvalidArgument, "body must be bytes"),
         (new(due_at="tomorrow"), InvalidArgument, "due_at must be a datetime"),
         (new(payload=NESTED), InvalidArgument, "nested too deeply"),
@@ -113,6 +117,15 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
 async def test_rejected_intent_raises_an_error_that_says_why(intake, intent, error, told):
     with pytest.raises(error, match=told):
         await intake.enqueue(intent)
+
+
+async def test_decimal_is_stored_with_every_digit(intake, database):
+    amounts = {"a": Decimal("1.10"), "b": Decimal("0.12345678901234567890")}
+    await intake.enqueue("sms", amounts, metadata=amounts, idempotency_key=KEY)
+    await intake.enqueue_many([new(payload=amounts, metadata=amounts)])
+    rows = database.execute("SELECT payload::text, metadata::text FROM leasehold.intents")
+    exact = '{"a": 1.10, "b": 0.12345678901234567890}'
+    assert [tuple(row.values()) for row in rows] == [(exact, exact)] * 2
 
 
 async def test_concurrent_callers_with_the_same_key_get_one_intent(intake, database):

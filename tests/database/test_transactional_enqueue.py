@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from uuid import UUID
 
 import psycopg
@@ -196,6 +197,18 @@ def test_every_field_of_an_intent_is_stored(way, database):
     assert (bytes(row["body"]), row["content_type"]) == (b"\x00\xff", "application/octet-stream")
     assert (row["idempotency_key"], row["priority"], row["due_at"]) == (KEY, 3, due_at)
     assert (row["metadata"], row["trace_context"][:3]) == ({"order": 4711}, "00-")
+
+
+def test_decimal_is_stored_with_every_digit_and_a_key_that_is_no_text_is_refused(way, database):
+    [stored, refused] = way.enqueue(
+        NewIntent(target="sms", payload={"amount": Decimal("1.10")}),
+        NewIntent(target="sms", payload={1: 2}),
+    )
+    assert isinstance(stored, UUID)
+    assert isinstance(refused, InvalidArgument)
+    assert "payload is not valid JSON: a key is of type int" in str(refused)
+    [row] = database.execute("SELECT payload::text FROM leasehold.intents")
+    assert row["payload"] == '{"amount": 1.10}'
 
 
 def test_wrong_kind_of_connection_names_the_right_function(database):

@@ -175,20 +175,13 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
-    """Parse JSON; refuse a number that a float cannot represent exactly."""
+    """Parse JSON; a number keeps every digit."""
     try:
-        return json.loads(text, parse_float=_exact_float, parse_constant=_refuse_constant)
+        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
     except RecursionError:
         raise InvalidArgument("the JSON is nested too deeply") from None
     except ValueError as error:
         raise InvalidArgument(f"not valid JSON: {error}") from None
-
-
-def _exact_float(text: str) -> float:
-    value = float(text)
-    if Decimal(repr(value)) != Decimal(text):
-        raise InvalidArgument(f"the number {text} would become {value!r}: write it as a string")
-    return value
 
 
 def _refuse_constant(text: str) -> float:

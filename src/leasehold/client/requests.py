@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 from leasehold.client import responses
 from leasehold.client.errors import ErrorResponse
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument, UnknownIntent
-from leasehold.domain.intent import JsonDocument
+from leasehold.domain.json_text import json_text
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.store.rows import Redriven
 
@@ -304,12 +303,10 @@ def _json_headers(trace_context: str | None) -> dict[str, str]:
 
 
 def _json(name: str, value: object) -> str:
-    if isinstance(value, JsonDocument):
-        return value.raw.decode()
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{name} is not valid JSON: {error}") from None
+        return json_text(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name} {error}") from None
 
 
 def _time(name: str, value: datetime) -> str:

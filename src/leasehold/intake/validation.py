@@ -6,13 +6,13 @@ caller's transaction that transaction too. Such values are found here, before th
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.errors import IdempotencyConflict, InvalidArgument, UnknownTarget
+from leasehold.domain.json_text import json_text
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.postgres.json_arguments import intents_argument
 from leasehold.store.rows import Enqueued
@@ -33,7 +33,7 @@ _TEXT_FIELDS = ("target", "content_type", "idempotency_key", "key_scope", "strea
 _SECONDS_FIELDS = ("delay_seconds", "deadline_seconds")
 _TIME_FIELDS = ("due_at", "deadline_at")
 _FIELD_TYPES: dict[str, type] = {"body": bytes, "metadata": dict}
-# NUL as json.dumps writes it: an odd number of backslashes, then u0000.
+# NUL as JSON has it: an odd number of backslashes, then u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _UNSTORABLE = "contains a character that PostgreSQL cannot store (NUL or a lone surrogate)"
 
@@ -146,11 +146,9 @@ def _content_problem(new: NewIntent) -> str | None:
 
 def _json_problem(value: object) -> str | None:
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        return f"is not valid JSON: {error}"
-    except RecursionError:
-        return "is nested too deeply"
+        text = json_text(value, ascii_only=False)
+    except InvalidArgument as error:
+        return str(error)
     if len(text) > _JSON_CHARACTERS_MAX:
         return "is over 1 MiB"
     if _NUL.search(text) or not _is_storable(text):

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import JsonDocument
+from leasehold.domain.json_text import EXPONENT_MAX, EXPONENT_MIN, NUMBER_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 DEPTH_MAX = 100
-NUMBER_CHARACTERS_MAX = 64
-# The range of a double.
-EXPONENT_MIN, EXPONENT_MAX = -324, 308
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 # How almost every member of an object begins and ends, matched in one step.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from dataclasses import fields
 from json.encoder import encode_basestring_ascii as quoted
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
+from leasehold.domain.json_text import json_text as exact_json
 from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from leasehold.domain.outcome import Outcome, Result
 
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
 _ONLY_PAYLOAD = (None,) * (len(_FIELDS) - 2)  # the fields after target and payload
@@ -30,11 +29,11 @@ _OUTCOME_FIELDS = ("reason", "reference", "code", "detail")
 
 
 def json_argument(value: object) -> str:
-    """Write JSON that PostgreSQL can read. Python's own encoder would allow NaN."""
+    """Write JSON that PostgreSQL can read."""
     try:
-        return _ENCODER.encode(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"not JSON: {error}") from error
+        return exact_json(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"a value {error}") from None
 
 
 def intent_entry(new: NewIntent) -> dict[str, Any]:

@@ -64,14 +64,14 @@ def test_moment_without_a_zone_is_refused():
 
 @pytest.mark.parametrize("payload", [float("nan"), float("inf"), b"bytes", {1, 2}, object()])
 def test_payload_that_is_no_json_is_refused(payload):
-    with pytest.raises(InvalidArgument, match="not JSON"):
+    with pytest.raises(InvalidArgument, match="a value is not valid JSON"):
         intents_argument([NewIntent(target="sms", payload={"value": payload})])
 
 
 def test_circular_payload_is_refused():
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(InvalidArgument, match="not JSON"):
+    with pytest.raises(InvalidArgument, match="a value is nested too deeply"):
         json_argument(loop)
 
 

@@ -1,0 +1,91 @@
+"""Writes JSON exactly: every digit of a Decimal, and no key that is not text.
+
+Python's own encoder refuses a Decimal and turns the key 1 into "1", so that {1: 2} and {"1": 2}
+would be the same payload.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, cast
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.intent import JsonDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+# What the HTTP API accepts: about the range of a double, in both directions.
+NUMBER_CHARACTERS_MAX = 64
+EXPONENT_MIN, EXPONENT_MAX = -324, 308
+
+_ASCII = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_UNICODE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode
+# Types that the encoder writes as they are, without a look at what is inside.
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def json_text(value: object, *, ascii_only: bool = True) -> str:
+    """Write a value, or raise InvalidArgument that says why it is not JSON.
+
+    A JsonDocument was checked before and is written unchanged.
+    """
+    if isinstance(value, JsonDocument):
+        return value.raw.decode()
+    encode = _ASCII if ascii_only else _UNICODE
+    try:
+        return encode(value) if _is_plain(value) else _written(value, encode)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidArgument("is nested too deeply") from None
+
+
+def _is_plain(value: object) -> bool:
+    """Whether the encoder writes a value exactly."""
+    if isinstance(value, dict):
+        members = cast("Mapping[object, object]", value)
+        for name in members:
+            _require_text(name)
+        return _are_plain(members.values())
+    if isinstance(value, list | tuple):
+        return _are_plain(cast("Iterable[object]", value))
+    return not isinstance(value, Decimal)
+
+
+def _are_plain(values: Iterable[object]) -> bool:
+    return all(type(value) in _SCALARS or _is_plain(value) for value in values)
+
+
+def _written(value: object, encode: Callable[[Any], str]) -> str:
+    if isinstance(value, dict):
+        members = cast("Mapping[object, object]", value).items()
+        written = [
+            f"{encode(_require_text(name))}:{_written(member, encode)}" for name, member in members
+        ]
+        return f"{{{','.join(written)}}}"
+    if isinstance(value, list | tuple):
+        items = cast("Iterable[object]", value)
+        return f"[{','.join([_written(item, encode) for item in items])}]"
+    return _number(value) if isinstance(value, Decimal) else encode(value)
+
+
+def _require_text(name: object) -> str:
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"a key is of type {kind}, but JSON has only text as keys")
+    return name
+
+
+def _number(value: Decimal) -> str:
+    if not value.is_finite():
+        raise ValueError("a Decimal is not a number")
+    if not EXPONENT_MIN <= value.adjusted() <= EXPONENT_MAX:
+        raise ValueError(
+            f"a Decimal is out of range: exponents go from {EXPONENT_MIN} to {EXPONENT_MAX}"
+        )
+    text = str(value)
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        raise ValueError(f"a Decimal has more than {NUMBER_CHARACTERS_MAX} characters")
+    return text
