@@ -24,6 +24,9 @@ def test_demo_ends_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder
     finished = summary["enqueued"] - summary["rejected"] - summary["held"]
     assert finished <= summary["effects"] <= summary["enqueued"]
     assert "\x1b" not in demo.output
+    password = (demo_folder / "password").read_text().strip()
+    assert password not in demo.output
+    assert f"in {demo_folder / 'password'}" in demo.output
     assert len(re.findall(r"^ +[\d.]+ s  enqueued \d+  finished", demo.output, re.MULTILINE)) >= 3
     require_nothing_left(demo, demo_folder)
 
@@ -78,6 +81,15 @@ def test_terminal_shows_a_live_view_until_ctrl_c(start_demo, demo_folder):
     assert demo.output.rindex("\x1b[?1049l") < demo.output.rindex("stopping:")
     assert "\x1b[?25h" in demo.output
     require_nothing_left(demo, demo_folder)
+
+
+def test_password_is_shown_on_request_and_opens_the_database(start_demo, demo_folder):
+    demo = start_demo("--for", "4", "--workers", "1", "--show-password")
+    address = demo.until(r"^database +(postgresql://\S+)\s").group(1)
+    assert (demo_folder / "password").read_text().strip() in address
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT count(*) FROM leasehold.intents").fetchone()
+    assert demo.ended() == 0, demo.output
 
 
 def test_second_run_removes_the_database_of_the_first(start_demo, demo_folder):

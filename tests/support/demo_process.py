@@ -110,8 +110,9 @@ def require_nothing_left(demo, folder):
     assert not (folder / "cluster" / "postmaster.pid").exists()
     address = re.search(r"postgresql://\S+", demo.output)
     if address:
+        password = (folder / "password").read_text().strip()
         with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(address.group(), connect_timeout=5)
+            psycopg.connect(address.group(), password=password, connect_timeout=5)
 
 
 def wait_until_gone(demo):

@@ -152,7 +152,8 @@ class Servers:
         if key not in self._running:
             binaries = available_binaries()[name]
             running = EmbeddedPostgres(self._folder / key, binaries=binaries, settings=SETTINGS)
-            url = self._open.enter_context(running).url
+            # Without require_auth, because a pooler in between authenticates in its own way.
+            url = self._open.enter_context(running).url.partition("?")[0]
             server = self._running[key] = Server(url, binaries.version)
             self._open.callback(server.close)
             password = str(conninfo_to_dict(url)["password"])

@@ -47,6 +47,10 @@ def demo(
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=8, help="Number of workers.")] = 2,
     rate: Annotated[float, typer.Option(min=0.1, max=200, help="Sample intents per second.")] = 4.0,
+    show_password: Annotated[
+        bool,
+        typer.Option("--show-password", help="Print the URL of the database with its password."),
+    ] = False,
 ) -> None:
     """Run a demo on a private database: workers, an unreliable gateway and sample intents.
 
@@ -60,6 +64,7 @@ def demo(
         is_kill=kill,
         workers=workers,
         rate_per_second=rate,
+        shows_password=show_password,
     )
     is_live = sys.stdout.isatty() and not Console().is_dumb_terminal
     view = View(is_live=is_live, on_closed=interrupts.interrupt)

@@ -31,7 +31,8 @@ def setting(text: str, *names: str) -> Any:  # noqa: ANN401 (Typer's type is pri
 DatabaseUrl: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="postgresql://user:password@host:port/database, or set LEASEHOLD_DATABASE_URL.",
+        help="postgresql://user@host:port/database, or set LEASEHOLD_DATABASE_URL. Other users of "
+        "this machine can see a password that is given here.",
         show_default=False,
     ),
 ]

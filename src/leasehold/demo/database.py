@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasehold.store.postgres.database_url import with_database
 from leasehold.store.postgres.query import Query, first_column, rows_of
 from leasehold.store.postgres.scratch_database import scratch_database
 
@@ -36,7 +37,7 @@ def demo_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
             shutil.rmtree(folder / old, ignore_errors=True)
         logs = folder / created.name
         logs.mkdir(mode=0o700)
-        yield f"{server_url.rpartition('/')[0]}/{created.name}", logs
+        yield with_database(server_url, created.name), logs
 
 
 @dataclass(frozen=True, slots=True)

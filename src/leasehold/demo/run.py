@@ -14,6 +14,7 @@ from leasehold.demo.processes import START_SECONDS, Processes
 from leasehold.demo.sandbox import SOME_FAULTS, SandboxClient, contracts
 from leasehold.demo.traffic import Traffic
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.store.postgres.database_url import public_url
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 
@@ -48,6 +49,7 @@ class DemoOptions:
     is_kill: bool
     workers: int
     rate_per_second: float
+    shows_password: bool = False
 
 
 class Demo:
@@ -80,7 +82,9 @@ class Demo:
                 await self._processes.stop()
 
     async def _run(self, store: PostgresStore) -> Audit | None:
-        addresses = {"database": self._database_url}
+        url = self._database_url
+        shown = url.partition("?")[0] if self._options.shows_password else public_url(url)
+        addresses = {"database": shown}
         if not await self._completes(self._start(store, addresses)):
             return None
         async with SandboxClient(addresses["gateway"]) as sandbox:
@@ -93,6 +97,9 @@ class Demo:
                 view=self._view,
                 restart_database=self._restart_database,
             )
+            password = f"in {self._logs.parent / 'password'}; --show-password shows it"
+            if not self._options.shows_password:
+                addresses["password"] = password
             with self._view.running(addresses | {"logs": str(self._logs)}):
                 is_settled = await self._completes(timeline.run())
             self._view.write("stopping: the API, the workers, the gateway, the database")

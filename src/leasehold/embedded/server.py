@@ -37,7 +37,7 @@ from leasehold.embedded.binaries import (
     runnable_programs,
 )
 from leasehold.embedded.data_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
-from leasehold.store.postgres.database_url import connect
+from leasehold.store.postgres.database_url import connect, require_auth_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +51,9 @@ FAST_STOP_SECONDS = 30.0
 IMMEDIATE_STOP_SECONDS = 20.0  # after 5 of them the server kills its remaining children
 LAUNCHES_MAX = 3
 STAGING = "new-"
+# Another process may listen on the port of a stopped server. With SCRAM it must prove that it knows
+# the password, and does not learn it.
+_REQUIRED = "require_auth=scram-sha-256"
 NOT_STARTED = "the embedded database is not running: call start() first"
 
 
@@ -116,6 +119,7 @@ class EmbeddedPostgres:
         if self._is_user():
             self.ensure_running()
             return self
+        require_auth_option()
         self._folder.create()
         _exit_cleanly_on_signals()
         with self._folder.exclusive():
@@ -211,7 +215,7 @@ class EmbeddedPostgres:
 
     def _url(self, port: int, database: str) -> str:
         password = quote(self._password, safe="")
-        return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{database}"
+        return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{database}?{_REQUIRED}"
 
     def _answers(self) -> bool:
         """Return whether our server answers: with our password and from our data folder."""
@@ -230,7 +234,7 @@ class EmbeddedPostgres:
 
     def _is_ours(self, port: int) -> bool:
         """Compare the data folder. Then create our database if an earlier start was interrupted."""
-        url = f"{self._url(port, 'postgres')}?hostaddr=127.0.0.1&sslmode=disable&connect_timeout=5"
+        url = f"{self._url(port, 'postgres')}&hostaddr=127.0.0.1&sslmode=disable&connect_timeout=5"
         with connect(url, application_name="leasehold embedded") as connection:
             folder = connection.execute("SHOW data_directory").fetchone()
             if folder is None or not self._folder.cluster.samefile(folder[0]):

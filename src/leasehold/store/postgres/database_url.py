@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 
 _CONNECT_SECONDS = 10
+_LIBPQ_WITH_REQUIRE_AUTH = 160_000
 
 # At most one "@", and before it no character that ends the user and password part: libpq would take
 # the rest of such a password for a host or port, and print it in its error message.
@@ -39,6 +41,30 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
             "the database URL is malformed: write postgresql://user:password@host:port/database"
         ) from None
     return {"connect_timeout": _CONNECT_SECONDS, **parameters}
+
+
+def require_auth_option() -> None:
+    """Raise InvalidArgument if libpq is too old for `require_auth` in a URL."""
+    if psycopg.pq.version() < _LIBPQ_WITH_REQUIRE_AUTH:
+        raise InvalidArgument(
+            f"libpq is of version {psycopg.pq.version() // 10000}, but the embedded database needs"
+            " 16 or newer: run `pip install 'psycopg[binary]'`"
+        )
+
+
+def public_url(database_url: str) -> str:
+    """Return a URL for people: without the password and without parameters."""
+    parameters = connection_parameters(database_url)
+    return (
+        f"postgresql://{parameters['user']}@{parameters['host']}:{parameters['port']}"
+        f"/{parameters['dbname']}"
+    )
+
+
+def with_database(database_url: str, name: str) -> str:
+    """Return the URL of another database of the same server, with the same parameters."""
+    parts = urlsplit(database_url)
+    return urlunsplit(parts._replace(path=f"/{name}"))
 
 
 def passwords_in(database_url: str) -> list[str]:
