@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasehold.gateway.protocol import Submission
 
 # Slots of the worker and of the target. More slots mean larger batches, so a claim costs less.
-CONCURRENCY_NAME = "LEASEHOLD_BENCHMARK_CONCURRENCY"
+CONCURRENCY_NAME = "BENCHMARK_CONCURRENCY"
 CONCURRENCY = int(os.environ.get(CONCURRENCY_NAME, "3000"))
 
 _ACCEPTED = Accepted()

@@ -276,5 +276,5 @@ def test_row_that_moves_to_its_month_stays_the_same_event(outbox, three, databas
     ],
 )
 def test_text_that_is_no_cursor_is_refused(text):
-    with pytest.raises(InvalidArgument, match="one that came with an event"):
+    with pytest.raises(InvalidArgument, match="must be the cursor of an event"):
         EventCursor.parse(text)

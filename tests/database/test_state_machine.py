@@ -1,6 +1,6 @@
 """Whatever workers, holders, operators and time do, in whatever order: the model foresees it.
 
-LEASEHOLD_HYPOTHESIS_EXAMPLES=500 runs it at length, with other examples each time.
+TEST_HYPOTHESIS_EXAMPLES=500 runs it at length, with other examples each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.servers import available_binaries
 if TYPE_CHECKING:
     from tests.support.outbox import Outbox
 
-EXAMPLES = os.environ.get("LEASEHOLD_HYPOTHESIS_EXAMPLES")
+EXAMPLES = os.environ.get("TEST_HYPOTHESIS_EXAMPLES")
 SETTINGS = settings(
     max_examples=int(EXAMPLES or 100),
     stateful_step_count=40,

@@ -28,7 +28,7 @@ from tests.support.serve_process import eventually
 pytestmark = [pytest.mark.program("haproxy"), pytest.mark.timeout(240)]
 
 # The thorough suite sets 60.
-SOAK_SECONDS = float(os.environ.get("LEASEHOLD_SOAK_SECONDS", "8"))
+SOAK_SECONDS = float(os.environ.get("TEST_SOAK_SECONDS", "8"))
 KILL_SECONDS = 2.0
 KILLS_MIN = 4
 CALLERS = 12

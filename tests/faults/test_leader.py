@@ -27,7 +27,7 @@ from tests.support.tcp_proxy import TcpProxy
 
 SKEWED_CLOCK = Path(__file__).parents[1] / "support" / "skewed_clock"
 # A hundred in a long run; each takes about a third of a second.
-ELECTIONS = int(os.environ.get("LEASEHOLD_ELECTIONS", "8"))
+ELECTIONS = int(os.environ.get("TEST_ELECTIONS", "8"))
 # Every run visits these; the test of workers visits every fault point.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
 # The shortest possible lease, for tests that wait for its end.

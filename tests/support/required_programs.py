@@ -17,14 +17,14 @@ def find_program(name: str) -> str | None:
 
 
 def require_programs(item: pytest.Item) -> None:
-    """Skip this test if a program is missing; fail it if LEASEHOLD_REQUIRE_PROGRAMS is 1."""
+    """Skip this test if a program is missing; fail it if TEST_REQUIRE_PROGRAMS is 1."""
     for marker in item.iter_markers("program"):
         for name in marker.args:
             if find_program(name):
                 continue
             item.user_properties.append((_PROPERTY, name))
             message = f"the program {name} is not installed"
-            if os.environ.get("LEASEHOLD_REQUIRE_PROGRAMS") == "1":
+            if os.environ.get("TEST_REQUIRE_PROGRAMS") == "1":
                 pytest.fail(f"{message}: `make test-programs` installs it", pytrace=False)
             pytest.skip(message)
 

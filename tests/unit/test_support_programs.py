@@ -57,7 +57,7 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_missing_program_is_named_once_at_the_end(run, workers):
-    result = run(*workers, LEASEHOLD_REQUIRE_PROGRAMS="")
+    result = run(*workers, TEST_REQUIRE_PROGRAMS="")
     assert result.returncode == 0, result.stdout
     assert "1 passed, 2 skipped" in result.stdout
     lines = [line for line in result.stdout.splitlines() if "make test-programs" in line]
@@ -67,6 +67,6 @@ def test_missing_program_is_named_once_at_the_end(run, workers):
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_missing_program_fails_the_test_where_programs_are_required(run, workers):
-    result = run(*workers, LEASEHOLD_REQUIRE_PROGRAMS="1")
+    result = run(*workers, TEST_REQUIRE_PROGRAMS="1")
     assert result.returncode == 1
     assert "1 passed, 2 errors" in result.stdout

@@ -501,7 +501,7 @@ class LeaderItems(RuleBasedStateMachine):
             self.begin(kind, service.step(), is_answered=True)
 
 
-EXAMPLES = os.environ.get("LEASEHOLD_HYPOTHESIS_EXAMPLES")
+EXAMPLES = os.environ.get("TEST_HYPOTHESIS_EXAMPLES")
 LeaderItems.TestCase.settings = settings(
     max_examples=int(EXAMPLES or 100),
     stateful_step_count=50,
