@@ -45,7 +45,7 @@ def test_initdb_that_outlives_its_parent_does_not_disturb_the_next_start(
 
 def test_start_that_was_interrupted_before_create_database_is_completed(workspace: Workspace):
     with workspace.postgres() as postgres:
-        query(f"{postgres.url.removesuffix('leasehold')}postgres", "DROP DATABASE leasehold")
+        query(postgres.url.replace("/leasehold?", "/postgres?"), "DROP DATABASE leasehold")
     with workspace.postgres() as postgres:
         assert query(postgres.url, "SELECT current_database()") == [("leasehold",)]
 
