@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path  # noqa: TC003 (pydantic reads the annotation)
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, FilePath, SecretStr, ValidationError, model_validator
@@ -22,7 +23,6 @@ from leasehold.store.postgres.pool import PoolSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 PREFIX = "LEASEHOLD_"
 # Read by the command line alone: the name that interventions are recorded under.
@@ -53,6 +53,11 @@ class Settings(BaseSettings):
 
     database_url: SecretStr | None = None
     """The PostgreSQL address, as a URL or as key=value pairs. Required by everything that runs."""
+    embedded: bool = False
+    """Use a private PostgreSQL on this machine instead of a URL. It is started if necessary, and
+    the instance is standalone unless told otherwise."""
+    data_dir: Path | None = None
+    """The data folder of the embedded database; None: the default folder of the user."""
     database_tls: Literal["verify-full", "require", "prefer"] | None = None
     """The weakest TLS mode that a database connection may have; None: as the URL says. Only
     verify-full authenticates the server; require only encrypts and is for development."""
@@ -183,6 +188,11 @@ class Settings(BaseSettings):
             "idle_in_transaction_seconds", self.idle_in_transaction_seconds, lease_seconds
         )
         self._refuse_impossible_election()
+        if self.embedded and (self._has_database_url() or self.database_tls):
+            raise ValueError(
+                "embedded cannot be used with database_url or database_tls: it is a private "
+                "database on this machine, reached without TLS; leave one of them out"
+            )
         return self
 
     def _refuse_impossible_election(self) -> None:
@@ -226,10 +236,16 @@ class Settings(BaseSettings):
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
 
+    def _has_database_url(self) -> bool:
+        return self.database_url is not None and bool(self.database_url.get_secret_value())
+
     def required_database_url(self) -> str:
         """Return the database URL with the TLS settings applied, or raise if there is none."""
-        if self.database_url is None or not self.database_url.get_secret_value():
-            raise InvalidArgument("no database: give --database-url or set LEASEHOLD_DATABASE_URL")
+        if self.database_url is None or not self._has_database_url():
+            raise InvalidArgument(
+                "no database: give --database-url or set LEASEHOLD_DATABASE_URL; for a private "
+                "PostgreSQL on this machine use --embedded or set LEASEHOLD_EMBEDDED=true"
+            )
         return with_tls(
             self.database_url.get_secret_value(), self.database_tls, self.database_tls_ca
         )

@@ -109,7 +109,11 @@ class Endpoint:
         if database_url is not None and api_url is not None:
             raise InvalidArgument("--database-url and --api-url cannot be used together")
         settings = read_command_settings(
-            database_url=database_url, api_url=api_url, application_name=application_name, **more
+            prefers_api=True,
+            database_url=database_url,
+            api_url=api_url,
+            application_name=application_name,
+            **more,
         )
         return cls(settings, is_api=database_url is None and bool(settings.api_url))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from leasehold.cli.embedded_database import with_embedded_database
 from leasehold.config import OPERATOR_VARIABLE, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument
 
@@ -63,6 +64,16 @@ Elector: TypeAlias = Annotated[
 Standalone: TypeAlias = Annotated[
     bool | None, setting("Become leader of every group at start, or fail to start.")
 ]
+Embedded: TypeAlias = Annotated[
+    bool | None,
+    setting(
+        "Use a private PostgreSQL on this machine instead of --database-url, standalone (off).",
+        "--embedded/--no-embedded",
+    ),
+]
+DataDir: TypeAlias = Annotated[
+    Path | None, setting("Folder of the --embedded database (your data folder).")
+]
 StartSeconds: TypeAlias = Annotated[
     float | None, setting("Time to wait for the database at start; 0 fails at once (60).")
 ]
@@ -82,11 +93,21 @@ def read_options(
     return read_settings(settings_file, name_given=_option_name, **given)
 
 
-def read_command_settings(**given: Any) -> Settings:  # noqa: ANN401 (as above)
-    """Read the settings of a command that logs nothing; warn of misspelt variables on stderr."""
+def read_command_settings(
+    *,
+    prefers_api: bool = False,
+    **given: Any,  # noqa: ANN401 (as above)
+) -> Settings:
+    """Read the settings of a command that logs nothing; warn of misspelt variables on stderr.
+
+    Starts the embedded database if it is asked for, and the command does not use the API instead.
+    """
     for name, meant in ignored_variables().items():
         warn(f"{name} is ignored: {ignored_advice(meant)}")
-    return read_options(**given)
+    settings = read_options(**given)
+    if settings.embedded and not (prefers_api and settings.api_url):
+        return with_embedded_database(settings)
+    return settings
 
 
 def warn(text: str) -> None:

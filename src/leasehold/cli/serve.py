@@ -7,10 +7,13 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
+from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
     Concurrency,
     DatabaseUrl,
+    DataDir,
     Elector,
+    Embedded,
     LogFormat,
     LogLevel,
     SettingsFile,
@@ -50,6 +53,8 @@ _LOG = get_logger(__name__)
 def serve(
     database_url: DatabaseUrl = None,
     *,
+    embedded: Embedded = None,
+    data_dir: DataDir = None,
     host: Annotated[str | None, setting("Address to listen on (127.0.0.1).")] = None,
     port: Annotated[int | None, setting("Port to listen on; 0 takes a free one (8080).")] = None,
     tls_cert: Annotated[
@@ -94,6 +99,8 @@ def serve(
         return read_options(
             settings_file,
             database_url=database_url,
+            embedded=embedded,
+            data_dir=data_dir,
             http_host=host,
             http_port=port,
             http_tls_cert=tls_cert,
@@ -112,7 +119,8 @@ def serve(
             log_level=log_level,
         )
 
-    event_loop.run(run_serve(read, settings_file=settings_file))
+    with embedded_database(read) as read_all:
+        event_loop.run(run_serve(read_all, settings_file=settings_file))
 
 
 async def run_serve(

@@ -6,10 +6,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
+from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
     Concurrency,
     DatabaseUrl,
+    DataDir,
     Elector,
+    Embedded,
     LogFormat,
     LogLevel,
     SettingsFile,
@@ -40,6 +43,8 @@ _LOG = get_logger(__name__)
 def worker(
     database_url: DatabaseUrl = None,
     *,
+    embedded: Embedded = None,
+    data_dir: DataDir = None,
     targets: Targets = None,
     concurrency: Concurrency = None,
     lease_seconds: Annotated[
@@ -84,6 +89,8 @@ def worker(
         return read_options(
             settings_file,
             database_url=database_url,
+            embedded=embedded,
+            data_dir=data_dir,
             targets=targets,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
@@ -101,7 +108,8 @@ def worker(
             start_seconds=start_seconds,
         )
 
-    event_loop.run(run_worker(read, settings_file=settings_file))
+    with embedded_database(read) as read_all:
+        event_loop.run(run_worker(read_all, settings_file=settings_file))
 
 
 async def run_worker(

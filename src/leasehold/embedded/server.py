@@ -133,6 +133,10 @@ class EmbeddedPostgres:
         atexit.register(self.stop)
         return self
 
+    def is_running(self) -> bool:
+        """Return whether some server runs on this folder, even one that does not answer yet."""
+        return self._folder.is_served()
+
     def ensure_running(self) -> None:
         """Restart the server if it is gone; cheap if it runs. The port may change."""
         if not self._is_user():
