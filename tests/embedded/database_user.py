@@ -32,6 +32,7 @@ def fork_children() -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
     order = json.loads(sys.argv[1])
     if order["ignores_ctrl_c"]:
         signal.signal(signal.SIGINT, lambda *_: None)
