@@ -10,8 +10,8 @@ import math
 
 import pytest
 
-from leasehold.coordination.claims import Claims
 from leasehold.coordination.item import ItemState
+from leasehold.coordination.slots import Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost
 from leasehold.domain.intent import NewIntent
@@ -82,13 +82,13 @@ class Leader:
     def __init__(self, store, lease, *targets):
         self.store = PausingStore(store)
         self.term = Term(lease, TrustWindow(math.inf))
-        self.claims = Claims("a", 10)
+        self.slots = Slots("a", 10)
         self.troubles = []
         self.runner = IdleRunner()
         self.queue = DueQueue(1000, LeaseFence(self.store, lease), self.term)
-        parts = self.store, self.term, self.queue, self.claims, Served(targets)
+        parts = self.store, self.term, self.queue, self.slots, Served(targets)
         trouble = self.troubles.append
-        self.completer = Completer(self.claims, Metrics(), trouble=trouble)
+        self.completer = Completer(self.slots, Metrics(), trouble=trouble)
         self.reader = Reader(*parts, Metrics(), Timings, trouble=trouble)
         self.dispatcher = Dispatcher(*parts, self.runner, Metrics(), Timings, trouble=trouble)
 
@@ -170,7 +170,7 @@ async def test_call_given_back_and_started_again_while_marks_are_removed_keeps_i
         await leader.dispatcher.step()
     assert ids(leader.runner.started) == [first.claimed.intent_id] * 2
     assert marked(outbox) == [first.claimed.intent_id]
-    assert (len(leader.claims), leader.troubles) == (1, [])
+    assert (len(leader.slots), leader.troubles) == (1, [])
 
 
 async def test_call_that_was_being_marked_when_the_leader_left_is_not_in_doubt(leader, outbox):
@@ -190,13 +190,13 @@ async def test_given_back_call_is_unmarked_when_the_leader_leaves_though_its_slo
     [item] = leader.runner.started
     leader.completer.give_back(item, 0.0)
     await leader.dispatcher.leave()
-    assert (marked(outbox), len(leader.claims)) == ([], 1)
+    assert (marked(outbox), len(leader.slots)) == ([], 1)
 
 
 async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(leader, outbox, stores):
     await leader.dispatcher.step()
     assert len(marked(outbox)) == 1
-    leader.claims.let_go(leader.runner.started)
+    leader.slots.let_go(leader.runner.started)
     await stores.ingest.enqueue_intent(NewIntent(target="bank", payload=2))
     await leader.reconcile()
     step = await leader.paused(leader.dispatcher, "before", "mark_calls")
@@ -217,8 +217,8 @@ async def test_only_calls_that_start_now_are_marked_however_many_targets_have_wo
     leader = await leader_of(stores, *targets)
     while len(leader.runner.started) < 120:
         await leader.dispatcher.step()
-        in_flight = leader.claims.all()
-        assert len(in_flight) <= leader.claims.slots
+        in_flight = leader.slots.all()
+        assert len(in_flight) <= leader.slots.total
         assert leader.queue.in_flight == len(in_flight)
         assert set(marked(outbox)) & pending(outbox) == set(ids(in_flight))
         await leader.finish(in_flight[0])  # one by one, so that little room is left
@@ -251,7 +251,7 @@ async def test_intent_cancelled_before_its_mark_is_neither_called_nor_missed(sto
     assert leader.queue.has_left_out
     await leader.reader.step()
     refresh_seconds = Timings().schedule_refresh_seconds
-    assert leader.reader._reconcile_at <= leader.claims.clock() + refresh_seconds
+    assert leader.reader._reconcile_at <= leader.slots.clock() + refresh_seconds
     await leader.reconcile()
     assert (leader.queue.has_left_out, leader.queue.known()) == (False, {kept.int})
 
@@ -307,7 +307,7 @@ async def test_given_back_intent_waits_for_its_delay_whatever_is_read_meanwhile(
     assert leader.runner.started == [item]
     waiting = leader.queue.find(item.intent_no)
     assert waiting.state is ItemState.WAITING
-    assert leader.queue.seconds_until_due(leader.claims.clock()) == pytest.approx(60, abs=10)
+    assert leader.queue.seconds_until_due(leader.slots.clock()) == pytest.approx(60, abs=10)
 
 
 async def test_retryable_result_is_called_again_under_the_next_attempt(leader):

@@ -16,8 +16,8 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.claims import Claims
     from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Slots
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
@@ -34,14 +34,14 @@ class Heartbeat:
     def __init__(
         self,
         store: ExecutorStore,
-        claims: Claims,
+        slots: Slots,
         timings: Callable[[], Timings],
         metrics: Metrics,
         abort: Callable[[Item], None],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
-        self._claims = claims
+        self._slots = slots
         self._timings = timings
         self._metrics = metrics
         self._abort = abort
@@ -49,23 +49,23 @@ class Heartbeat:
 
     async def step(self) -> Pause:
         """Renew every claim once. Raises if that fails, after all claims are lost."""
-        started_at = self._claims.clock()
+        started_at = self._slots.clock()
         heartbeat_seconds = self._timings().heartbeat_seconds
         if self._next_at is not None:
             self._metrics.heartbeat_lag(max(0.0, started_at - self._next_at))
         self._next_at = started_at + heartbeat_seconds
-        self._report_lost(self._claims.lose_untrusted(), "trust ended before the renewal")
-        for item in self._claims.overdue():
+        self._report_lost(self._slots.lose_untrusted(), "trust ended before the renewal")
+        for item in self._slots.overdue():
             self._abort(item)
         by_lease: defaultdict[float, list[Item]] = defaultdict(list)
-        for item in self._claims.renewable():
+        for item in self._slots.renewable():
             by_lease[item.lease_seconds].append(item)
         for lease_seconds, items in by_lease.items():
             await self._renew(items, lease_seconds)
-        return Pause(max(0.0, self._next_at - self._claims.clock()))
+        return Pause(max(0.0, self._next_at - self._slots.clock()))
 
     async def _renew(self, items: Sequence[Item], lease_seconds: float) -> None:
-        asked_at = self._claims.clock()
+        asked_at = self._slots.clock()
         is_answered = False
         try:
             renewals = await self._ask(items, lease_seconds, asked_at)
@@ -73,7 +73,7 @@ class Heartbeat:
         finally:
             # Also when cancelled: without an answer, nobody can say which claims are still ours.
             if not is_answered:
-                lost = self._claims.lose(self._claims.all())
+                lost = self._slots.lose(self._slots.all())
                 self._report_lost(lost, "the heartbeat failed")
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
         renewed = {one.lease_token for one in renewals if one.verdict is RenewVerdict.RENEWED}
@@ -84,7 +84,7 @@ class Heartbeat:
                 item.trust = trust
             elif item.state < RECORDING:
                 # If its result is being recorded, the claim may be gone because the result arrived.
-                self._claims.lose([item])
+                self._slots.lose([item])
                 self._metrics.lease_lost()
                 _LOG.warning("lease_lost", reason="the database refused it", **item.log_fields())
 
@@ -94,13 +94,11 @@ class Heartbeat:
         """Wait for the answer no longer than we trust our leases."""
         trust_left = min(item.trust.seconds_left(asked_at) for item in items)
         call = self._store.renew_outbox_leases(
-            self._claims.worker_id, [item.claimed.claim for item in items], lease_seconds
+            self._slots.worker_id, [item.claimed.claim for item in items], lease_seconds
         )
         return await within_deadline(trust_left, call, "the heartbeat")
 
     def _report_lost(self, count: int, reason: str) -> None:
         if count:
             self._metrics.lease_lost(count)
-            _LOG.warning(
-                "lease_lost", worker_id=self._claims.worker_id, claims=count, reason=reason
-            )
+            _LOG.warning("lease_lost", worker_id=self._slots.worker_id, claims=count, reason=reason)

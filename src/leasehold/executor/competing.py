@@ -22,8 +22,8 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from leasehold.coordination.claims import Claims
     from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Slots
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.runner import Runner
@@ -44,7 +44,7 @@ class CompetingExecutor:
     def __init__(
         self,
         store: ExecutorStore,
-        claims: Claims,
+        slots: Slots,
         targets: Targets,
         runner: Runner,
         metrics: Metrics,
@@ -54,8 +54,8 @@ class CompetingExecutor:
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
-        self._fence = ClaimFence(store, claims.worker_id)
-        self._claims = claims
+        self._fence = ClaimFence(store, slots.worker_id)
+        self._slots = slots
         self._targets = targets
         self._runner = runner
         self._metrics = metrics
@@ -64,9 +64,9 @@ class CompetingExecutor:
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
         self._hinted: set[str] = set()  # targets with a hint since the last claim
-        self._claimed_at = claims.clock()
-        self._poll_at = claims.clock()
-        claims.on_free(self._on_free)
+        self._claimed_at = slots.clock()
+        self._poll_at = slots.clock()
+        slots.on_free(self._on_free)
 
     def work_is_due(self, target: str) -> None:
         """Hint: an intent for this target was enqueued."""
@@ -85,36 +85,36 @@ class CompetingExecutor:
 
     async def step(self) -> Pause:
         """Claim once for each length of lease, and start what was claimed."""
-        now = self._claims.clock()
+        now = self._slots.clock()
         is_poll = now >= self._poll_at
         if is_poll:
             self._hungry.update(self._targets.current)
         rooms = self._rooms()
         if not rooms:
             return Pause(self._seconds_until_room(now))
-        if should_gather(self._claims, self._claimed_at):
+        if should_gather(self._slots, self._claimed_at):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         found = 0
         for lease_seconds, room in self._by_lease(rooms).items():
             found += await self._claim(room, lease_seconds)
         self._adapt_poll(found, is_poll=is_poll)
-        return AGAIN if self._hungry else Pause(self._poll_at - self._claims.clock())
+        return AGAIN if self._hungry else Pause(self._poll_at - self._slots.clock())
 
     async def _claim(self, rooms: Mapping[str, int], lease_seconds: float) -> int:
         batch_size = claim_size(
-            min(sum(rooms.values()), self._claims.free_slots),
-            slots=self._claims.slots,
+            min(sum(rooms.values()), self._slots.free),
+            slots=self._slots.total,
             latency_seconds=self._runner.latency_seconds,
             lease_seconds=lease_seconds,
         )
         if batch_size == 0:
             return 0
-        asked_at = self._claims.clock()
+        asked_at = self._slots.clock()
         self._hinted -= rooms.keys()
         try:
             claimed = await self._store.claim_outbox_batch(
-                batch_size, self._claims.worker_id, lease_seconds, list(rooms), list(rooms.values())
+                batch_size, self._slots.worker_id, lease_seconds, list(rooms), list(rooms.values())
             )
         except DatabaseUnavailable as error:
             self._trouble(error)
@@ -122,7 +122,7 @@ class CompetingExecutor:
         if claimed:
             trust = TrustWindow.counted_from(asked_at, lease_seconds)
             items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
-            self._claims.take(items)
+            self._slots.take(items)
             self._runner.start(items)
         self._count(claimed, rooms, batch_size)
         return len(claimed)
@@ -135,7 +135,7 @@ class CompetingExecutor:
             # A hint that came during the claim may be about work that the claim did not see.
             if is_satisfied and target not in self._hinted:
                 self._hungry.discard(target)
-            self._metrics.in_flight(target, self._claims.in_flight(target))
+            self._metrics.in_flight(target, self._slots.in_flight(target))
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
         for target, seconds in delays.items():
             self._targets.gate(target).bucket.take(len(seconds))
@@ -144,16 +144,16 @@ class CompetingExecutor:
 
     def _rooms(self) -> dict[str, int]:
         """Return how many items each hungry target can take now, without those that take none."""
-        free = self._claims.free_slots
+        free = self._slots.free
         if free == 0:
             return {}
         targets = self._targets.current
         # One slow target must not take all slots: some are reserved for the others.
-        reserved = max(1, self._claims.slots // 10) if len(targets) > 1 else 0
-        share = max(1, self._claims.slots - reserved)
+        reserved = max(1, self._slots.total // 10) if len(targets) > 1 else 0
+        share = max(1, self._slots.total - reserved)
         rooms: dict[str, int] = {}
         for target in self._hungry & targets.keys():
-            in_flight = self._claims.in_flight(target)
+            in_flight = self._slots.in_flight(target)
             room = min(free, share - in_flight, self._targets.gate(target).room(in_flight))
             if room > 0:
                 rooms[target] = room
@@ -172,7 +172,7 @@ class CompetingExecutor:
         elif is_poll:
             self._poll_seconds = min(2 * self._poll_seconds, self._timings().poll_seconds)
         if is_poll:
-            self._poll_at = self._claims.clock() + self._poll_seconds
+            self._poll_at = self._slots.clock() + self._poll_seconds
 
     def _seconds_until_room(self, now: float) -> float:
         """Return how long until time makes room for a hungry target, or the next poll.

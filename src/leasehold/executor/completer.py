@@ -25,8 +25,8 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.claims import Claims
     from leasehold.coordination.item import Fence, Item
+    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
     from leasehold.observe.metrics import Metrics
@@ -49,14 +49,14 @@ class Completer:
 
     def __init__(
         self,
-        claims: Claims,
+        slots: Slots,
         metrics: Metrics,
         *,
         trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.wake = asyncio.Event()
-        self._claims = claims
+        self._slots = slots
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
@@ -67,7 +67,7 @@ class Completer:
     def complete(self, item: Item, outcome: Outcome, elapsed_seconds: float | None = None) -> None:
         """Have a result recorded. The item's slot is free when the database has answered."""
         if not self._finished:
-            self._first_at = self._claims.clock()
+            self._first_at = self._slots.clock()
         item.state = RECORDING
         item.outcome = outcome
         item.elapsed_seconds = elapsed_seconds
@@ -77,7 +77,7 @@ class Completer:
     def give_back(self, item: Item, delay_seconds: float) -> None:
         """Return an item without an attempt: due again after the delay, nothing on the ledger."""
         item.state = RECORDING
-        item.given_back_until = self._claims.clock() + delay_seconds
+        item.given_back_until = self._slots.clock() + delay_seconds
         self._given_back.append((item, delay_seconds))
         self.wake.set()
 
@@ -87,8 +87,8 @@ class Completer:
             await self._release()
         if not self._finished:
             return _IDLE
-        waited = self._claims.clock() - self._first_at
-        is_more_to_come = len(self._finished) < len(self._claims)
+        waited = self._slots.clock() - self._first_at
+        is_more_to_come = len(self._finished) < len(self._slots)
         if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
             return Pause(LINGER_SECONDS - waited)
         batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
@@ -105,12 +105,12 @@ class Completer:
                 self._trouble(error)
                 failures.append(error)
             finally:
-                self._claims.let_go(items)
+                self._slots.let_go(items)
         if failures:
             raise failures[0]
 
     async def _write_under(self, fence: Fence, items: Sequence[Item]) -> None:
-        now = self._claims.clock()
+        now = self._slots.clock()
         trusted: list[Item] = []
         for item in items:
             if item.trust.is_over(now):
@@ -187,7 +187,7 @@ class Completer:
                     self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
 
     def _count(self, state: AttemptState, items: Sequence[Item]) -> None:
-        now = self._claims.clock()
+        now = self._slots.clock()
         by_target: defaultdict[str, list[Item]] = defaultdict(list)
         for item in items:
             by_target[item.target].append(item)
@@ -233,7 +233,7 @@ class Completer:
                 if lost:
                     self._metrics.lease_lost(lost)
         finally:
-            self._claims.let_go(item for item, _ in given_back)
+            self._slots.let_go(item for item, _ in given_back)
 
     def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
         outcome = type(item.outcome).__name__

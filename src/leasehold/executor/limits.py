@@ -16,7 +16,7 @@ from leasehold.service.backoff import Backoff
 from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from leasehold.coordination.claims import Claims, Clock
+    from leasehold.coordination.slots import Clock, Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.observe.metrics import BreakerState
 
@@ -48,12 +48,12 @@ def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: 
     return size
 
 
-def should_gather(claims: Claims, taken_at: float) -> bool:
+def should_gather(slots: Slots, taken_at: float) -> bool:
     """Say whether to wait for more free slots: less than a quarter are free, and items were taken a
     moment ago. A statement for each slot would cost more than the wait.
     """
-    is_soon = claims.clock() - taken_at < GATHER_SECONDS
-    return is_soon and claims.free_slots * 4 < claims.slots
+    is_soon = slots.clock() - taken_at < GATHER_SECONDS
+    return is_soon and slots.free * 4 < slots.total
 
 
 class Breaker:

@@ -47,8 +47,8 @@ from leasehold.observe.traces import parse_traceparent, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from leasehold.coordination.claims import Claims
     from leasehold.coordination.item import Fence, Item
+    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
     from leasehold.executor.completer import Completer
@@ -76,7 +76,7 @@ class Runner:
 
     def __init__(
         self,
-        claims: Claims,
+        slots: Slots,
         targets: Targets,
         completer: Completer,
         metrics: Metrics,
@@ -85,7 +85,7 @@ class Runner:
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.latency_seconds = 0.0
-        self._claims = claims
+        self._slots = slots
         self._targets = targets
         self._completer = completer
         self._metrics = metrics
@@ -123,7 +123,7 @@ class Runner:
             _LOG.warning("call_aborted", reason=reason, **item.log_fields())
             self._completer.complete(item, Unknown(retry_after_seconds=0, reason=reason))
             if item.call is not None:
-                self._claims.keep_slot(item.call)
+                self._slots.keep_slot(item.call)
 
     def _forget_batch(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
@@ -178,12 +178,12 @@ class Runner:
                 return  # the contract is the problem, not the database
         else:
             _LOG.error("contract_unavailable", exc_info=error, **item.log_fields())
-            self._claims.let_go([item])
+            self._slots.let_go([item])
         self._trouble(error)
 
     async def _begin(self, items: Sequence[Item]) -> set[Item]:
         """Make "about to call" durable. Returns the items whose call may be made."""
-        now = self._claims.clock()
+        now = self._slots.clock()
         allowed: list[Item] = []
         for item in items:
             if item.trust.may_start(now):
@@ -200,7 +200,7 @@ class Runner:
             # The database may have begun them all the same: only the reaper can tell.
             for item in items:
                 _LOG.warning("begin_failed", error=str(error), **item.log_fields())
-            self._claims.let_go(items)
+            self._slots.let_go(items)
             self._trouble(error)
             return []
         await self._faults.reach(FaultPoint.AFTER_BEGIN)
@@ -213,22 +213,22 @@ class Runner:
             _LOG.warning("begin_refused", verdict=str(verdict), **item.log_fields())
             if verdict is BeginVerdict.LEASE_LOST:
                 self._metrics.lease_lost()
-            self._claims.let_go([item])
+            self._slots.let_go([item])
         return begun
 
     def _skip(self, item: Item) -> None:
         """Make no call now: give the item back if a late renewal may allow it, else drop it."""
-        if item.state is MARKED and item.trust.may_start_later(self._claims.clock()):
+        if item.state is MARKED and item.trust.may_start_later(self._slots.clock()):
             _LOG.warning("call_skipped", reason="the renewal is late", **item.log_fields())
             self._give_back([item])
         else:
             _LOG.warning("call_skipped", reason="the lease is not trusted", **item.log_fields())
-            self._claims.let_go([item])
+            self._slots.let_go([item])
 
     async def _wait_for_renewal(self, item: Item) -> None:
         """Hold a call that was begun until a late renewal is answered, or cannot be any more."""
         while True:
-            now = self._claims.clock()
+            now = self._slots.clock()
             if item.trust.may_start(now) or not item.trust.may_start_later(now):
                 return
             await asyncio.sleep(_RENEWAL_CHECK_SECONDS)
@@ -240,7 +240,7 @@ class Runner:
                 return  # it was given back before this task ran
             if item.state is CALLING:
                 await self._wait_for_renewal(item)
-            now = self._claims.clock()
+            now = self._slots.clock()
             if not item.trust.may_start(now):
                 self._skip(item)
                 return
@@ -259,20 +259,20 @@ class Runner:
             served.calls -= 1
             if item.state < RECORDING:
                 # Cancelled because its lease is lost: record nothing, the reaper ends it.
-                self._claims.let_go([item])
+                self._slots.let_go([item])
 
     async def _act(self, item: Item, served: Served, step: Step) -> None:
         claimed = item.claimed
         parent = parse_traceparent(claimed.trace_context)
         with span(f"leasehold {claimed.target}", parent) as trace:
             item.trace = trace
-            started_at = self._claims.clock()
+            started_at = self._slots.clock()
             if isinstance(step, Submit):
                 call = served.gateway.submit(self._submission(item, trace))
                 decided = await (call if self._faults is NO_FAULTS else self._with_faults(call))
             else:
                 decided = await self._decide(item, served, step, trace)
-            elapsed = self._claims.clock() - started_at
+            elapsed = self._slots.clock() - started_at
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
             self._count_call(claimed.target, elapsed)
             self._tell_breaker(item, decided)

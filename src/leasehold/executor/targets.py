@@ -23,7 +23,7 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from leasehold.coordination.claims import Clock
+    from leasehold.coordination.slots import Clock
     from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings

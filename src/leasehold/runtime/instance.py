@@ -19,9 +19,9 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.coordination.claims import Claims
 from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
+from leasehold.coordination.slots import Slots
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS
@@ -85,23 +85,21 @@ class Instance:
         self._stop = asyncio.Event()
         self._loops: dict[Service, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
-        self._claims = Claims(self.worker_id, settings.concurrency)
+        self._slots = Slots(self.worker_id, settings.concurrency)
         self._targets = Targets(
-            self._store, self._open_gateway, self.timings, self._claims.clock, settings.targets
+            self._store, self._open_gateway, self.timings, self._slots.clock, settings.targets
         )
         self._cluster_targets = Targets(
             self._store,
             self._open_gateway,
             self.timings,
-            self._claims.clock,
+            self._slots.clock,
             settings.targets,
             scope="cluster",
         )
-        self._completer = Completer(
-            self._claims, self.metrics, trouble=self._trouble, faults=faults
-        )
+        self._completer = Completer(self._slots, self.metrics, trouble=self._trouble, faults=faults)
         self._runner = Runner(
-            self._claims,
+            self._slots,
             self._targets,
             self._completer,
             self.metrics,
@@ -109,11 +107,11 @@ class Instance:
             faults=faults,
         )
         self._heartbeat = Heartbeat(
-            self._store, self._claims, self.timings, self.metrics, self._runner.abort
+            self._store, self._slots, self.timings, self.metrics, self._runner.abort
         )
         self._executor = CompetingExecutor(
             self._store,
-            self._claims,
+            self._slots,
             self._targets,
             self._runner,
             self.metrics,
@@ -165,7 +163,7 @@ class Instance:
         """Adopt new timings and a new concurrency while running."""
         self._settings = settings
         self._timings = settings.timings()
-        self._claims.slots = settings.concurrency
+        self._slots.total = settings.concurrency
         self.elections.apply()
         for service in (self._heartbeat, self._reaper, self._targets, self._executor):
             service.wake.set()
@@ -182,7 +180,7 @@ class Instance:
     @property
     def stuck_calls(self) -> int:
         """How many calls ignore their cancellation; an event loop would wait for them forever."""
-        return self._claims.stuck_calls
+        return self._slots.stuck_calls
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -212,7 +210,7 @@ class Instance:
             "worker_started",
             worker_id=self.worker_id,
             targets=self._target_names(),
-            concurrency=self._claims.slots,
+            concurrency=self._slots.total,
         )
 
     async def run(self) -> None:
@@ -233,7 +231,7 @@ class Instance:
         self._runner.close()
         await self._join(self._notifier, seconds=0)
         if not await self._wait_until_empty(self.timings().shutdown_seconds):
-            for item in self._claims.all():
+            for item in self._slots.all():
                 self._runner.abort(item, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
@@ -241,7 +239,7 @@ class Instance:
         for service in list(self._loops):
             await self._join(service)
         await self._close()
-        _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._claims))
+        _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._slots))
 
     def _services(self) -> list[Service]:
         settings = self._settings
@@ -304,8 +302,8 @@ class Instance:
             "pid": os.getpid(),
             "targets": self._target_names()[:100],
             "leads": [one.lease_name for one in self.elections.electors if one.is_leader][:100],
-            "concurrency": self._claims.slots,
-            "in_flight": len(self._claims) + self.elections.in_flight,
+            "concurrency": self._slots.total,
+            "in_flight": len(self._slots) + self.elections.in_flight,
             "reaper": self._settings.reaper,
         }
 
@@ -321,7 +319,7 @@ class Instance:
     async def _wait_until_empty(self, seconds: float) -> bool:
         """Wait until no claim is left. A claim that is still arriving is given back."""
         ends_at = time.monotonic() + seconds
-        while len(self._claims) or not self._loops[self._executor].is_done:
+        while len(self._slots) or not self._loops[self._executor].is_done:
             left = ends_at - time.monotonic()
             if left <= 0:
                 return False

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from leasehold.coordination.claims import Claims
+from leasehold.coordination.slots import Slots
 from leasehold.executor.leader.executor import LeaderExecutor
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
@@ -49,7 +49,7 @@ class LeaderSession:
         term: Term,
         faults: Faults,
     ) -> None:
-        self._claims = Claims(elector.holder_id, slots)
+        self._slots = Slots(elector.holder_id, slots)
         self._term = term
 
         def trouble(error: Exception) -> None:
@@ -61,7 +61,7 @@ class LeaderSession:
         self._executor = LeaderExecutor(
             store,
             term,
-            self._claims,
+            self._slots,
             targets,
             metrics,
             timings,
@@ -77,7 +77,7 @@ class LeaderSession:
     @property
     def in_flight(self) -> int:
         """How many items are in flight."""
-        return len(self._claims)
+        return len(self._slots)
 
     def hint(self) -> None:
         """Read what has changed now."""
@@ -85,14 +85,14 @@ class LeaderSession:
 
     def set_slots(self, slots: int) -> None:
         """Change the number of slots."""
-        self._claims.slots = slots
+        self._slots.total = slots
         self._executor.look_for_slots()
 
     async def finish(self, seconds: float) -> None:
         """Start nothing more; let calls in flight end and be recorded, for at most this long."""
         self._executor.close()
         ends_at = time.monotonic() + seconds
-        while len(self._claims) and not self._term.ended.is_set():
+        while len(self._slots) and not self._term.ended.is_set():
             left = ends_at - time.monotonic()
             if left <= 0:
                 break
@@ -102,7 +102,7 @@ class LeaderSession:
     async def abandon(self) -> None:
         """Drop everything: cancel calls, and write no result."""
         self._executor.close()
-        self._claims.lose(self._claims.all())
+        self._slots.lose(self._slots.all())
         for loop in self._loops:
             loop.stop()
         for loop in self._loops:
@@ -121,7 +121,7 @@ class LeaderSession:
             _LOG.warning("unmark_failed", lease_name=self._term.lease.name, error=str(error))
 
     def _detail(self) -> dict[str, Any]:
-        return {"in_flight": len(self._claims), "slots": self._claims.slots}
+        return {"in_flight": len(self._slots), "slots": self._slots.total}
 
 
 class LeaderHeartbeat:

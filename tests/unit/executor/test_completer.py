@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from leasehold.coordination.claims import Claims
 from leasehold.coordination.item import claimed_items
+from leasehold.coordination.slots import Slots
 from leasehold.domain.errors import DatabaseUnavailable, InvalidCompletionState, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
@@ -58,76 +58,76 @@ def events():
 
 
 @pytest.fixture
-def claims():
-    return Claims("worker-1", 1000)
+def slots():
+    return Slots("worker-1", 1000)
 
 
 @pytest.fixture
-def completer(claims, events):
+def completer(slots, events):
     def trouble(error):
         events.append(type(error).__name__)
 
-    return Completer(claims, Metrics(), trouble=trouble)
+    return Completer(slots, Metrics(), trouble=trouble)
 
 
-def complete(completer, claims, fence, count, outcome=None):
+def complete(completer, slots, fence, count, outcome=None):
     """Take items under a fence, and complete them."""
-    trust = TrustWindow.counted_from(claims.clock(), 30.0)
-    first = len(claims)
+    trust = TrustWindow.counted_from(slots.clock(), 30.0)
+    first = len(slots)
     claimed = [claim_of(number) for number in range(first, first + count)]
-    items = claimed_items(claimed, fence, trust, 30.0, claims.clock())
-    claims.take(items)
+    items = claimed_items(claimed, fence, trust, 30.0, slots.clock())
+    slots.take(items)
     for item in items:
         completer.complete(item, outcome or Accepted(), 0.001)
     return items
 
 
-async def test_results_are_sent_before_the_calls_that_are_about_to_start(completer, claims, events):
-    complete(completer, claims, RecordingFence(events), 1)
+async def test_results_are_sent_before_the_calls_that_are_about_to_start(completer, slots, events):
+    complete(completer, slots, RecordingFence(events), 1)
     asyncio.get_running_loop().call_soon(events.append, "a call starts")
     await completer.step()
     await asyncio.sleep(0)
     assert events == ["sent 1", "a call starts"]
-    assert claims.free_slots == 1000
+    assert slots.free == 1000
 
 
-async def test_refused_result_does_not_take_its_neighbours_along(completer, claims, events):
+async def test_refused_result_does_not_take_its_neighbours_along(completer, slots, events):
     fence = RefusingFence(events)
-    complete(completer, claims, fence, 2)
-    complete(completer, claims, fence, 1, Rejected())
+    complete(completer, slots, fence, 2)
+    complete(completer, slots, fence, 1, Rejected())
     await completer.step()
     assert events == ["sent 3", "sent 1", "sent 1", "sent 1"]
-    assert claims.free_slots == 1000
+    assert slots.free == 1000
 
 
-async def test_results_of_a_lost_lease_are_not_sent_again(completer, claims, events):
-    complete(completer, claims, FailingFence(events, LeaseLost("gone", lease_name="leader")), 202)
+async def test_results_of_a_lost_lease_are_not_sent_again(completer, slots, events):
+    complete(completer, slots, FailingFence(events, LeaseLost("gone", lease_name="leader")), 202)
     await completer.step()
     await completer.step()
     assert events == ["sent 202", "LeaseLost"]
-    assert claims.free_slots == 1000
+    assert slots.free == 1000
 
 
-async def test_result_of_an_item_that_is_lost_is_not_sent(completer, claims, events):
-    [lost, _] = complete(completer, claims, RecordingFence(events), 2)
-    claims.lose([lost])
+async def test_result_of_an_item_that_is_lost_is_not_sent(completer, slots, events):
+    [lost, _] = complete(completer, slots, RecordingFence(events), 2)
+    slots.lose([lost])
     await completer.step()
     assert events == ["sent 1"]
-    assert claims.free_slots == 1000
+    assert slots.free == 1000
 
 
 @pytest.mark.parametrize(
     "error", [LeaseLost("gone", lease_name="one"), DatabaseUnavailable("no answer")]
 )
 async def test_lease_that_fails_does_not_hold_up_the_results_of_the_others(
-    completer, claims, events, error
+    completer, slots, events, error
 ):
-    complete(completer, claims, FailingFence(events, error), 3)
-    complete(completer, claims, RecordingFence(events), 2)
+    complete(completer, slots, FailingFence(events, error), 3)
+    complete(completer, slots, RecordingFence(events), 2)
     if isinstance(error, LeaseLost):
         await completer.step()
     else:
         with pytest.raises(DatabaseUnavailable):
             await completer.step()
     assert events == ["sent 3", type(error).__name__, "sent 2"]
-    assert claims.free_slots == 1000
+    assert slots.free == 1000

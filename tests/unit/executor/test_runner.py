@@ -8,8 +8,8 @@ from itertools import chain
 
 import pytest
 
-from leasehold.coordination.claims import Claims
 from leasehold.coordination.item import ItemState, claimed_items
+from leasehold.coordination.slots import Slots
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import TrustWindow
@@ -84,10 +84,10 @@ async def accept(submission):
 
 class Setup:
     def __init__(self, submit=accept):
-        self.claims, self.metrics, self.troubles = Claims("worker-1", 10), Metrics(), []
-        self.completer = Completer(self.claims, self.metrics, trouble=self.troubles.append)
+        self.slots, self.metrics, self.troubles = Slots("worker-1", 10), Metrics(), []
+        self.completer = Completer(self.slots, self.metrics, trouble=self.troubles.append)
         self.runner = Runner(
-            self.claims,
+            self.slots,
             Targets(submit),
             self.completer,
             self.metrics,
@@ -97,12 +97,12 @@ class Setup:
     def take(self, fence, *numbers):
         trust = TrustWindow.counted_from(time.monotonic(), 30.0)
         items = claimed_items(map(claim_of, numbers), fence, trust, 30.0, time.monotonic())
-        self.claims.take(items)
+        self.slots.take(items)
         return items
 
     async def until_idle(self):
         async with asyncio.timeout(10):
-            while len(self.claims):
+            while len(self.slots):
                 await asyncio.sleep(0.002)
                 await self.completer.step()
 
@@ -117,7 +117,7 @@ async def test_items_taken_right_before_the_end_are_given_back_though_their_task
     setup.runner.start(setup.take(RecordingFence(), 7, 8))
     setup.runner.close()
     await setup.completer.step()
-    assert (setup.claims.free_slots, setup.troubles) == (10, [])
+    assert (setup.slots.free, setup.troubles) == (10, [])
 
 
 async def test_items_of_several_leases_are_begun_and_recorded_each_under_its_own(setup):
@@ -139,7 +139,7 @@ async def test_item_whose_lease_is_lost_is_not_called_and_its_neighbours_are():
 
     setup, fence = Setup(submit), RecordingFence()
     items = setup.take(fence, 1, 2, 3)
-    setup.claims.lose([items[1]])
+    setup.slots.lose([items[1]])
     setup.runner.start(items)
     await setup.until_idle()
     assert sorted(called) == [1, 3]

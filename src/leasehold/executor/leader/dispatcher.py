@@ -21,8 +21,8 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.claims import Claims
     from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.intent import IntentId
     from leasehold.domain.timing import Timings
@@ -72,7 +72,7 @@ class Dispatcher:
         store: ExecutorStore,
         term: Term,
         queue: DueQueue,
-        claims: Claims,
+        slots: Slots,
         targets: Targets,
         runner: Runner,
         metrics: Metrics,
@@ -85,7 +85,7 @@ class Dispatcher:
         self._store = store
         self._term = term
         self._queue = queue
-        self._claims = claims
+        self._slots = slots
         self._targets = targets
         self._runner = runner
         self._metrics = metrics
@@ -96,7 +96,7 @@ class Dispatcher:
         self._marks_stale = False  # the database has a mark of a call that was given back
         self._marking = asyncio.Lock()  # one change of the marks at a time
         self._taken_at = 0.0
-        claims.on_free(self._end)
+        slots.on_free(self._end)
 
     def open(self) -> None:
         """Start calls from now on: the due queue is built, and the lease is verified."""
@@ -122,12 +122,12 @@ class Dispatcher:
     async def _step(self) -> Pause:
         if not self._is_open or self._term.is_closing:
             return _IDLE
-        if should_gather(self._claims, self._taken_at):
+        if should_gather(self._slots, self._taken_at):
             return Pause(GATHER_SECONDS)
         if self._marks_stale:
             await self._unmark()
-        now = self._claims.clock()
-        free = min(self._claims.free_slots, batch_max(self._claims.slots))
+        now = self._slots.clock()
+        free = min(self._slots.free, batch_max(self._slots.total))
         if not free:
             return self._pause()  # a slot that becomes free wakes us
         if not self._term.may_start(now):
@@ -138,7 +138,7 @@ class Dispatcher:
         if len(items) == free:
             return AGAIN
         return self._pause(
-            self._queue.seconds_until_due(self._claims.clock()),
+            self._queue.seconds_until_due(self._slots.clock()),
             *map(self._seconds_until_room, self._queue.ready_targets()),
         )
 
@@ -153,17 +153,17 @@ class Dispatcher:
             left_out = {intent_id.int for intent_id in marked.left_out}
             self._return([item for item in items if item.intent_no in left_out], math.inf)
             items = [item for item in items if item.intent_no not in left_out]
-        if not self._term.may_start(self._claims.clock()):
+        if not self._term.may_start(self._slots.clock()):
             self._return(items, taken_at)
             return
         lease_seconds = self._timings().cluster_lease_seconds
         for item, claimed in zip(items, marked.calls, strict=True):
             item.take(claimed, lease_seconds, taken_at)
-        self._claims.take(items)
+        self._slots.take(items)
         self._runner.start(items)
         for target, seconds in queue_delays(marked.calls).items():
             self._targets.gate(target).bucket.take(len(seconds))
-            self._metrics.in_flight(target, self._claims.in_flight(target))
+            self._metrics.in_flight(target, self._slots.in_flight(target))
             self._metrics.queue_delay(target, *seconds)
 
     async def _unmark(self) -> None:
@@ -172,7 +172,7 @@ class Dispatcher:
 
     def _in_flight(self) -> list[IntentId]:
         return [
-            item.claimed.intent_id for item in self._claims.all() if item.given_back_until is None
+            item.claimed.intent_id for item in self._slots.all() if item.given_back_until is None
         ]
 
     def _return(self, items: Sequence[Item], until: float) -> None:
@@ -194,7 +194,7 @@ class Dispatcher:
     def _rooms(self) -> dict[str, int]:
         rooms: dict[str, int] = {}
         for target in self._targets.of_group(self._term.lease.name):
-            room = self._targets.gate(target).room(self._claims.in_flight(target))
+            room = self._targets.gate(target).room(self._slots.in_flight(target))
             if room > 0:
                 rooms[target] = room
         return rooms
@@ -205,6 +205,6 @@ class Dispatcher:
 
     def _seconds_until_room(self, target: str) -> float:
         gate = self._targets.gate(target)
-        if gate.room(self._claims.in_flight(target)) > 0:
+        if gate.room(self._slots.in_flight(target)) > 0:
             return 0.0
         return gate.seconds_until_room() or math.inf  # infinity: a call has to end first

@@ -24,7 +24,7 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -49,7 +49,7 @@ class LeaderExecutor:
         self,
         store: ExecutorStore,
         term: Term,
-        claims: Claims,
+        slots: Slots,
         targets: Targets,
         metrics: Metrics,
         timings: Callable[[], Timings],
@@ -61,24 +61,24 @@ class LeaderExecutor:
         self.name = f"leader {term.lease.name}"
         self.wake = asyncio.Event()
         self._term = term
-        self._claims = claims
+        self._slots = slots
         self._confirm = confirm
         self._trouble = trouble
         self._faults = faults
         self._is_promoted = False
         self._queue = DueQueue(SIZE_MAX, LeaseFence(store, term.lease), term)
-        self._completer = Completer(claims, metrics, trouble=trouble, faults=faults)
+        self._completer = Completer(slots, metrics, trouble=trouble, faults=faults)
         self._runner = Runner(
-            claims, targets, self._completer, metrics, trouble=trouble, faults=faults
+            slots, targets, self._completer, metrics, trouble=trouble, faults=faults
         )
         self._reader = Reader(
-            store, term, self._queue, claims, targets, metrics, timings, trouble=trouble
+            store, term, self._queue, slots, targets, metrics, timings, trouble=trouble
         )
         self._dispatcher = Dispatcher(
             store,
             term,
             self._queue,
-            claims,
+            slots,
             targets,
             self._runner,
             metrics,
@@ -109,9 +109,9 @@ class LeaderExecutor:
 
     async def step(self) -> Pause:
         """Promote the leader once; then abort the calls that take too long."""
-        if self._term.is_over(self._claims.clock()):
+        if self._term.is_over(self._slots.clock()):
             return _IDLE
-        for item in self._claims.overdue():
+        for item in self._slots.overdue():
             self._runner.abort(item)
         if not self._is_promoted and not self._term.is_closing:
             try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.coordination.claims import Claims
+    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.leader.due_queue import DueQueue
@@ -53,7 +53,7 @@ class Reader:
         store: ExecutorStore,
         term: Term,
         queue: DueQueue,
-        claims: Claims,
+        slots: Slots,
         targets: Targets,
         metrics: Metrics,
         timings: Callable[[], Timings],
@@ -65,7 +65,7 @@ class Reader:
         self._store = store
         self._term = term
         self._queue = queue
-        self._claims = claims
+        self._slots = slots
         self._targets = targets
         self._metrics = metrics
         self._timings = timings
@@ -90,7 +90,7 @@ class Reader:
         rows = await self._read_from_beginning(self._served())
         if rows:
             self._cursor = (rows[0].horizon, _FIRST_ID)
-        now = self._claims.clock()
+        now = self._slots.clock()
         self._refresh_at = now + self._timings().schedule_refresh_seconds
         self._reconcile_at = now + RECONCILE_SECONDS
         self._is_built = True
@@ -108,13 +108,13 @@ class Reader:
 
     async def _step(self) -> Pause:
         self._queue.serve(self._served())
-        now = self._claims.clock()
+        now = self._slots.clock()
         if now >= self._refresh_at or self._is_hinted or self._read_to is not None:
             await self._refresh()
         if self._queue.has_left_out:
-            soon = self._claims.clock() + self._timings().schedule_refresh_seconds
+            soon = self._slots.clock() + self._timings().schedule_refresh_seconds
             self._reconcile_at = min(self._reconcile_at, soon)
-        if self._claims.clock() >= self._reconcile_at:
+        if self._slots.clock() >= self._reconcile_at:
             await self._reconcile()
         elif lacking := self._queue.lacking():
             await self._read_from_beginning(lacking)
@@ -123,7 +123,7 @@ class Reader:
         self._metrics.schedule(self._term.lease.name, len(self._queue))
         if self._is_hinted or self._read_to is not None:
             return AGAIN
-        return Pause(max(0.0, min(self._refresh_at, self._reconcile_at) - self._claims.clock()))
+        return Pause(max(0.0, min(self._refresh_at, self._reconcile_at) - self._slots.clock()))
 
     def _served(self) -> list[str]:
         return self._targets.of_group(self._term.lease.name)
@@ -136,7 +136,7 @@ class Reader:
             # What is in flight is found too, and must not hide the rows behind it.
             limit = min(LIMIT_MAX, self._queue.page + self._queue.in_flight)
             rows = await self._read_window(targets, limit)
-            self._queue.relearn(targets, rows, self._claims.clock(), limit)
+            self._queue.relearn(targets, rows, self._slots.clock(), limit)
         return rows
 
     async def _read_on(self, positions: Mapping[str, Mapping[int, Position]]) -> None:
@@ -145,7 +145,7 @@ class Reader:
         with self._queue.reading():
             limit = min(LIMIT_MAX, self._queue.page)
             rows = await self._read_window(list(positions), limit, positions)
-            self._queue.learn_page(rows, self._claims.clock(), limit)
+            self._queue.learn_page(rows, self._slots.clock(), limit)
 
     async def _read_window(
         self,
@@ -166,7 +166,7 @@ class Reader:
             for _ in range(PAGES_AT_ONCE):
                 after = self._read_to or self._cursor
                 rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
-                received_at = self._claims.clock()
+                received_at = self._slots.clock()
                 for row in rows:
                     self._queue.learn(row, received_at)
                 if rows:
@@ -181,11 +181,11 @@ class Reader:
         if self._read_to is not None and self._horizon is not None:
             self._cursor = min(self._read_to, (self._horizon, _FIRST_ID))
         self._read_to = self._horizon = None
-        self._refresh_at = self._claims.clock() + self._timings().schedule_refresh_seconds
+        self._refresh_at = self._slots.clock() + self._timings().schedule_refresh_seconds
 
     async def _reconcile(self) -> None:
         """Read everything from the beginning, and count the rows that the cursor has missed."""
-        self._reconcile_at = self._claims.clock() + RECONCILE_SECONDS
+        self._reconcile_at = self._slots.clock() + RECONCILE_SECONDS
         known, partial, cursor = self._queue.known(), self._queue.partial(), self._cursor
         rows = await self._read_from_beginning(self._served())
         missed = [

@@ -26,8 +26,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from leasehold.coordination.claims import Claims
 from leasehold.coordination.item import ItemState
+from leasehold.coordination.slots import Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.intent import IntentId
 from leasehold.domain.lease import Lease, TrustWindow
@@ -228,10 +228,10 @@ class Leader:
         self.started = []
         self.database = database
         self.term = Term(lease, TrustWindow(math.inf))
-        self.claims = Claims("a", SLOTS, lambda: database.now)
+        self.slots = Slots("a", SLOTS, lambda: database.now)
         self.queue = queue_class(size_max, LeaseFence(database, lease), self.term)
-        self.completer = Completer(self.claims, METRICS, trouble=trouble)
-        parts = database, self.term, self.queue, self.claims, Targets()
+        self.completer = Completer(self.slots, METRICS, trouble=trouble)
+        parts = database, self.term, self.queue, self.slots, Targets()
         self.reader = Reader(*parts, METRICS, Timings, trouble=trouble)
         self.dispatcher = Dispatcher(*parts, self, METRICS, Timings, trouble=trouble)
         self.dispatcher._marks = marks_class()
@@ -452,7 +452,7 @@ class LeaderItems(RuleBasedStateMachine):
         states = [leader.queue.find(number).state for number in leader.queue.known()]
         queued = [state for state in states if state <= ItemState.READY]
         assert len(leader.queue) == len(queued) <= self.size_max
-        for item in leader.claims.all():
+        for item in leader.slots.all():
             assert leader.queue.find(item.intent_no) is item
             assert ItemState.MARKED <= item.state <= ItemState.RECORDING
 

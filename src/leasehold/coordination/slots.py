@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _target = attrgetter("target")
 
 
-class Claims:
+class Slots:
     """The items that one worker, or one leader in one term, has in flight."""
 
-    def __init__(self, worker_id: str, slots: int, clock: Clock = time.monotonic) -> None:
+    def __init__(self, worker_id: str, total: int, clock: Clock = time.monotonic) -> None:
         self.worker_id = worker_id
-        self.slots = slots
+        self.total = total
         self.clock = clock
         self._items: set[Item] = set()
         self._by_target: Counter[str] = Counter()
@@ -40,9 +40,9 @@ class Claims:
         return len(self._items)
 
     @property
-    def free_slots(self) -> int:
+    def free(self) -> int:
         """How many more items may be taken."""
-        return max(0, self.slots - len(self._items) - len(self._stuck))
+        return max(0, self.total - len(self._items) - len(self._stuck))
 
     @property
     def stuck_calls(self) -> int:
