@@ -264,7 +264,7 @@ def test_row_that_is_already_finished_does_not_keep_its_neighbours_from_repair(o
     assert Counter(repaired) == Counter(claim["intent_id"] for claim in good)
     assert outbox.states(bad["intent_id"]) == ["DISPATCHED"]
     assert outbox.pending(bad["intent_id"]) is None
-    assert ["still pending although it is finished" in warning for warning in warnings] == [True]
+    assert ["finished but still had a pending row" in warning for warning in warnings] == [True]
 
 
 def unrepairable(outbox, claim):

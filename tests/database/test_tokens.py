@@ -78,16 +78,16 @@ async def test_second_revocation_changes_nothing_and_says_so(owner):
 
 async def test_name_that_the_ledger_may_hold_is_never_given_to_another_token(owner):
     await create(owner)
-    with pytest.raises(InvalidArgument, match=r"already named 'ci', .* never given twice"):
+    with pytest.raises(InvalidArgument, match=r"'ci' already exists; .* cannot be used again"):
         await create(owner)
     await owner.revoke_token("ci", "ada")
-    with pytest.raises(InvalidArgument, match="never given twice"):
+    with pytest.raises(InvalidArgument, match="cannot be used again"):
         await create(owner)
 
 
 async def test_token_that_is_known_already_is_refused_under_another_name(owner):
     token, _ = await create(owner)
-    with pytest.raises(InvalidArgument, match="already known under another name"):
+    with pytest.raises(InvalidArgument, match="already exists under another name"):
         await create(owner, "other", token=token)
 
 
@@ -99,7 +99,7 @@ async def test_token_that_is_known_already_is_refused_under_another_name(owner):
         ({"name": "x" * 65}, "p_name is"),
         ({"name": "a b"}, "p_name is"),
         ({"name": "ci\n"}, "p_name is"),
-        ({"scopes": ()}, "p_scopes has no scope, but must be of ingest, read, operate, audit"),
+        ({"scopes": ()}, "p_scopes has no scope, but must list one or more of"),
         ({"scopes": ("all",)}, "p_scopes has 'all'"),
         ({"targets": ()}, "p_targets has no target"),
         ({"targets": ("Not One",)}, "p_targets has 'Not One'"),
@@ -125,7 +125,7 @@ async def test_there_are_never_more_active_tokens_than_an_instance_reads(owner, 
         "SELECT leasehold.create_token('t' || n, sha256(n::text::bytea), '{read}', NULL, 'ada')"
         "  FROM generate_series(1, 1000) AS n"
     )
-    with pytest.raises(InvalidArgument, match=r"1000 tokens are active, .*: revoke some"):
+    with pytest.raises(InvalidArgument, match=r"1000 tokens are active, .*; revoke a token first"):
         await create(owner)
     await owner.revoke_token("t7", "ada")
     await create(owner)

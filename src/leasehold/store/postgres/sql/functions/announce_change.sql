@@ -1,11 +1,13 @@
--- Say that this transaction changes scheduled rows, and return the time to stamp them with.
--- Locks: one shared advisory lock until commit, whose key is the second this transaction began.
--- No writer waits for it; change_horizon reads from it how far a cursor may advance. Take the stamp
--- only from here, after the lock: that is what makes the horizon safe.
+-- Announce that this transaction changes rows that leaders read, and return the timestamp for those rows.
+-- Locks: one shared advisory lock until commit. Its key is the second in which this transaction began. No
+-- writer waits for it; change_horizon reads these locks to find out how far a cursor may advance.
+-- Always take the timestamp from this function, because it reads the clock after the lock. Otherwise the
+-- horizon is not safe.
+-- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.announce_change() RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
-  -- Seconds since 2020 fit in the 32 bits of a key until 2088.
+  -- Seconds since 2020 fit into a 32-bit key until 2088.
   PERFORM pg_advisory_xact_lock_shared(
     1818584932, floor(extract(epoch FROM now()) - extract(epoch FROM timestamptz '2020-01-01 00:00:00Z'))::integer);
   RETURN clock_timestamp();

@@ -1,8 +1,8 @@
--- Give the entries of an enqueue call their numbers in their streams, by place in the call; NULL where an
--- entry has no stream or is refused. Numbers are given out under the stream's row lock, so order inside
--- a stream is commit order; a number whose entry turns out to be a duplicate is left out, which is
--- harmless: an inversion would not be.
--- Locks: streams by (target, stream), in sorted order, until commit; makes the rows that are missing.
+-- Assign sequence numbers to the entries of an enqueue call. The result has one number per entry, in the order
+-- of the call; NULL if the entry has no stream or is refused.
+-- The numbers are assigned under the row lock of the stream, so the order inside a stream is the commit order.
+-- If an entry turns out to be a duplicate, its number is skipped. A gap is harmless; a wrong order is not.
+-- Locks: the rows of streams, sorted by (target, stream), until commit. It creates missing rows.
 -- Raises: nothing of its own.
 CREATE OR REPLACE FUNCTION leasehold.assign_stream_numbers(p_intents jsonb, p_contracts leasehold.contracts[])
 RETURNS bigint[]

@@ -1,10 +1,11 @@
--- Make "about to call" durable for items under a cluster or stream lease, and hand out their content:
--- the call may be made for those with the verdict begun, and for no others.
--- Verdicts: begun, already_begun, not_due, out_of_order (an earlier item of the stream is unfinished and
--- not begun by this call), ceiling_reached, already_terminal, not_found (also: not covered by this lease).
--- Items of one stream begun in one call are one ordered batch.
--- Locks: the lease row FOR KEY SHARE, then the pending rows by id; then looks at the clock.
--- Raises: P7002 when the lease is lost or past its first expiry; 22023.
+-- Write the durable "about to call" mark for items under a cluster or stream lease, and return their content.
+-- The caller may call the gateway for the items with the verdict begun, and for no others. Items of one stream
+-- that begin in one call are one ordered batch.
+-- Verdicts: begun, already_begun, not_due, ceiling_reached, already_terminal, not_found (also if this lease
+-- does not cover the item), out_of_order (an earlier item of the stream is unfinished and does not begin in
+-- this call).
+-- Locks: the lease row FOR KEY SHARE, then the pending rows by id. Reads the clock after that.
+-- Raises: P7002 if the lease is lost or past its first expiry, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[]
 ) RETURNS TABLE (

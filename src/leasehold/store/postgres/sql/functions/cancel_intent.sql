@@ -1,7 +1,9 @@
--- Cancel an intent that no call was made for, in an operator's name: a CANCELLED row on the ledger.
--- Verdicts: cancelled; in_flight (someone holds it or has begun a call: try again later); in_doubt or
--- confirming (a call may have had its effect: resolve_intent instead); already_terminal; not_found.
--- Locks: as lock_for_intervention; then looks at the clock. Raises: 22023.
+-- Cancel an intent in the name of an operator, if no call was made for it. Writes a CANCELLED row to the
+-- ledger.
+-- Verdicts: cancelled; in_flight (someone has claimed it or has begun a call: try again later); in_doubt or
+-- confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found.
+-- Locks: as lock_for_intervention. Reads the clock after that.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.cancel_intent(p_intent_id uuid, p_operator text, p_note text)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$

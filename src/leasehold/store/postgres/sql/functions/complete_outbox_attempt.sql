@@ -1,7 +1,8 @@
--- Record what became of one claimed item, or raise; returns the number of the ledger row written.
--- Locks: the pending row; then looks at the clock.
--- Raises: P7002 when the lease is lost (the detail tells lease_lost, already_terminal and not_found
--- apart), P7003 for an invalid state, P7004 for a retry past the ceiling, 22023 for bad arguments.
+-- Record the result of one claimed item and return the number of its ledger row. Unlike
+-- complete_outbox_attempts, it raises instead of returning a verdict.
+-- Locks: the pending row. Reads the clock after that.
+-- Raises: P7002 if the claim is lost (DETAIL is lease_lost, already_terminal or not_found), P7003 for an
+-- invalid state, P7004 for a retry above the ceiling, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.complete_outbox_attempt(
   p_worker_id text, p_intent_id uuid, p_lease_token uuid, p_state text,
   p_retry_after_seconds double precision DEFAULT NULL, p_reason text DEFAULT NULL,
@@ -18,12 +19,12 @@ BEGIN
       'reference', p_reference, 'code', p_code, 'detail', p_detail,
       'retry_after_seconds', p_retry_after_seconds)));
   IF v_result.verdict = 'ceiling_reached' THEN
-    RAISE EXCEPTION 'intent % stands at the retry ceiling of 20', p_intent_id USING ERRCODE = 'P7004',
-      HINT = 'Report FAILED; or leave it: repair ends it when the lease expires.';
+    RAISE EXCEPTION 'intent % has reached the retry ceiling of 20 attempts', p_intent_id USING ERRCODE = 'P7004',
+      HINT = 'Report FAILED, or do nothing: repair finishes the intent when the claim expires.';
   ELSIF v_result.verdict <> 'applied' THEN
     RAISE EXCEPTION 'worker % no longer holds intent %', p_worker_id, p_intent_id
       USING ERRCODE = 'P7002', DETAIL = v_result.verdict,
-            HINT = 'Drop the result; whoever holds the work now decides.';
+            HINT = 'Drop the result. The current holder decides about the intent.';
   END IF;
   RETURN v_result.attempt_no;
 END

@@ -1,6 +1,7 @@
--- What an intent carries, in 32 bytes: SHA-256 of the normal form, so that neither spaces nor the order of
--- keys make a difference. No JSON text has a zero byte, so a body never stands for a payload. Locks nothing.
--- Without settings of its own, so that its text is planned as part of the caller's statement.
+-- Return the SHA-256 of the content of an intent in its normal form: the jsonb text, or the content type and
+-- the body. White space and the order of JSON keys make no difference. A zero byte separates content type and
+-- body. JSON text has no zero byte, so a body never has the hash of a payload.
+-- Locks nothing. The function has no SET clause, so PostgreSQL can inline it into the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.content_hash(p_payload jsonb, p_content_type text, p_body bytea) RETURNS bytea
 LANGUAGE sql STABLE AS $$
   SELECT sha256(coalesce(

@@ -1,10 +1,11 @@
--- Make the ledger's partitions, a month each, from this month to p_months_ahead months on; returns the
--- names of those it made. Each is filled in as a table of its own and then attached, so that writers of
--- the ledger are not stopped. A month that has rows in the default partition, because they came before
--- its partition, gets one too, and the rows are moved; only then the ledger stands still for a moment.
--- Locks: an advisory lock against a second maker; the default partition while it attaches; to move rows,
--- the ledger itself, exclusively. Waits at most two seconds for a lock (55P03): call it again.
--- Raises: 22023.
+-- Create the monthly partitions of the ledger, from this month to p_months_ahead months ahead. Returns the
+-- names of the partitions that it created.
+-- Each partition is created as a separate table and then attached, so writers of the ledger do not wait. If the
+-- default partition already has rows of a month, the function creates that partition too and moves the rows.
+-- Only then does it stop the writers of the ledger for a moment.
+-- Locks: an advisory lock, so that only one session creates partitions; the default partition while it
+-- attaches; the ledger itself, exclusively, if it moves rows.
+-- Raises: 55P03 if a lock is not free within two seconds (call it again), 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.create_ledger_partitions(p_months_ahead integer)
 RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -36,7 +37,7 @@ BEGIN
     BEGIN
       EXECUTE v_attach;
     EXCEPTION WHEN check_violation THEN
-      -- The default partition has rows of this month. Detached, it lacks the trigger that refuses DELETE.
+      -- The default partition has rows of this month. While it is detached, no trigger refuses the DELETE.
       ALTER TABLE leasehold.outbox_attempts DETACH PARTITION leasehold.outbox_attempts_default;
       EXECUTE format('WITH moved AS (DELETE FROM leasehold.outbox_attempts_default '
                      'WHERE intent_id >= %L AND intent_id < %L RETURNING *) '

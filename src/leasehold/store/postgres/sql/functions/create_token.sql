@@ -1,7 +1,9 @@
--- Make a token of the HTTP API known, by the SHA-256 hash of its text, and return when. Its scopes say what
--- it may do (ingest, read, operate, audit), p_targets whose intents it may touch (NULL: of all targets). A
--- name is given once and for all: ledger rows name it. At most 1000 tokens are active at the same time.
--- Locks: the table of tokens against other makers, until commit; readers do not wait. Raises: 22023.
+-- Add a token of the HTTP API and return its time of creation. The table stores only the SHA-256 hash of the
+-- token. The scopes (ingest, read, operate, audit) say what the token may do. p_targets says which targets it
+-- may access; NULL means all. A name is never reused, because ledger rows contain it. At most 1000 tokens can
+-- be active.
+-- Locks: the table api_tokens against other writers until commit. Readers do not wait.
+-- Raises: 22023 for bad arguments, a name or token that exists already, or too many tokens.
 CREATE OR REPLACE FUNCTION leasehold.create_token(
   p_name text, p_token_hash bytea, p_scopes text[], p_targets text[], p_operator text
 ) RETURNS timestamptz
@@ -16,13 +18,13 @@ BEGIN
       coalesce(quote_literal(left(p_name, 80)), 'NULL') USING ERRCODE = '22023';
   END IF;
   IF p_token_hash IS NULL OR octet_length(p_token_hash) <> 32 THEN
-    RAISE EXCEPTION 'p_token_hash must be the 32 bytes of a SHA-256' USING ERRCODE = '22023';
+    RAISE EXCEPTION 'p_token_hash must be the 32 bytes of a SHA-256 hash' USING ERRCODE = '22023';
   END IF;
   PERFORM leasehold.require_list('p_scopes', p_scopes, 4);
   SELECT scope INTO v_refused FROM unnest(p_scopes) AS scope
    WHERE scope NOT IN ('ingest', 'read', 'operate', 'audit') LIMIT 1;
   IF FOUND OR cardinality(p_scopes) = 0 THEN
-    RAISE EXCEPTION 'p_scopes has %, but must be of ingest, read, operate, audit',
+    RAISE EXCEPTION 'p_scopes has %, but must list one or more of ingest, read, operate, audit',
       coalesce(quote_literal(left(v_refused, 80)), 'no scope') USING ERRCODE = '22023';
   END IF;
   IF p_targets IS NOT NULL THEN
@@ -30,19 +32,19 @@ BEGIN
     SELECT target INTO v_refused FROM unnest(p_targets) AS target
      WHERE target !~ '^[a-z0-9][a-z0-9._-]{0,63}$' LIMIT 1;
     IF FOUND OR cardinality(p_targets) = 0 THEN
-      RAISE EXCEPTION 'p_targets has %, but must be names of targets, or NULL for all of them',
+      RAISE EXCEPTION 'p_targets has %, but must list names of targets, or be NULL for all targets',
         coalesce(quote_literal(left(v_refused, 80)), 'no target') USING ERRCODE = '22023';
     END IF;
   END IF;
 
   LOCK TABLE leasehold.api_tokens IN SHARE ROW EXCLUSIVE MODE;
   IF EXISTS (SELECT FROM leasehold.api_tokens WHERE name = p_name) THEN
-    RAISE EXCEPTION 'a token was already named %, and a name is never given twice, not even after its end',
+    RAISE EXCEPTION 'a token named % already exists; the name of a revoked token cannot be used again either',
       quote_literal(p_name) USING ERRCODE = '22023';
   ELSIF EXISTS (SELECT FROM leasehold.api_tokens WHERE token_hash = p_token_hash) THEN
-    RAISE EXCEPTION 'this token is already known under another name' USING ERRCODE = '22023';
+    RAISE EXCEPTION 'this token already exists under another name' USING ERRCODE = '22023';
   ELSIF (SELECT count(*) >= 1000 FROM leasehold.api_tokens WHERE revoked_at IS NULL) THEN
-    RAISE EXCEPTION '1000 tokens are active, which is as many as there may be: revoke some'
+    RAISE EXCEPTION '1000 tokens are active, which is the maximum; revoke a token first'
       USING ERRCODE = '22023';
   END IF;
   INSERT INTO leasehold.api_tokens (name, token_hash, scopes, targets, created_at, created_by)

@@ -1,14 +1,15 @@
--- Move an expired claim that could not be repaired out of its neighbours' way: remove it when the
--- ledger says that the intent is finished, else look at it again in a minute; a warning either way. Its
--- token changes, for the silent holder's lease must not come back to life.
--- Locks: the pending row, already held by the caller. Raises: nothing.
+-- Set an expired claim aside that could not be repaired, so that it does not block the repair of other claims.
+-- If the ledger says that the intent is finished, the pending row is deleted. Otherwise repair tries again in a
+-- minute, and the claim gets a new token, so that its former holder cannot renew it. Both cases raise a
+-- WARNING.
+-- Locks nothing: the caller holds the pending row.
 CREATE OR REPLACE FUNCTION leasehold.defer_repair(
   p_pending leasehold.outbox_pending, p_sqlstate text, p_message text
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN
   IF leasehold.missing_verdict(p_pending.intent_id) = 'already_terminal' THEN
-    RAISE WARNING 'intent % was still pending although it is finished; its pending row is removed',
+    RAISE WARNING 'intent % is finished but still had a pending row; the row is deleted',
       p_pending.intent_id;
     DELETE FROM leasehold.outbox_pending WHERE intent_id = p_pending.intent_id;
   ELSE

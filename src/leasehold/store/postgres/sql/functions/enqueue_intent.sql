@@ -1,7 +1,7 @@
--- Accept one intent and return its id, the same id again for the same key and payload. For callers
--- who would rather have an error than a verdict, such as plain SQL inside one's own transaction.
--- Locks: as enqueue_intents. Raises: P7005 when the key stands for another intent, 22023 when the
--- intent cannot be accepted.
+-- Accept one intent and return its id. The same key with the same payload returns the same id again. It raises
+-- an error where enqueue_intents returns a verdict, which suits plain SQL in the caller's own transaction.
+-- Locks: as enqueue_intents.
+-- Raises: P7005 if the key was used for another intent, 22023 if the intent cannot be accepted.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
   p_target text, p_payload jsonb, p_idempotency_key text DEFAULT NULL, p_options jsonb DEFAULT '{}'
 ) RETURNS uuid
@@ -26,7 +26,7 @@ BEGIN
     SELECT * INTO v_result FROM leasehold.enqueue_intents(jsonb_build_array(to_jsonb(v_new)));
   END IF;
   IF v_result.verdict = 'conflict' THEN
-    RAISE EXCEPTION 'idempotency key % of target % already stands for intent % with another payload or target',
+    RAISE EXCEPTION 'idempotency key % of target % was already used for intent % with another payload or target',
       quote_literal(p_idempotency_key), quote_literal(p_target), v_result.intent_id
       USING ERRCODE = 'P7005', HINT = 'Use a new key for a new intent.', DETAIL = v_result.intent_id::text;
   ELSIF v_result.verdict NOT IN ('accepted', 'duplicate') THEN

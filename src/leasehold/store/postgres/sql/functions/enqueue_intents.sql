@@ -1,13 +1,14 @@
--- Accept intents: a JSON array of 1 to 10,000 objects with
---   target, payload (any JSON but null) or body (base64) with content_type, and optionally
---   idempotency_key with key_scope (target; or all: the key stands for one intent, whatever its target),
+-- Accept intents. p_intents is a JSON array of 1 to 10,000 objects with these fields:
+--   target; payload (any JSON but null), or body (base64) with content_type; and optionally
+--   idempotency_key with key_scope (target, or all: the key is unique across all targets),
 --   stream, priority (0 first to 3 last), due_at or delay_seconds, deadline_at or deadline_seconds,
 --   metadata, trace_context.
--- One verdict per entry, by its place in the array: accepted; duplicate (same key, same payload: the
--- first intent's id); conflict (same key, other payload or target: P7005 where one intent is enqueued alone);
--- unknown_target; invalid (the problem says why). Only accepted entries are written.
--- Locks: the rows of the streams it writes to, then the new keys, both in sorted order.
--- Raises: 22023 when the argument is not such an array.
+-- Returns one verdict per entry, in the order of the array. Only accepted entries are written.
+-- Verdicts: accepted; duplicate (same key and same payload; returns the id of the first intent); conflict (same
+-- key, but another payload or target; enqueue_intent raises P7005 instead); unknown_target; invalid (problem
+-- says why).
+-- Locks: the rows of the streams that it writes to, then the new keys, each in sorted order.
+-- Raises: 22023 if p_intents is not such an array.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
 RETURNS TABLE (ordinal integer, verdict text, intent_id uuid, problem text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -47,14 +48,14 @@ BEGIN
   ELSE
     v_now := clock_timestamp();
   END IF;
-  -- Only now: who looks for what was created since a moment looks by the time in the ids.
+  -- The id is drawn after the locks, because list_intents searches by the time in the ids.
   v_batch_id := leasehold.new_intent_id();
 
   RETURN QUERY
   WITH entry AS MATERIALIZED (
     SELECT * FROM leasehold.read_intents(p_intents, v_contracts, v_batch_id, v_now)
   ), keyless AS (
-    -- They can repeat nobody, so there is no conflict to look for: a tenth less for a large batch.
+    -- Without a key there is no conflict to check, which makes a large batch 10 percent faster.
     INSERT INTO leasehold.intents (
       intent_id, target, contract_version, stream, stream_seq, submission_key, payload, body, content_type, metadata,
       trace_context, created_at, deadline_at)
@@ -69,7 +70,7 @@ BEGIN
     SELECT intent_id, target, contract_version, stream, v_numbers[ordinal], idempotency_key, is_key_of_all_targets,
            intent_id, payload, body, content_type, payload_hash, metadata, trace_context, v_now, deadline_at
       FROM entry WHERE problem IS NULL AND idempotency_key IS NOT NULL
-     -- By key first: a key of all targets must be waited for in the same order as one of its target.
+     -- Keys come first in the order, so that keys of one target and keys of all targets are locked in the same order.
      ORDER BY idempotency_key, target, ordinal
         ON CONFLICT DO NOTHING
     RETURNING intent_id

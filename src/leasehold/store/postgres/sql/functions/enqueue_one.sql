@@ -1,8 +1,10 @@
--- Accept one intent of scope item or cluster, by the rules of enqueue_intents: most calls bring one intent, and
--- to judge it as a list costs half as much again. Returns its verdict, id and problem; a verdict of NULL, with
--- nothing written, where the target has streams: then the caller enqueues it as a list.
--- Locks: the new key. Raises: nothing of its own.
--- Its callers have set the search_path; to set it again would cost more than the call.
+-- Accept one intent of scope item or cluster by the rules of enqueue_intents. Most calls have one intent, and
+-- this function needs a third less time for it than the path for a list. Returns verdict, id and problem. If
+-- the target has scope stream, it writes nothing and returns a NULL verdict; the caller then uses the path for
+-- a list.
+-- Locks: the new key.
+-- Raises: nothing of its own. It has no SET search_path, which would cost more than the call: its callers have
+-- set it.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_one(
   p_new leasehold.new_intent, OUT verdict text, OUT intent_id uuid, OUT problem text
 )
@@ -42,7 +44,7 @@ BEGIN
   IF problem IS NULL THEN
     intent_id := leasehold.new_intent_id();
     IF p_new.idempotency_key IS NULL THEN
-      -- Without a key there is no conflict to look for, which costs a tenth of the call.
+      -- Without a key there is no conflict to check. The check takes 10 percent of the call.
       INSERT INTO leasehold.intents (
         intent_id, target, contract_version, stream, submission_key, payload, body, content_type, metadata,
         trace_context, created_at, deadline_at)

@@ -1,5 +1,5 @@
--- The verdict on one new intent. A known key is answered with its first intent, even when this one could no longer
--- be accepted, for example because its deadline has passed since. Locks nothing.
+-- Return the verdict on one new intent. A known key with the same content is a duplicate even if the intent
+-- could no longer be accepted, for example because its deadline has passed since. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_verdict(p_is_new boolean, p_is_same_as_first boolean, p_problem text)
 RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
