@@ -139,7 +139,7 @@ async def test_who_may_see_some_targets_finds_no_other_whatever_is_asked_for(rea
         ({"limit": 1001}, "p_limit is 1001"),
         ({"stream": ""}, "p_stream is ''"),
         ({"targets": [f"t{n}" for n in range(1001)]}, "p_targets has 1001 entries"),
-        ({"status": "finished"}, "p_status is 'finished', which is no status"),
+        ({"status": "finished"}, "p_status is 'finished', which is not a status"),
     ],
 )
 async def test_what_cannot_be_asked_for_is_refused(reader, asked, reason):

@@ -81,7 +81,7 @@ def test_command_wants_one_word_on_how_much_to_keep(arguments):
 
 def test_less_than_a_day_is_refused(database):
     result = run("--before", "2999-01-01", "--database-url", database.url)
-    assert (result.exit_code, "at least a day back" in result.stderr) == (1, True)
+    assert (result.exit_code, "at least one day ago" in result.stderr) == (1, True)
 
 
 def test_login_that_is_not_the_owner_is_refused(database):

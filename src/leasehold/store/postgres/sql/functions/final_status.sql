@@ -1,5 +1,6 @@
--- What users call a terminal ledger row: accepted, rejected, exhausted or cancelled. Locks nothing.
--- Executable by the readers of the view intent_status: a function in a view runs as its reader.
+-- Return the user's word for a terminal ledger row: accepted, rejected, exhausted or cancelled.
+-- The readers of the view intent_status may execute it, because a function in a view runs with the rights of
+-- the reader. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.final_status(p_state text, p_reason text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE p_state

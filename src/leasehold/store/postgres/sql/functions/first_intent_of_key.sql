@@ -1,5 +1,6 @@
--- The intent that a key stands for. Volatile on purpose: it looks with a snapshot of its own, so it sees
--- the intent of a session that was waited for, and of an earlier entry of the same batch. Locks nothing.
+-- Return the intent that was accepted under a key. The function is VOLATILE on purpose: it then reads with a
+-- new snapshot. So it sees an intent that another session committed while the caller waited for it, and an
+-- earlier entry of the same batch. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.first_intent_of_key(
   p_target text, p_idempotency_key text, p_is_key_of_all_targets boolean
 ) RETURNS leasehold.intents

@@ -1,6 +1,8 @@
--- Whether an intent that has a key carries what another one would, given as in enqueue_intents (payload, or
--- body with content_type): what a conflict of keys is about. False where the intent is not known. Locks
--- nothing. Raises: 22023.
+-- Say whether an intent with an idempotency key has the same content as p_intent, which is given as in
+-- enqueue_intents (payload, or body with content_type). It explains a conflict of keys. False if the intent
+-- does not exist.
+-- Locks nothing.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.has_content(p_intent_id uuid, p_intent jsonb) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN

@@ -1,7 +1,7 @@
--- Fence a transaction of your own: hold a lease still until it ends, or learn that the lease is lost.
--- Call it first; whoever takes the lease over waits for your commit, and after that you get P7002.
--- Locks: the lease row FOR KEY SHARE; then the clock. Raises: P7002 when the lease is lost; 22023, also
--- outside of READ COMMITTED.
+-- Fence the caller's own transaction: keep a lease until the transaction ends, or raise that it is lost. Call
+-- it first in the transaction. A takeover waits for the commit, and calls after a takeover raise P7002.
+-- Locks: the lease row FOR KEY SHARE. Reads the clock after that.
+-- Raises: P7002 if the lease is lost, 22023 for bad arguments or an isolation level other than READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.hold_lease(p_lease_name text, p_holder_id text, p_lease_epoch bigint)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$

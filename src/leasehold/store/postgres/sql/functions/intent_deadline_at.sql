@@ -1,5 +1,6 @@
--- The deadline of a new intent: deadline_at, or now plus deadline_seconds, its own or its contract's; NULL for
--- none. Locks nothing. A number of seconds that no interval can hold is left for intent_problem to name.
+-- Return the deadline of a new intent: deadline_at, or now plus deadline_seconds of the intent or of its
+-- contract; NULL if there is none. It ignores seconds that are out of bounds; intent_problem reports them.
+-- Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.intent_deadline_at(
   p_deadline_at timestamptz, p_deadline_seconds double precision, p_contract_deadline_seconds double precision,
   p_now timestamptz

@@ -1,5 +1,5 @@
--- When a new intent is first due: at due_at, after delay_seconds, or now. Locks nothing.
--- A delay that no interval can hold is left for intent_problem to name.
+-- Return when a new intent is first due: at due_at, after delay_seconds, or now. It ignores a delay that is out
+-- of bounds; intent_problem reports it. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.intent_due_at(
   p_due_at timestamptz, p_delay_seconds double precision, p_now timestamptz
 ) RETURNS timestamptz

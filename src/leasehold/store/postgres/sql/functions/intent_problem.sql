@@ -1,6 +1,6 @@
--- Say why a new intent cannot be accepted: unknown_target, or a sentence; NULL where it can be. p_body is the
--- decoded body, p_first_due_at and p_last_at are as given by intent_due_at and intent_deadline_at. Locks nothing.
--- Without settings of its own, so that PostgreSQL makes it part of the caller's statement.
+-- Return why a new intent cannot be accepted: unknown_target or a sentence; NULL if it can be accepted. p_body
+-- is the decoded body. p_first_due_at and p_last_at come from intent_due_at and intent_deadline_at.
+-- Locks nothing. The function has no SET clause, so PostgreSQL can inline it into the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.intent_problem(
   p_target text, p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_key_scope text,
   p_stream text, p_priority smallint, p_due_at timestamptz, p_delay_seconds double precision,
@@ -12,7 +12,7 @@ LANGUAGE sql STABLE AS $$
     WHEN p_target IS NULL THEN 'target is missing'
     WHEN p_contract_version IS NULL THEN 'unknown_target'
     WHEN num_nonnulls(p_payload, p_body) <> 1 THEN 'exactly one of payload and body must be given'
-    WHEN (p_body IS NULL) <> (p_content_type IS NULL) THEN 'content_type goes with body, and only with it'
+    WHEN (p_body IS NULL) <> (p_content_type IS NULL) THEN 'content_type must be given with body, and only with body'
     WHEN pg_column_size(p_payload) > 1048576 OR octet_length(p_body) > 1048576 THEN 'payload or body is over 1 MiB'
     WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 OR p_idempotency_key ~ '[[:cntrl:]]'
       THEN 'idempotency_key must be 1 to 255 characters without control characters'
@@ -31,7 +31,7 @@ LANGUAGE sql STABLE AS $$
     WHEN p_deadline_seconds NOT BETWEEN 0 AND 315360000
       THEN 'deadline_seconds must be from 0 to 315360000 (ten years)'
     WHEN NOT isfinite(p_last_at) OR p_last_at <= greatest(p_now, p_first_due_at)
-      THEN 'the deadline must lie after now and after due_at'
+      THEN 'the deadline must be after now and after due_at'
     WHEN length(p_metadata::text) > 16384 THEN 'metadata is over 16 KiB'
     WHEN length(p_trace_context) > 512 OR p_trace_context ~ '[[:cntrl:]]'
       THEN 'trace_context must be up to 512 characters without control characters'

@@ -1,6 +1,6 @@
--- Whether a leader's call is marked together with others before it is made, and not begun by itself
--- (begin_leased_attempts): its gateway knows the key or the token whenever it comes, and it is a call and not a
--- question about one. Locks nothing.
+-- Say whether mark_calls marks a leader's call together with others. Otherwise begin_leased_attempts must begin
+-- it by itself. True if the gateway recognises the key or the fencing token at any later time, and if the
+-- attempt is a call and not a question about a submitted one. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.is_marked_call(
   p_guarantee text, p_key_window_seconds double precision, p_last_state text
 ) RETURNS boolean

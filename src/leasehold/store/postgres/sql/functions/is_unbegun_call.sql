@@ -1,6 +1,6 @@
--- Whether a result tells of a call that had to be begun first and was not: for lookup, blind and
--- every stream the mark must be durable before the call. A row in doubt or awaiting confirmation may
--- have been asked about instead of called. Locks nothing.
+-- Say whether a result reports a call that should have been begun first, but was not. For lookup, blind and
+-- every stream, the mark must be durable before the call. If the intent was in doubt or awaited confirmation,
+-- the executor may only have asked about it, which needs no mark. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.is_unbegun_call(
   p_begun_at timestamptz, p_last_state text, p_scope text, p_guarantee text, p_state text
 ) RETURNS boolean

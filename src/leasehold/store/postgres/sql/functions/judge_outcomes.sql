@@ -1,17 +1,17 @@
--- Decide what each outcome means. Returns one array entry for each of p_outcomes, in their order: the pending
--- row's place, begun_at and reference; the number of the ledger row; the refusal, if the outcome must not be
--- applied; the reason, if a retry is exhausted; and the next due_at, NULL where the intent ends.
--- Refusals: lease_lost, ceiling_reached, already_terminal, not_found.
+-- Decide what each outcome means. Returns one array element for each of p_outcomes, in their order: the ctid,
+-- begun_at and reference of the pending row; the number of the new ledger row; the refusal, if the outcome must
+-- not be applied; the reason, if a retry is exhausted; and the next due_at, NULL if the intent ends.
+-- Refusals are lease_lost, ceiling_reached, already_terminal and not_found.
 --   DISPATCHED, FAILED, CANCELLED  the intent ends
 --   RETRYABLE, ZOMBIE_REQUEUE      due again after retry_after_seconds; exhausted when the contract's attempts
---                                  are spent (max_attempts, one_shot) or the deadline would pass
---   IN_DOUBT                       by guarantee. keyed, fenced: try again; lookup, and keyed past its key window
---                                  if the gateway can look up: ask after the quarantine; all others: held
+--                                  are used up (max_attempts, one_shot) or the deadline would pass
+--   IN_DOUBT                       keyed, fenced: try again; lookup, and keyed after its key window if the
+--                                  gateway can look up: ask after the quarantine; otherwise: held
 --   SUBMITTED                      ask after retry_after_seconds
--- At the ceiling of 20 attempts, what is in doubt or unconfirmed is held for a person.
--- attempt_no comes from the ledger, which is the truth; attempt_count is its cache.
--- Locks nothing: callers hold the pending rows. Raises: P7003 when a reported call had to be begun and was not.
--- Its caller has set the search_path.
+-- At the ceiling of 20 attempts, an intent that is in doubt or unconfirmed is held for a person.
+-- attempt_no comes from the ledger. attempt_count is only a cache of it.
+-- Locks nothing: the callers hold the pending rows and have set the search_path.
+-- Raises: P7003 if a result reports a call that should have been begun first.
 CREATE OR REPLACE FUNCTION leasehold.judge_outcomes(
   p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text,
   OUT places tid[], OUT begun_at timestamptz[], OUT known_references text[], OUT attempt_numbers integer[],
@@ -23,13 +23,13 @@ DECLARE
   v_ids uuid[] := ARRAY(SELECT o.intent_id FROM unnest(p_outcomes) AS o ORDER BY o.intent_id);
 BEGIN
   WITH written AS MATERIALIZED (
-    -- The bounds repeat the list, but exclude the partitions of other months.
+    -- The bounds add nothing to the list, but they exclude the partitions of other months.
     SELECT a.intent_id, max(a.attempt_no) AS attempts
       FROM leasehold.outbox_attempts a
      WHERE a.intent_id = ANY (v_ids) AND a.intent_id BETWEEN v_ids[1] AND v_ids[cardinality(v_ids)]
      GROUP BY a.intent_id
   ), waiting AS MATERIALIZED (
-    -- One walk of the index costs half as much as one search per intent.
+    -- One scan of the index takes half the time of one search per intent.
     SELECT ctid AS place, intent_id, scope, target, contract_version, lease_name, deadline_at, attempt_count,
            last_state, first_tried_at, begun_at, reference, claimed_by, lease_token, lease_expires_at
       FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)

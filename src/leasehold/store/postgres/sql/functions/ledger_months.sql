@@ -1,4 +1,4 @@
--- The ledger's monthly partitions, read from the catalogue: name, time and id range. Locks nothing.
+-- Return the monthly partitions of the ledger from the catalogue: name, time range and id range. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.ledger_months()
 RETURNS TABLE (name text, begins_at timestamptz, ends_at timestamptz, first_id uuid, end_id uuid)
 LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp SET timezone = 'UTC' AS $$

@@ -1,9 +1,11 @@
--- Find intents by what they are, newest first: the ids of at most p_limit, and searched_to, the oldest intent
--- that was looked at, where the search ended before all were: go on with p_before. NULL asks for any. Times
--- are those in the ids, to the millisecond: p_since is included, p_until is not.
--- No index leads from a target, a stream or a status to its intents, since every enqueue would pay for it, so
--- a call looks at a bounded window: by default 100,000 intents, or 10,000 where it has to look up what became
--- of each. Locks nothing. Raises: 22023.
+-- Search intents by status, target, stream and time, newest first. Returns at most p_limit ids. If the search
+-- ended before it reached the oldest intent, searched_to is the last intent that it looked at: continue with
+-- p_before. A NULL argument matches everything. Times are those in the ids, to the millisecond; p_since is
+-- inclusive and p_until is exclusive.
+-- There is no index by target, stream or status, because every enqueue would pay for it. So a call looks at a
+-- limited window: by default 100,000 intents, or 10,000 if it must read the final status of each.
+-- Locks nothing.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.list_intents(
   p_limit integer, p_status text DEFAULT NULL, p_targets text[] DEFAULT NULL, p_stream text DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL, p_before uuid DEFAULT NULL,
@@ -22,7 +24,7 @@ BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 1000);
   PERFORM leasehold.require_between('p_window', v_window, 1, 1000000);
   IF NOT (v_is_unfinished OR v_is_finished) THEN
-    RAISE EXCEPTION 'p_status is %, which is no status', quote_literal(left(p_status, 80)) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'p_status is %, which is not a status', quote_literal(left(p_status, 80)) USING ERRCODE = '22023';
   END IF;
   IF p_targets IS NOT NULL THEN
     PERFORM leasehold.require_list('p_targets', p_targets, 1000);
@@ -37,7 +39,7 @@ BEGIN
     v_end := least(v_end, leasehold.lowest_intent_id(least(greatest(p_until, 'epoch'), '9999-12-31 00:00:00Z')));
   END IF;
 
-  -- Each window is read only as far as it takes to fill the page.
+  -- Each query stops as soon as the page is full.
   IF v_is_unfinished THEN
     intent_ids := ARRAY(
       SELECT p.intent_id FROM (
@@ -67,7 +69,7 @@ BEGIN
   END IF;
 
   IF cardinality(intent_ids) = p_limit THEN
-    searched_to := NULL; -- the page itself says where to go on
+    searched_to := NULL; -- the last id of the page is the position to continue from
   ELSIF v_is_unfinished THEN
     SELECT p.intent_id INTO searched_to FROM leasehold.outbox_pending p
      WHERE p.intent_id >= v_first AND p.intent_id < v_end

@@ -1,7 +1,8 @@
--- Hold an unfinished intent still for an intervention, and say whether somebody is at it: has claimed it, has
--- begun a call, or leads and may be calling it. Also when the claim or lease has expired: repair or the
--- next leader must put its own row on the ledger first.
--- Locks: of scope cluster the marks of its lease's calls; then the pending row. Raises: nothing.
+-- Lock an unfinished intent for an intervention, and say whether it is in flight: a worker has claimed it, a
+-- call has begun, or a leader has marked its call. It stays in flight when the claim or lease has expired,
+-- because repair or the next leader must write its ledger row first.
+-- Locks: for scope cluster the call marks of the lease; then the pending row.
+-- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_for_intervention(
   p_intent_id uuid, OUT pending leasehold.outbox_pending, OUT is_in_flight boolean
 )

@@ -1,14 +1,14 @@
--- Mark the calls of a batch as in flight under a cluster lease, before they are made. Whoever takes the
--- lease over puts marked calls in doubt, and nobody can cancel them.
--- p_attempt_numbers says for each intent which attempt the call is. The batch takes the place of the one
--- that was marked under p_mark_no before: reuse a number only when all calls under it have ended.
--- The first row says when the calls were marked (marked_at) and which are left out, and must not be made:
--- finished, not due, already begun, not covered by this lease, or at another attempt by now. One row
--- follows for each call that p_needs_content names, with the content of its intent.
--- A call that must be begun by itself (see is_marked_call) is not marked: begin_leased_attempts comes after
--- this. Without p_needs_content it is left out.
--- Locks: the lease row FOR KEY SHARE, then the lease's call marks; then looks at the clock.
--- Raises: P7002 when the lease is lost or past its first expiry, 22023 for bad arguments.
+-- Mark the calls of a batch as in flight under a cluster lease, before the leader makes them. Whoever takes the
+-- lease over puts marked calls in doubt. Nobody can cancel them.
+-- p_attempt_numbers has the attempt number of each call. The batch replaces the previous batch under p_mark_no;
+-- reuse a number only after all its calls have ended.
+-- The first row returned has the time of the mark (marked_at) and the calls that must not be made (left_out):
+-- the intent is finished, not due, already begun, not covered by this lease, or at another attempt. One row
+-- follows for each call that p_needs_content asks for, with the content of its intent.
+-- A call that must be begun by itself (see is_marked_call) is not marked: call begin_leased_attempts for it
+-- next. Without p_needs_content it is left out.
+-- Locks: the lease row FOR KEY SHARE, then the lease's call marks. Reads the clock after that.
+-- Raises: P7002 if the lease is lost or past its first expiry, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.mark_calls(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[], p_attempt_numbers integer[],
   p_mark_no integer, p_needs_content boolean[] DEFAULT NULL
@@ -40,7 +40,7 @@ BEGIN
   v_now := clock_timestamp();
 
   WITH due AS MATERIALIZED (
-    -- One walk of the index costs half as much as one search per intent.
+    -- One scan of the index takes half the time of one search per intent.
     SELECT p.intent_id, p.attempt_count + 1 AS attempt_no,
            leasehold.is_marked_call(c.guarantee, c.key_window_seconds, p.last_state) AS is_marked
       FROM leasehold.outbox_pending p

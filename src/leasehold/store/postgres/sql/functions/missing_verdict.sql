@@ -1,4 +1,4 @@
--- Why an intent has no pending row: already_terminal or not_found. Locks nothing.
+-- Return the verdict on an intent that has no pending row: already_terminal or not_found. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.missing_verdict(p_intent_id uuid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
   SELECT CASE WHEN EXISTS (

@@ -1,7 +1,9 @@
--- Wake whoever waits for work of these targets: one NOTIFY on channel leasehold_due per target, with the
--- target as its payload. A hint with a price (every NOTIFY commits under one global lock), so no function
--- sends it by itself: an intake calls this with an enqueue now and then, or after its commits, for many of
--- them at once. Polling alone is correct. Locks: PostgreSQL's notify lock at commit. Raises: 22023.
+-- Wake the executors that wait for work of these targets: send one NOTIFY per target on the channel
+-- leasehold_due, with the target as payload.
+-- It is only a hint; polling alone is correct. Every NOTIFY commits under one global lock of PostgreSQL, so no
+-- other function sends it. An intake calls this with some of its enqueues, or once after many commits.
+-- Locks: PostgreSQL's notify lock at commit.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.notify_targets(p_targets text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
@@ -10,7 +12,7 @@ BEGIN
   PERFORM leasehold.require_list('p_targets', p_targets, 1000);
   FOREACH v_target IN ARRAY p_targets LOOP
     IF length(v_target) > 64 THEN
-      RAISE EXCEPTION 'p_targets has a name of over 64 characters' USING ERRCODE = '22023';
+      RAISE EXCEPTION 'p_targets has a name of more than 64 characters' USING ERRCODE = '22023';
     END IF;
   END LOOP;
   PERFORM pg_notify('leasehold_due', target) FROM unnest(p_targets) AS target;

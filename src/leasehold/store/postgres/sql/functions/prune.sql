@@ -1,10 +1,12 @@
--- Retention: forget what was accepted before a moment and is finished. Works on the ledger's months that
--- lie wholly before it and have nothing unfinished; per call it deletes at most p_batch_size intents of
--- the oldest such month, and drops the month's partition when none are left. Call it until it returns
--- done. A pruned idempotency key may be used again: the retention is the window of idempotency.
--- Returns what it did, and the months it had to leave because of unfinished intents.
--- Locks: the deleted intents; to drop a month the ledger itself, exclusively and briefly, waiting at most
--- two seconds (55P03): call it again. Raises: 22023 when the moment is less than a day ago.
+-- Delete finished intents that were accepted before p_accepted_before (retention). It works on the months of
+-- the ledger that end before this time and have no unfinished intent. Each call deletes at most p_batch_size
+-- intents of the oldest such month, and drops the month's partition when no intent is left. Call it until it
+-- returns done.
+-- A pruned idempotency key can be used again, so keys are unique only within the retention time.
+-- Returns what it deleted, and the months that it kept because of unfinished intents.
+-- Locks: the deleted intents; the ledger itself, exclusively and briefly, if it drops a month.
+-- Raises: 55P03 if the lock is not free within two seconds (call it again), 22023 if p_accepted_before is less
+-- than a day ago.
 CREATE OR REPLACE FUNCTION leasehold.prune(p_accepted_before timestamptz, p_batch_size integer)
 RETURNS TABLE (intents_deleted bigint, partition_dropped text, partitions_kept text[], done boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -14,7 +16,7 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 100000);
   IF p_accepted_before IS NULL OR p_accepted_before > clock_timestamp() - interval '1 day' THEN
-    RAISE EXCEPTION 'p_accepted_before is %, but must lie at least a day back', coalesce(p_accepted_before::text, 'NULL')
+    RAISE EXCEPTION 'p_accepted_before is %, but must be at least one day ago', coalesce(p_accepted_before::text, 'NULL')
       USING ERRCODE = '22023';
   END IF;
   DELETE FROM leasehold.instances WHERE alive_until < p_accepted_before;
