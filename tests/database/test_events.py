@@ -233,7 +233,7 @@ async def test_cursor_of_another_database_is_refused_rather_than_silent_for_ever
     ahead = EventCursor(
         transaction=newest.transaction + 10**6, intent_id=newest.intent_id, attempt_no=0
     )
-    with pytest.raises(InvalidArgument, match=r"ahead of every transaction .*Begin anew"):
+    with pytest.raises(InvalidArgument, match=r"ahead of every transaction .*Start again"):
         await stores.readonly.read_events(ahead, 10)
 
 

@@ -101,9 +101,9 @@ def test_role_of_a_later_release_is_asked_of_a_dba_by_name(place, tree):
     place.execute("GRANT leasehold_owner TO test_application")
     roles = (tree.root / "roles.sql").read_text()
     tree.write("roles.sql", roles.replace("'leasehold_api'", "'leasehold_api', 'test_more'"))
-    with pytest.raises(MigrationError, match=r"may not make the role test_more") as raised:
+    with pytest.raises(MigrationError, match=r"may not create the role test_more") as raised:
         migrate(place.url_as("application"), files=tree.files())
-    [statement] = re.findall(r"a DBA may: (.*?)\)", str(raised.value))
+    [statement] = re.findall(r"have a DBA run: (.*?)\)", str(raised.value))
     with psycopg.connect(place.url_as("dba")) as connection:
         connection.execute(statement)
     assert migrate(place.url_as("application"), files=tree.files())

@@ -54,7 +54,7 @@ async def test_call_that_was_never_begun_cannot_be_reported(stores, outbox):
     result = Result(
         intent_id=claimed.intent_id, lease_token=claimed.lease_token, outcome=Accepted()
     )
-    with pytest.raises(InvalidCompletionState, match="never begun: For lookup, blind and every"):
+    with pytest.raises(InvalidCompletionState, match="never begun: Begin the attempt"):
         await stores.executor.complete_outbox_attempts("w", [result])
 
 

@@ -1,6 +1,6 @@
--- Create the roles and the schema of Leasehold. Running it again changes nothing; run it in one
--- transaction. Only what is missing needs a privilege: CREATEROLE for a role, CREATE on the database
--- for the schema, ADMIN on leasehold_owner for the membership. A superuser is never needed.
+-- Create the roles and the schema of Leasehold. Run it in one transaction; a second run changes nothing. It
+-- needs privileges only for what is missing: CREATEROLE for a role, CREATE on the database for the schema,
+-- ADMIN on leasehold_owner for the membership. It never needs a superuser.
 DO $roles$
 DECLARE
   role_name text;
@@ -13,18 +13,18 @@ BEGIN
       BEGIN
         EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
       EXCEPTION WHEN duplicate_object OR unique_violation THEN
-        NULL; -- roles belong to the server: a migration of another database made it meanwhile
+        NULL; -- roles belong to the server, so the migration of another database may have created it meanwhile
       WHEN insufficient_privilege THEN
-        RAISE EXCEPTION 'this login may not make the role % (a DBA may: CREATE ROLE % NOLOGIN)', role_name, role_name
-          USING ERRCODE = '42501';
+        RAISE EXCEPTION 'this login may not create the role % (have a DBA run: CREATE ROLE % NOLOGIN)',
+          role_name, role_name USING ERRCODE = '42501';
       END;
     END IF;
   END LOOP;
 END
 $roles$;
 
--- The login that migrates must be able to become the owner. Since PostgreSQL 16 the creator of a
--- role may grant it but is no member that may SET ROLE to it, until it grants that to itself.
+-- The login that migrates must be able to become the owner. Since PostgreSQL 16 the creator of a role
+-- may grant the role, but may SET ROLE to it only after granting it to itself.
 DO $membership$
 DECLARE
   needed text := CASE
@@ -37,7 +37,7 @@ BEGIN
 END
 $membership$;
 
--- CREATE SCHEMA IF NOT EXISTS would ask for CREATE on the database even when there is nothing to do.
+-- CREATE SCHEMA IF NOT EXISTS needs CREATE on the database even if the schema exists.
 DO $schema$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'leasehold') THEN

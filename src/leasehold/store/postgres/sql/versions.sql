@@ -1,6 +1,6 @@
--- The two tables that remember what was applied, so that the first numbered migration can already be
--- recorded. Running it again changes nothing. Every runtime role may read them, to check at start
--- that the schema is as new as its release needs.
+-- Create the two tables that record what was applied, so that even the first numbered migration can be
+-- recorded. A second run changes nothing. Every runtime role may read them: at start it checks that the schema
+-- is new enough for its release.
 CREATE TABLE IF NOT EXISTS leasehold.schema_migrations (
   version    integer     PRIMARY KEY CHECK (version > 0),
   name       text        NOT NULL,

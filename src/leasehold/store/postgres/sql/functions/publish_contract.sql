@@ -1,9 +1,8 @@
--- Publish a new version of a target's terms and return its number; the current number again where
--- the terms have not changed. Terms that are left out get their defaults here, so that a contract
--- row is complete on its own.
--- Locks: the contracts table against other publishers, until commit; readers do not wait.
--- Raises: 22023 when the terms cannot work, leave out the gateway or hold a secret in place of the name
--- of its environment variable, P7004 when they ask for more than 20 attempts.
+-- Publish a new version of a target's terms and return its number. If the terms are unchanged, it returns the
+-- current number. It fills in the defaults of missing terms, so a contract row is complete by itself.
+-- Locks: the table contracts against other writers until commit. Readers do not wait.
+-- Raises: 22023 if the terms are invalid, name no gateway, or contain a secret instead of the name of an
+-- environment variable; P7004 if they ask for more than 20 attempts.
 CREATE OR REPLACE FUNCTION leasehold.publish_contract(p_target text, p_terms jsonb, p_operator text)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -20,22 +19,22 @@ BEGIN
   IF p_terms IS NULL OR jsonb_typeof(p_terms) <> 'object' OR length(p_terms::text) > 65536 THEN
     RAISE EXCEPTION 'p_terms must be a JSON object of at most 64 KiB' USING ERRCODE = '22023';
   END IF;
-  -- Left out by mistake, it would make a version that no instance can submit for, and claims would stop.
+  -- No instance can submit under a version without a gateway, so a forgotten gateway would stop all claims.
   IF NOT p_terms ? 'gateway' THEN
-    RAISE EXCEPTION 'the terms of target % name no gateway, so no instance could submit its intents', quote_literal(p_target)
+    RAISE EXCEPTION 'the terms of target % name no gateway, so no instance can submit its intents', quote_literal(p_target)
       USING ERRCODE = '22023',
-            HINT = 'Add "gateway". If another program submits the intents, say so: "gateway": null.';
+            HINT = 'Add "gateway". If another program submits the intents, write "gateway": null.';
   END IF;
   IF (p_terms ->> 'attempts_max')::integer > 20 THEN
     RAISE EXCEPTION 'attempts_max is %, but the retry ceiling is 20', p_terms ->> 'attempts_max'
       USING ERRCODE = 'P7004';
   END IF;
-  -- Enqueuers read it from the terms: what is no priority would make them all fail.
+  -- Every enqueue reads the priority from the terms and would fail on an invalid one.
   IF p_terms -> 'priority' NOT IN ('0', '1', '2', '3') THEN
     RAISE EXCEPTION 'priority is %, but must be from 0 (first) to 3 (last)', left(p_terms ->> 'priority', 80)
       USING ERRCODE = '22023';
   END IF;
-  -- Everybody may read a contract, so a secret that was written in place of a variable's name must not get in.
+  -- Every role may read contracts, so a secret must not be stored here in place of the name of its variable.
   IF jsonb_path_exists(p_terms, '$.gateway.signing_secret_env ? (!(@ like_regex "^[A-Z_][A-Z0-9_]{0,127}$"))')
      OR jsonb_path_exists(p_terms, '$.gateway.secret_headers.* ? (!(@ like_regex "^[A-Z_][A-Z0-9_]{0,127}$"))') THEN
     RAISE EXCEPTION 'secret_headers and signing_secret_env must name environment variables in capitals, such as SMS_TOKEN, never the secret itself'
@@ -50,7 +49,7 @@ BEGIN
     || CASE p_terms ->> 'scope' WHEN 'cluster'
          THEN '{"lease_name": "submission-manager-executor"}'::jsonb ELSE '{}'::jsonb END
     || p_terms;
-  -- A leader's lease is a setting of its instance, 60 seconds by default.
+  -- The lease time of a leader is a setting of its instance, 60 seconds by default.
   v_terms := jsonb_build_object('quarantine_seconds', greatest(
       2 * (v_terms ->> 'lease_seconds')::double precision,
       CASE v_terms ->> 'scope' WHEN 'cluster' THEN 120 END,
@@ -71,7 +70,7 @@ EXCEPTION
     RAISE EXCEPTION 'the terms of target % are refused: %', quote_literal(p_target),
       coalesce(nullif(v_constraint, ''), SQLERRM)
       USING ERRCODE = '22023', DETAIL = coalesce(v_terms, p_terms)::text,
-            HINT = 'Needed: scope item|stream|cluster, guarantee keyed|fenced|lookup|blind.';
+            HINT = 'Required: scope (item, stream or cluster) and guarantee (keyed, fenced, lookup or blind).';
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.publish_contract(text, jsonb, text) FROM PUBLIC;

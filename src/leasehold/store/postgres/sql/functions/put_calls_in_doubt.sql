@@ -1,7 +1,8 @@
--- Put every call that may be in flight under this lease in doubt: one IN_DOUBT row each, in the name of the
--- holder who began it. Those are the rows that it begun one by one, and the calls that it marked batch by
--- batch (call_marks) and whose attempt is not on the ledger yet. Its marks go.
--- Locks: these rows, by id, after the lease row that the caller holds. Raises: nothing.
+-- Put every call in doubt that may be in flight under this lease: write one IN_DOUBT row each, with the
+-- replaced holder as its holder. These are the rows that the holder began one by one, and the calls in its call
+-- marks whose attempt is not on the ledger yet. Deletes the call marks.
+-- Locks: the lease's call marks, then the pending rows by id. The caller holds the lease row.
+-- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.put_calls_in_doubt(p_lease_name text, p_replaced_holder text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -32,7 +33,7 @@ BEGIN
     INTO v_outcomes
     FROM leasehold.outbox_pending p
     LEFT JOIN (
-      -- One that was given back and handed out again may be marked twice.
+      -- A call that was given back and then handed out again may be marked twice.
       SELECT DISTINCT intent_id, attempt_no
         FROM unnest(v_marked_ids, v_marked_numbers) AS marked (intent_id, attempt_no)) AS call
       ON call.intent_id = p.intent_id AND call.attempt_no = p.attempt_count + 1

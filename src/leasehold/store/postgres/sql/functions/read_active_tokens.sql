@@ -1,5 +1,6 @@
--- Read the tokens of the HTTP API that are in force, with their hashes: for whoever answers requests, and
--- for nobody else. There are at most 1000. Locks nothing. Raises nothing.
+-- Return the active tokens of the HTTP API with their hashes, at most 1000. Only the role that serves the HTTP
+-- API may call it.
+-- Locks nothing. Raises nothing.
 CREATE OR REPLACE FUNCTION leasehold.read_active_tokens()
 RETURNS TABLE (
   name text, token_hash bytea, scopes text[], targets text[], created_at timestamptz, created_by text)

@@ -1,10 +1,13 @@
--- Read the ledger as a stream of events: rows after a cursor, in the order of (transaction_id, intent_id,
--- attempt_no). Only rows of transactions that are older than every open one are given, so nothing can appear
--- behind the cursor later: whoever goes on from the last row misses none and sees none twice. The price: an
--- open transaction that has written anything, anywhere on the server, holds the newer events back until it
--- ends. Begin with (0, zeros, 0). The target is NULL where retention has taken the intent already.
--- Locks nothing. Raises: 22023, also for a cursor that is ahead of every transaction: a database that was
--- restored from a dump counts its transactions anew.
+-- Read the ledger as a stream of events: the rows after a cursor, in the order of (transaction_id, intent_id,
+-- attempt_no). Begin with (0, zeros, 0) and continue from the last row. A reader misses no row and sees none
+-- twice, because the function returns only rows of transactions that are older than every open one: nothing can
+-- appear behind the cursor later.
+-- The price: a transaction that has written anything on the server, in any database, delays newer events until
+-- it ends.
+-- target is NULL if retention has deleted the intent.
+-- Locks nothing.
+-- Raises: 22023 for bad arguments, and for a cursor ahead of all transactions: a database restored from a dump
+-- starts its transaction numbers again.
 CREATE OR REPLACE FUNCTION leasehold.read_events(
   p_after_transaction bigint, p_after_intent_id uuid, p_after_attempt_no integer, p_limit integer
 ) RETURNS TABLE (
@@ -21,13 +24,14 @@ BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 10000);
   PERFORM leasehold.require_between('p_after_attempt_no', p_after_attempt_no, 0, 1000000);
   IF p_after_transaction IS NULL OR p_after_transaction < 0 OR p_after_intent_id IS NULL THEN
-    RAISE EXCEPTION 'the cursor is NULL or negative; begin with (0, %, 0)', '00000000-0000-0000-0000-000000000000'
+    RAISE EXCEPTION 'the cursor is NULL or negative; start with (0, %, 0)', '00000000-0000-0000-0000-000000000000'
       USING ERRCODE = '22023';
   END IF;
   v_after := p_after_transaction::text::xid8;
   IF v_after >= v_horizon THEN
     RAISE EXCEPTION 'the cursor is ahead of every transaction of this database'
-      USING ERRCODE = '22023', HINT = 'Begin anew: it is a cursor of another database, or of one since restored.';
+      USING ERRCODE = '22023',
+            HINT = 'Start again from the beginning: the cursor is from another database, or from before a restore.';
   END IF;
 
   RETURN QUERY

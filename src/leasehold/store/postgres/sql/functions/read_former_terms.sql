@@ -1,6 +1,7 @@
--- Under which terms, no longer current, intents are still pending: a target that was given another
--- scope or group keeps what was accepted before where it was, and somebody must finish it there. The
--- version is the newest with such a scope and group. Locks nothing.
+-- Return the former scopes and groups under which intents are still pending. When a target gets another scope
+-- or group, the intents accepted before keep the old one, and somebody must finish them there. version is the
+-- newest version with that scope and group.
+-- Locks nothing. Raises nothing.
 CREATE OR REPLACE FUNCTION leasehold.read_former_terms()
 RETURNS TABLE (target text, version integer, scope text, lease_name text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -16,7 +17,7 @@ BEGIN
   SELECT placed.target, placed.version, placed.scope, placed.lease_name
     FROM placed
    WHERE placed.version < placed.current_version
-     -- One row each, and no EXISTS: that the planner may answer by reading all of them into a table.
+     -- A subquery with LIMIT 1, not EXISTS: for EXISTS the planner may read all pending rows into a hash table.
      AND CASE placed.scope
            WHEN 'item' THEN (SELECT true FROM leasehold.outbox_pending p
              WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.target = placed.target LIMIT 1)

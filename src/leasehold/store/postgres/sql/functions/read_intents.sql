@@ -1,6 +1,8 @@
--- Read the entries of an enqueue call: give each its id, contract, hash and times, and say what is
--- wrong with it, if anything. Locks nothing. Raises what a value of the wrong type raises (22P02, 22007).
--- Stable and without settings of its own, so that its text is planned as part of the caller's statement.
+-- Parse the entries of an enqueue call: return each with its id, contract, hash, times and, if it is invalid,
+-- its problem.
+-- Locks nothing.
+-- Raises: 22P02 or 22007 for a value of the wrong type.
+-- The function is STABLE and has no SET clause, so PostgreSQL can inline it into the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.read_intents(
   p_intents jsonb, p_contracts leasehold.contracts[], p_batch_id text, p_now timestamptz
 )
@@ -15,7 +17,7 @@ LANGUAGE sql STABLE AS $$
                     WHEN 'stream' THEN leasehold.stream_lease_name(target, stream) END,
          stream, idempotency_key, idempotency_key IS NOT NULL AND coalesce(key_scope = 'all', false),
          payload, raw_body, content_type,
-         -- Nobody can repeat an intent that has no key of its own.
+         -- Nobody can repeat an intent without a key, so it needs no hash.
          CASE WHEN idempotency_key IS NOT NULL THEN leasehold.content_hash(payload, content_type, raw_body) END,
          metadata, trace_context,
          coalesce(priority, contract_priority), first_due_at, last_at,

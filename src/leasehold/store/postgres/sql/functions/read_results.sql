@@ -1,6 +1,8 @@
--- Read the results that an executor reports, in the order of their ids, or refuse them all: a state
--- that is unknown or reserved (P7003), a retry without its delay, a value out of bounds, an intent
--- named twice (22023). Locks nothing.
+-- Parse the results that an executor reports and return them sorted by intent id. One invalid result refuses
+-- all of them.
+-- Locks nothing.
+-- Raises: P7003 for a state that is unknown or reserved; 22023 for a retry without a delay, a value out of
+-- bounds, or an intent that is named twice.
 CREATE OR REPLACE FUNCTION leasehold.read_results(
   p_results jsonb, p_holder text, p_lease_name text, p_lease_epoch bigint
 ) RETURNS leasehold.outcome[]
@@ -33,11 +35,11 @@ BEGIN
             WHEN entry.elapsed_seconds NOT BETWEEN 0 AND 604800
               THEN 'elapsed_seconds must be from 0 to 604800 (7 days)'
             WHEN entry.state = 'SUBMITTED' AND entry.reference IS NULL
-              THEN 'SUBMITTED needs the reference that the gateway gave'
+              THEN 'SUBMITTED needs the reference from the gateway'
             WHEN length(entry.reference) > 255 OR length(entry.reason) > 64 OR length(entry.code) > 64
               THEN 'reference is limited to 255 characters, reason and code to 64'
             WHEN entry.reason IN ('max_attempts', 'one_shot')
-              THEN 'the reasons max_attempts and one_shot are for the database to give'
+              THEN 'only the database may give the reasons max_attempts and one_shot'
           END AS problem
           FROM jsonb_to_recordset(p_results) AS entry (
             intent_id uuid, lease_token uuid, state text, reason text, reference text, code text, detail text,
@@ -45,7 +47,7 @@ BEGIN
 
   IF v_problems[1] LIKE '%is not a state%' THEN
     RAISE EXCEPTION 'intent %', v_problems[1] USING ERRCODE = 'P7003',
-      HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE, IN_DOUBT, SUBMITTED. Repair alone writes ZOMBIE_REQUEUE.';
+      HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE, IN_DOUBT, SUBMITTED. Only repair writes ZOMBIE_REQUEUE.';
   ELSIF v_problems IS NOT NULL THEN
     RAISE EXCEPTION 'intent %', v_problems[1] USING ERRCODE = '22023';
   ELSIF v_distinct < cardinality(v_outcomes) THEN

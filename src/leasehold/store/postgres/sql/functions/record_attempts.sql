@@ -1,9 +1,9 @@
--- Record what became of scheduled items under a cluster or stream lease: results as in
--- complete_outbox_attempts, without tokens. One verdict per result: applied, ceiling_reached,
--- already_terminal, not_found (also for an intent that this lease does not cover). A result that hits
--- no row is for the caller to log and count, never to retry.
--- Locks: the lease row FOR KEY SHARE, then the pending rows by id; looks at the clock after each.
--- Raises: P7002 when the lease is lost, P7003 and 22023 as complete_outbox_attempts; then nothing is written.
+-- Record the results of items under a cluster or stream lease. The results are those of
+-- complete_outbox_attempts without tokens. The caller logs and counts a result that was not applied, and never
+-- retries it.
+-- Verdicts: applied, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
+-- Locks: the lease row FOR KEY SHARE, then the pending rows by id. Reads the clock after each.
+-- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts. Then nothing is written.
 CREATE OR REPLACE FUNCTION leasehold.record_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_results jsonb
 ) RETURNS TABLE (
@@ -22,7 +22,7 @@ BEGIN
     WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
     ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
-  -- The rows may have been waited for: the lease must still stand after the wait.
+  -- Check again, because the lease may have expired while this session waited for the rows.
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
   RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease');
 END

@@ -1,5 +1,6 @@
--- What a leader says of itself, for monitoring; nobody decides by it.
--- Locks: the lease row FOR KEY SHARE, then the heartbeat's row. Raises: P7002 when the lease is lost, 22023.
+-- Store the report of a leader for monitoring. Nothing is decided by it.
+-- Locks: the lease row FOR KEY SHARE, then the row in leader_heartbeat.
+-- Raises: P7002 if the lease is lost, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.record_leader_heartbeat(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_detail jsonb
 ) RETURNS void

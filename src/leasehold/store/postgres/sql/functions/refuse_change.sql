@@ -1,6 +1,7 @@
--- Refuse to change what may only be appended to (P0001), whoever asks, the owner included. Locks
--- nothing. Retention does not pass here: it drops whole partitions of the ledger, and deletes
--- intents, which may be removed but not rewritten.
+-- Trigger function: refuse changes to append-only tables, for every role including the owner. Retention does
+-- not need such changes: it drops whole partitions of the ledger, and deletes intents, which nobody may update.
+-- Locks nothing.
+-- Raises: P0001, always.
 CREATE OR REPLACE FUNCTION leasehold.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN

@@ -1,5 +1,7 @@
--- Say that an instance is going, so that its share of the streams is free at once; false when it was not
--- known. The row stays for people to see until retention. Locks: the instance's row. Raises: 22023.
+-- Record that an instance has stopped, so that other instances can take its share of the streams at once.
+-- Returns false if the instance is unknown. The row remains visible until retention deletes it.
+-- Locks: the row of the instance.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.release_instance(p_instance_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 BEGIN

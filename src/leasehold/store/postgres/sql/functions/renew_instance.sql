@@ -1,5 +1,7 @@
--- Say that an instance is alive, as what, and which targets' streams it serves. For people, and for the
--- fair shares of streams; nothing else is decided by it. Locks: the instance's row. Raises: 22023.
+-- Record that an instance is alive, with its role and the targets whose streams it serves. Only the shares of
+-- streams are decided by it; the rest is for people and monitoring.
+-- Locks: the row of the instance.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.renew_instance(
   p_instance_id text, p_role text, p_stream_targets text[], p_detail jsonb, p_alive_seconds double precision
 ) RETURNS void

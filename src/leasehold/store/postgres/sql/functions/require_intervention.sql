@@ -1,5 +1,5 @@
--- Refuse an intervention that could not be audited: no intent, no name, or no note why (22023). Locks
--- nothing.
+-- Refuse an intervention that cannot be audited, because it lacks the intent, the operator or the note. Locks
+-- nothing. Raises 22023.
 CREATE OR REPLACE FUNCTION leasehold.require_intervention(p_intent_id uuid, p_operator text, p_note text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$

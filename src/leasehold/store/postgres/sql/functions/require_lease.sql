@@ -1,7 +1,8 @@
--- Hold a lease still for the rest of this transaction, or say that it is lost (P7002).
--- Locks: the lease row FOR KEY SHARE: renewals go on, a takeover waits until this transaction ends.
--- The clock is looked at after the lock. While p_in_grace, a holder that was slow, but not replaced,
--- may still write what it had begun.
+-- Keep a lease for the rest of this transaction, or raise that it is lost. With p_in_grace, a holder that was
+-- slow but not replaced may still record calls that it had begun.
+-- Locks: the lease row FOR KEY SHARE. Renewals continue; a takeover waits until this transaction ends. Reads
+-- the clock after the lock.
+-- Raises: P7002 if the lease is lost, 22023 for bad arguments or an isolation level other than READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.require_lease(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_in_grace boolean
 ) RETURNS void
@@ -19,7 +20,7 @@ BEGIN
   IF NOT FOUND
      OR (CASE WHEN p_in_grace THEN v_held.grace_expires_at ELSE v_held.expires_at END) <= clock_timestamp() THEN
     RAISE EXCEPTION 'lease % (holder %, epoch %) is lost', p_lease_name, p_holder_id, p_lease_epoch
-      USING ERRCODE = 'P7002', HINT = 'Stop acting under it and drop the result.';
+      USING ERRCODE = 'P7002', HINT = 'Stop acting under this lease and drop the result.';
   END IF;
 END
 $$;

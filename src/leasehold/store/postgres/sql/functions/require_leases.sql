@@ -1,4 +1,4 @@
--- Refuse lists of leases that do not fit together (22023). Locks nothing.
+-- Refuse invalid lists of leases: each name needs an epoch. Locks nothing. Raises 22023.
 CREATE OR REPLACE FUNCTION leasehold.require_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$

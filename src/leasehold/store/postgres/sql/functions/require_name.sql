@@ -1,4 +1,4 @@
--- Refuse a name that is NULL, empty, too long or carries control characters (22023). Locks nothing.
+-- Refuse a name that is NULL, empty, too long, or has control characters. Locks nothing. Raises 22023.
 CREATE OR REPLACE FUNCTION leasehold.require_name(p_argument text, p_value text, p_length_max integer)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$

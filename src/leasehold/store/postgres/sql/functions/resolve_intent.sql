@@ -1,11 +1,10 @@
--- Say, in an operator's name, what became of an intent that is in doubt, held or awaiting confirmation:
+-- Decide, in the name of an operator, the outcome of an intent that is in doubt, held or awaits confirmation:
 --   DISPATCHED   it had its effect
---   FAILED       it had none, and shall have none
---   RETRYABLE    it had none, and is to be tried again now
--- Verdicts: resolved; in_flight (someone is asking about it right now); not_in_doubt; already_terminal;
--- not_found.
--- Locks: as lock_for_intervention; then looks at the clock.
--- Raises: P7003 for any other state, P7004 for RETRYABLE when no attempt is left, 22023.
+--   FAILED       it had no effect, and must not be tried again
+--   RETRYABLE    it had no effect, and is tried again now
+-- Verdicts: resolved; in_flight (an executor is working on it now); not_in_doubt; already_terminal; not_found.
+-- Locks: as lock_for_intervention. Reads the clock after that.
+-- Raises: P7003 for any other state, P7004 for RETRYABLE if no attempt is left, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.resolve_intent(
   p_intent_id uuid, p_state text, p_operator text, p_note text, p_reference text DEFAULT NULL
 ) RETURNS text
@@ -18,7 +17,7 @@ BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
   PERFORM leasehold.require_between('the length of p_reference', coalesce(length(p_reference), 0), 0, 255);
   IF p_state IS NULL OR p_state NOT IN ('DISPATCHED', 'FAILED', 'RETRYABLE') THEN
-    RAISE EXCEPTION '% does not resolve a doubt', coalesce(quote_literal(p_state), 'NULL')
+    RAISE EXCEPTION '% is not a state that resolves an intent', coalesce(quote_literal(p_state), 'NULL')
       USING ERRCODE = 'P7003', HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE.';
   END IF;
 
@@ -37,7 +36,7 @@ BEGIN
     0, NULL)::leasehold.outcome], v_now, 'none');
   IF v_written.state <> p_state THEN
     RAISE EXCEPTION 'intent % has no attempt left (%)', p_intent_id, v_written.reason
-      USING ERRCODE = 'P7004', HINT = 'Resolve it as FAILED and redrive it: that is a new intent.';
+      USING ERRCODE = 'P7004', HINT = 'Resolve it as FAILED, then redrive it as a new intent.';
   END IF;
   RETURN 'resolved';
 END

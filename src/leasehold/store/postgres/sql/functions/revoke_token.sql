@@ -1,5 +1,7 @@
--- End a token of the HTTP API, for ever. Instances notice when they next read the active tokens.
--- Verdicts: revoked; already_revoked; not_found. Locks: the token's row. Raises: 22023.
+-- Revoke a token of the HTTP API, permanently. Instances notice it when they next read the active tokens.
+-- Verdicts: revoked, already_revoked, not_found.
+-- Locks: the row of the token.
+-- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.revoke_token(p_name text, p_operator text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- Remove the marks of all calls under a lease except those in p_keep: for calls that were marked and then
--- not made. The ledger has no row that would end their marks.
+-- Remove all call marks of a lease except those of the calls in p_keep. It is for calls that were marked but
+-- not made: no ledger row will end their marks.
 -- Locks: the lease row FOR KEY SHARE, then the lease's call marks.
--- Raises: P7002 when the lease is lost, 22023 for bad arguments.
+-- Raises: P7002 if the lease is lost, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.unmark_calls(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_keep uuid[]
 ) RETURNS void
@@ -15,7 +15,7 @@ BEGIN
      SET (intent_ids, attempt_numbers) = (
        SELECT coalesce(array_agg(call.intent_id), '{}'), coalesce(array_agg(call.attempt_no), '{}')
          FROM unnest(mark.intent_ids, mark.attempt_numbers) AS call (intent_id, attempt_no)
-         -- A join: "= ANY" would search the list from its start for each call.
+         -- A join, because = ANY would search the whole list for each call.
          JOIN unnest(p_keep) AS kept (intent_id) USING (intent_id))
    WHERE mark.lease_name = p_lease_name;
 END

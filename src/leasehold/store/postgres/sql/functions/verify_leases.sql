@@ -1,7 +1,8 @@
--- See that all of these leases stand, for reading what they cover, or say which one is lost (P7002). Who
--- only reads needs no lock: whatever is done with the answer comes after it, and is fenced by itself. And
--- a lock would be written, so that each of these readings had to wait for the disk.
--- Locks nothing. Raises: P7002, 22023.
+-- Check that all these leases are held, for a caller that reads what they cover. It takes no lock: every later
+-- write under a lease is fenced by itself, and a row lock is a write, so each read would wait for the disk.
+-- Locks nothing.
+-- Raises: P7002 with the name of a lost lease as DETAIL, 22023 for bad arguments or an isolation level other
+-- than READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.verify_leases(p_holder_id text, p_lease_names text[], p_lease_epochs bigint[])
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -19,7 +20,7 @@ BEGIN
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'lease % is lost', v_lost
-      USING ERRCODE = 'P7002', DETAIL = v_lost, HINT = 'Drop its schedule and act no more under it.';
+      USING ERRCODE = 'P7002', DETAIL = v_lost, HINT = 'Drop its schedule and stop acting under this lease.';
   END IF;
 END
 $$;

@@ -1,6 +1,6 @@
--- Each instance as of its last report, with what is true now: who has stopped (it said so) or fallen silent
--- is no leader, and an instance leads only the groups whose leases it holds. The role of a live instance may
--- still lag behind an election by one heartbeat. Reads the leases that an instance reports, by name.
+-- The last report of each instance, corrected by what is true now. An instance that has stopped (it said so) or
+-- fallen silent is not a leader. A live instance leads only the groups whose leases it holds; its role may lag
+-- behind an election by one heartbeat. The view looks up the reported leases by name.
 CREATE OR REPLACE VIEW leasehold.instance_status AS
 SELECT i.instance_id,
        CASE WHEN clock.is_alive THEN

@@ -1,5 +1,5 @@
--- An intent as its user sees it: its status, derived, never stored.
---   pending: accepted | waiting for a try;   of pending also: in_doubt, held (for a person), confirming
+-- An intent as its user sees it. The status is derived, never stored.
+--   unfinished: pending, in_doubt, held (waits for a person), confirming
 --   finished: accepted, rejected, exhausted (see reason), cancelled
 CREATE OR REPLACE VIEW leasehold.intent_status AS
 SELECT i.intent_id, i.target, i.stream, i.stream_seq, i.idempotency_key, i.contract_version,
