@@ -7,7 +7,6 @@ import gzip
 import json
 import socket
 import ssl
-import subprocess
 from uuid import uuid4
 
 import httpx
@@ -16,6 +15,7 @@ import pytest
 from leasehold.client import limits
 from leasehold.domain.errors import AccessDenied, ApiError, ApiUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
+from tests.support.certificates import self_signed
 from tests.support.http_gateways import RawServer
 
 # A call that is not limited takes for ever; only then does a test wait this long.
@@ -109,19 +109,13 @@ async def test_try_ends_if_the_server_does_not_answer_the_tls_handshake(connect,
 
 @pytest.fixture
 def certificate(tmp_path):
-    """The file of a certificate for 127.0.0.1; its key is beside it."""
-    certificate = tmp_path / "server.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    files = ["-keyout", certificate.with_suffix(".key"), "-out", certificate]
-    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, *files, *name], check=True, capture_output=True)
-    return certificate
+    return self_signed(tmp_path, "IP:127.0.0.1")
 
 
 @pytest.mark.program("openssl")
 async def test_limits_hold_inside_tls(connect, certificate):
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    tls.load_cert_chain(*certificate)
 
     async def act(_reader, writer):
         if len(server.requests) == 1:
@@ -131,7 +125,7 @@ async def test_limits_hold_inside_tls(connect, certificate):
 
     async with (
         RawServer(act).running(tls) as server,
-        connect(server.url, ca_file=certificate, **LIMITS) as client,
+        connect(server.url, ca_file=certificate[0], **LIMITS) as client,
     ):
         assert (await client.enqueue("sms", 1)).is_new
         with pytest.raises(ApiUnavailable, match="did not answer"):

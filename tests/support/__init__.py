@@ -32,6 +32,7 @@ Network:
     api                  the HTTP API in the test's event loop, and clients with tokens
     hostile_requests     requests that must be refused and must not change anything
     http_gateways        a submission, an HTTP contract and gateway, and a raw HTTP server
+    certificates         self-signed certificates
     raw_http             bytes over a TCP connection to an HTTP server
     tcp_proxy            a proxy before the database that cuts or blackholes connections
     pooler               pgbouncer in transaction mode

@@ -4,14 +4,29 @@
 # started or enabled: the tests start their own.
 set -eu
 
-PROGRAMS="pgbouncer haproxy curl"
+# Debian's PostgreSQL is built with TLS, unlike the embedded one, and is of another version.
+PROGRAMS="pgbouncer haproxy curl openssl postgres"
+
+is_installed() {
+    case $1 in
+    postgres) ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 ;;
+    *) PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$1" >/dev/null 2>&1 ;;
+    esac
+}
+
+package_of() {
+    case $1 in
+    postgres) echo postgresql ;;
+    *) echo "$1" ;;
+    esac
+}
 
 missing=""
 for program in $PROGRAMS; do
-    if PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$program" >/dev/null 2>&1; then
+    if is_installed "$program"; then
         echo "$program is installed."
     else
-        missing="$missing $program"
+        missing="$missing $(package_of "$program")"
     fi
 done
 [ -n "$missing" ] || exit 0
@@ -30,15 +45,21 @@ else
     exit 1
 fi
 
-# Packages ask policy-rc.d whether they may start their service; 101 is "no". Ours is there only
-# for the time of the installation, and only where the machine has none of its own.
+# Both files are there only for the time of the installation. Packages ask policy-rc.d whether they
+# may start their service; 101 is "no". If the machine has a policy of its own, that one stays.
+# Debian's PostgreSQL reads the other file, and then creates no database cluster of its own.
 policy=/usr/sbin/policy-rc.d
+no_cluster=/etc/postgresql-common/createcluster.d/leasehold-tests.conf
+created="$no_cluster"
+trap '$as_root rm -f $created' EXIT
+trap 'exit 1' INT TERM HUP
 if [ ! -e "$policy" ]; then
-    trap '$as_root rm -f "$policy"' EXIT
-    trap 'exit 1' INT TERM HUP
+    created="$created $policy"
     printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
     $as_root chmod 755 "$policy"
 fi
+$as_root mkdir -p "${no_cluster%/*}"
+echo 'create_main_cluster = false' | $as_root tee "$no_cluster" >/dev/null
 
 # shellcheck disable=SC2086  # both are lists of words
 {

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 
 import pytest
+
+from leasehold.embedded.binaries import PostgresBinaries, system_binaries
 
 _PROPERTY = "missing program"
 _PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
 
+@cache
+def system_postgres() -> PostgresBinaries | None:
+    """Find the distribution's newest PostgreSQL; unlike the embedded one it is built with TLS."""
+    return next(iter(system_binaries()), None)
+
+
 def find_program(name: str) -> str | None:
-    """Find a program, also in sbin folders that are not on a normal user's PATH."""
+    """Find a program, also in folders that are not on a normal user's PATH."""
+    if name == "postgres":
+        found = system_postgres()
+        return found and str(found.bin_dir / name)
     return shutil.which(name, path=_PLACES)
 
 

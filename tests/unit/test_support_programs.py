@@ -1,8 +1,12 @@
-"""A test that needs a missing program is skipped loudly, or fails where that is asked for."""
+"""A test that needs a missing program is skipped loudly, or fails where that is asked for.
+
+Every program that a test needs is declared, so `make test-programs` installs it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +38,8 @@ def test_two(): pass
 @pytest.mark.program("sh")
 def test_three(): pass
 """
+DECLARED = re.compile(r"\bprogram\(([^)]*)\)|find_program\(([^)]*)\)")
+OPTIONAL = {"systemd-analyze"}  # its package is a whole init system
 WORKERS = [[], ["-p", "xdist.plugin", "-n", "2"]]
 
 
@@ -70,3 +76,24 @@ def test_missing_program_fails_the_test_where_programs_are_required(run, workers
     result = run(*workers, TEST_REQUIRE_PROGRAMS="1")
     assert result.returncode == 1
     assert "1 passed, 2 errors" in result.stdout
+
+
+def test_every_program_that_a_test_needs_is_installed_by_make_test_programs():
+    script = (ROOT / "tests/support/install_programs.sh").read_text()
+    installed = set(re.search(r'^PROGRAMS="(.*)"', script, re.MULTILINE)[1].split())
+    needed = set()
+    for file in (ROOT / "tests").rglob("*.py"):
+        if file != Path(__file__):
+            for found in DECLARED.findall(file.read_text()):
+                needed |= set(re.findall(r"""["'](.+?)["']""", " ".join(found)))
+    assert {"openssl", "postgres"} <= needed
+    assert needed - OPTIONAL == installed
+
+
+def test_program_outside_the_base_system_is_started_only_where_it_was_found():
+    """A plain name in a command would fail, not skip, where the program is missing."""
+    plain = re.compile(r"""["'](openssl|haproxy|pgbouncer|curl)["'],""")
+    for file in (ROOT / "tests").rglob("*.py"):
+        if file != Path(__file__):
+            for line in file.read_text().splitlines():
+                assert not plain.search(line) or "program(" in line, f"{file}: {line}"

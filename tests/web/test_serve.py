@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-import subprocess
 
 import httpx
 import pytest
 
 from leasehold.sandbox import Sandbox
+from tests.support.certificates import self_signed
 from tests.support.cli_process import assert_one_line_of_error, leasehold
 from tests.support.engine import Engine, until
 from tests.support.serve_process import Serving, eventually
@@ -162,19 +162,10 @@ async def test_instance_reports_and_survives_a_database_outage(outbox, serving, 
 
 @pytest.fixture
 def certificate(tmp_path):
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", cert),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
+    return self_signed(tmp_path, "IP:127.0.0.1")
 
 
+@pytest.mark.program("openssl")
 async def test_instance_with_a_certificate_serves_only_https(outbox, serving, certificate):
     outbox.publish("sms")
     cert, key = certificate
