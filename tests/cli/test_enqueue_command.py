@@ -58,6 +58,19 @@ def test_other_payload_under_the_same_key_fails_with_one_line(enqueue):
     assert_one_line_of_error(result, "'k'", first.stdout.strip(), "use a new key")
 
 
+def test_key_of_all_targets_conflicts_with_the_intent_of_another_target(enqueue, outbox):
+    assert enqueue("sms", "--payload", "1", "--key", "k").returncode == 0
+    widened = ("--payload", "1", "--key", "k", "--key-scope", "all")
+    first = enqueue("letters", *widened)
+    assert first.returncode == 0
+    assert enqueue("letters", "--payload", "1", "--key", "k").stdout == first.stdout
+    outbox.publish("mail", gateway=GATEWAY)
+    line = {"target": "mail", "payload": 1, "idempotency_key": "k", "key_scope": "all"}
+    refused = enqueue("sms", stdin=lines(line))
+    assert refused.returncode == 1
+    assert "line 1: conflict" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("terms", "reason"),
     [

@@ -158,7 +158,7 @@ async def test_call_that_waits_returns_the_final_status(client, outbox):
 
     worker = asyncio.create_task(work())
     receipt = await client.enqueue("sms", 1, wait_seconds=30)
-    assert receipt.intent.status is Status.ACCEPTED
+    assert receipt.status is receipt.intent.status is Status.ACCEPTED
     await worker
     assert (await client.get(receipt.intent_id, wait_seconds=30)).status is Status.ACCEPTED
 
@@ -239,9 +239,11 @@ async def test_operations_return_what_they_did(client, outbox):
 async def test_token_allows_only_its_scopes_and_targets(clients, outbox):
     outbox.publish("letters")
     ingest = await clients.make("ingest", targets=["sms"])
-    receipt = await ingest.enqueue("sms", 1)
+    receipt = await ingest.enqueue("sms", 1, wait_seconds=0.01)
+    assert (receipt.status, receipt.intent) == (Status.PENDING, None)
     for refused in (
         ingest.enqueue("letters", 1),
+        ingest.enqueue("sms", 1, idempotency_key=KEY, key_scope="all"),
         ingest.get(receipt.intent_id),
         ingest.cancel(receipt.intent_id, "why"),
     ):

@@ -69,6 +69,7 @@ def test_only_the_given_fields_of_an_intent_are_sent():
         "target": "sms",
         "payload": {"to": "+41", "note": "caf\u00e9"},
         "idempotency_key": "order-4711",
+        "key_scope": "all",
         "stream": "a",
         "priority": 0,
         "due_at": "2030-01-31T12:00:00+00:00",

@@ -168,7 +168,7 @@ MEMBERS: dict[str, list[object]] = {
     "deadline_at": [0, "now", "1970-01-01T00:00:00Z", "infinity", [], True],
     "deadline_seconds": [-1, 0, "1", 1e300, True, {}],
     "metadata": [1, "x", [], True, {"x": "y" * 20_000}],
-    "key_scope": ["target", "all"],
+    "key_scope": ["tenant", "", "ALL", 1, True, ["all"]],
     "trace_context": ["00-x"],
     "__proto__": [{}],
     "constructor": [1],

@@ -75,11 +75,21 @@ async def test_repeated_request_is_answered_if_the_queue_is_full(small):
     assert small.intents() == 2
 
 
-async def test_key_of_another_target_is_a_conflict_even_if_the_queue_is_full(small):
-    await small.post("/v1/intents", SMS | {"idempotency_key": "a"})
+async def test_key_of_all_targets_is_a_conflict_even_if_the_queue_is_full(small):
+    widened = {"idempotency_key": "a", "key_scope": "all"}
+    await small.post("/v1/intents", SMS | widened)
+    await small.post("/v1/intents:batch", {"intents": [SMALL] * 2})
+    problem(await small.post("/v1/intents", SMALL | widened), 409, "idempotency_conflict")
+
+
+async def test_key_known_at_another_target_does_not_pass_a_full_queue(small):
+    await small.post("/v1/intents", SMS | {"idempotency_key": "a", "key_scope": "all"})
     await small.post("/v1/intents:batch", {"intents": [SMALL] * 2})
     sent = SMALL | {"idempotency_key": "a"}
-    problem(await small.post("/v1/intents", sent), 409, "idempotency_conflict")
+    problem(await small.post("/v1/intents", sent), 429, "queue_full")
+    batch = (await small.post("/v1/intents:batch", {"intents": [sent]})).json()["results"]
+    assert [one["status"] for one in batch] == [429]
+    assert small.intents() == 3
 
 
 class Store:

@@ -103,12 +103,50 @@ async def test_other_payload_with_the_same_key_is_a_conflict(api, database):
     assert row["payload"] == SMS["payload"]
 
 
-async def test_other_target_with_the_same_key_is_a_conflict(api, outbox):
+async def test_token_cannot_block_a_key_of_a_target_that_it_does_not_cover(api, outbox):
     outbox.publish("mail")
-    await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
-    other = SMS | {"idempotency_key": "k", "target": "mail"}
+    mine = await api.client("ingest", targets=["sms"])
+    theirs = await api.client("ingest", targets=["mail"])
+    for client, target in ((mine, "sms"), (theirs, "mail"), (mine, "sms"), (theirs, "mail")):
+        answer = await client.post(
+            "/v1/intents", json=SMS | {"idempotency_key": "k", "target": target}
+        )
+        assert answer.status_code in {200, 201}, answer.text
+    assert api.intents() == 2
+
+
+@pytest.mark.parametrize("first_scope", ["target", "all"])
+async def test_key_of_all_targets_needs_a_token_that_covers_them(api, outbox, first_scope):
+    """The refusal is the same whether the key is taken elsewhere or not."""
+    outbox.publish("mail")
+    await api.post("/v1/intents", SMS | {"idempotency_key": "k", "key_scope": first_scope})
+    client = await api.client("ingest", "read", targets=["mail"])
+    details = set()
+    for key in ("k", "free"):
+        widened = {"target": "mail", "payload": 1, "idempotency_key": key, "key_scope": "all"}
+        document = problem(await client.post("/v1/intents", json=widened), 403, "forbidden")
+        del document["request_id"]
+        details.add(json.dumps(document))
+        batch = await client.post("/v1/intents:batch", json={"intents": [widened]})
+        [verdict] = batch.json()["results"]
+        assert (verdict["status"], verdict["verdict"]) == (403, "forbidden")
+        assert "intent_id" not in verdict
+        plain = {"target": "mail", "payload": 1, "idempotency_key": key}
+        assert (await client.post("/v1/intents", json=plain)).status_code == 201
+    assert len(details) == 1
+    assert api.intents() == 3
+
+
+async def test_key_of_all_targets_is_one_intent_whatever_its_target(api, outbox):
+    outbox.publish("mail")
+    widened = SMS | {"idempotency_key": "k", "key_scope": "all"}
+    first = await api.post("/v1/intents", widened)
+    again = await api.post("/v1/intents", widened)
+    assert (first.status_code, again.status_code) == (201, 200)
+    other = widened | {"target": "mail"}
     document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
     assert document["differs"] == "target"
+    assert document["intent_id"] == first.json()["intent_id"]
     assert api.intents() == 1
 
 
@@ -116,26 +154,15 @@ async def test_conflict_names_everything_that_differs(api, outbox):
     outbox.publish("mail")
     bytes_sent = {"target": "sms", "body": "AP8=", "content_type": "text/plain"}
     for key, first in (("k", SMS), ("b", bytes_sent)):
-        await api.post("/v1/intents", first | {"idempotency_key": key})
-        same = first | {"idempotency_key": key, "target": "mail"}
+        widened = {"idempotency_key": key, "key_scope": "all"}
+        await api.post("/v1/intents", first | widened)
+        same = first | widened | {"target": "mail"}
         document = problem(await api.post("/v1/intents", same), 409, "idempotency_conflict")
         assert document["differs"] == "target"
-        other = {"idempotency_key": key, "target": "mail", "payload": 1}
+        other = widened | {"target": "mail", "payload": 1}
         document = problem(await api.post("/v1/intents", other), 409, "idempotency_conflict")
         assert document["differs"] == "target and payload"
         assert "target and payload" in document["detail"]
-
-
-async def test_conflict_does_not_reveal_an_intent_that_the_token_may_not_see(api, outbox):
-    outbox.publish("mail")
-    await api.post("/v1/intents", SMS | {"idempotency_key": "k"})
-    client = await api.client("ingest", targets=["mail"])
-    other = SMS | {"idempotency_key": "k", "target": "mail"}
-    document = problem(await client.post("/v1/intents", json=other), 409, "idempotency_conflict")
-    assert "intent_id" not in document
-    guess = other | {"payload": 1}
-    document = problem(await client.post("/v1/intents", json=guess), 409, "idempotency_conflict")
-    assert document["differs"] == "target"
 
 
 async def test_all_faults_of_a_body_are_listed_and_nothing_is_written(api):
@@ -202,7 +229,8 @@ INVALID = [
     ({"priority": 1.5}, "priority"),
     ({"metadata": {"x": "y" * 17_000}}, "metadata"),
     ({"trace_context": "00"}, "trace_context"),
-    ({"key_scope": "target"}, "key_scope"),
+    ({"key_scope": "tenant"}, "key_scope"),
+    ({"key_scope": True}, "key_scope"),
 ]
 
 
@@ -252,14 +280,29 @@ async def test_body_of_another_media_type_is_refused(api):
     assert api.intents() == 0
 
 
+async def test_token_that_may_not_read_waits_for_the_status_only(api, outbox):
+    client = await api.client("ingest", "operate", "audit")
+    sent = SMS | {"idempotency_key": "k"}
+    waiting = asyncio.create_task(client.post("/v1/intents?wait_seconds=30", json=sent))
+    claims = await until(outbox.claim)
+    outbox.complete(claims, reference="ref-1")
+    response = await waiting
+    again = await client.post("/v1/intents?wait_seconds=30", json=sent)
+    assert (response.status_code, again.status_code) == (201, 200)
+    for one in (response, again):
+        assert one.json().keys() == {"intent_id", "target", "href", "status"}
+        assert one.json()["status"] == "accepted"
+        assert "ref-1" not in one.text
+
+
 async def test_long_poll_ends_when_the_intent_is_finished(api, outbox):
-    client = await api.client("ingest")
+    client = await api.client("ingest", "read")
     waiting = asyncio.create_task(client.post("/v1/intents?wait_seconds=30", json=SMS))
     claims = await until(outbox.claim)
     outbox.complete(claims, reference="ref-1")
     response = await waiting
     assert response.status_code == 201
-    assert response.json()["intent"]["status"] == "accepted"
+    assert response.json()["status"] == response.json()["intent"]["status"] == "accepted"
     assert response.json()["intent"]["reference"] == "ref-1"
 
 

@@ -163,7 +163,7 @@ class _DatabaseBackend:
     async def enqueue(self, intent: NewIntent) -> Receipt:
         [answer] = await self._intake.enqueue_many([intent])
         is_new = answer.verdict is EnqueueVerdict.ACCEPTED
-        return Receipt(intent_id=accepted_id(intent, answer), is_new=is_new, intent=None)
+        return Receipt(intent_id=accepted_id(intent, answer), is_new=is_new)
 
     async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
         answers = await self._intake.enqueue_many(intents)

@@ -13,7 +13,7 @@ from leasehold.cli.backend import Endpoint
 from leasehold.cli.enqueue_file import enqueue_file, parse_json, warn_of_idle_targets
 from leasehold.cli.options import ApiUrl, DatabaseUrl, parse_duration_or_time
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.intent import NewIntent
+from leasehold.domain.intent import KeyScope, NewIntent
 
 
 def enqueue(
@@ -34,6 +34,10 @@ def enqueue(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key; only with --payload.")] = None,
+    key_scope: Annotated[
+        KeyScope | None,
+        typer.Option(help="Intents that share a key; default: those of its target."),
+    ] = None,
     stream: Annotated[
         str | None, typer.Option(help="Stream; its intents are submitted in order.")
     ] = None,
@@ -62,6 +66,7 @@ def enqueue(
         target=target,
         payload=None if payload is None else _read_payload(payload),
         idempotency_key=key,
+        key_scope=key_scope,
         stream=stream,
         priority=priority,
         due_at=due_at,

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from leasehold.cli.options import warn
 from leasehold.client.responses import BulkResult, BulkVerdict
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
-from leasehold.domain.intent import NewIntent
+from leasehold.domain.intent import KeyScope, NewIntent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -49,6 +49,7 @@ class LineFields(BaseModel):
     body: Base64Bytes | None = None
     content_type: str | None = None
     idempotency_key: str | None = None
+    key_scope: KeyScope | None = None
     stream: str | None = None
     priority: int | None = None
     due_at: AwareDatetime | None = None

@@ -37,10 +37,9 @@ BATCH_ADVICE = "Outcome unknown. Enqueue all intents again with the same idempot
 _KEY_BYTES = 18
 # HTTP trims header values and carries only these characters safely.
 _HEADER_VALUE = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
-# Fields of NewIntent that the API takes under the same name. `key_scope` is not among them: over
-# HTTP a key always stands for one intent of all targets.
+# Fields of NewIntent that the API takes under the same name.
 _PLAIN_FIELDS = (
-    *("target", "content_type", "idempotency_key", "stream", "priority"),
+    *("target", "content_type", "idempotency_key", "key_scope", "stream", "priority"),
     *("delay_seconds", "deadline_seconds"),
 )
 _TIME_FIELDS = ("due_at", "deadline_at")

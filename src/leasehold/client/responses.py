@@ -58,12 +58,14 @@ class Receipt:
     """A committed intent.
 
     `is_new` is False if the key was used before for the same content, also by an earlier try of
-    the same call. `intent` is its status if the call waited for it, else None.
+    the same call. If the call waited, `status` is the intent's status, and `intent` has everything
+    else if the token has the scope `read`; else they are None.
     """
 
     intent_id: IntentId
     is_new: bool
-    intent: IntentStatus | None
+    status: Status | None = None
+    intent: IntentStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,12 @@ class IntentPage:
 def receipt(response: httpx.Response) -> Receipt:
     """Read the result of enqueuing one intent."""
     given = _object(response)
-    status = given.get("intent")
+    status, whole = given.get("status"), given.get("intent")
     return Receipt(
         intent_id=_intent_id(given["intent_id"]),
         is_new=response.status_code == 201,
-        intent=None if status is None else _value(IntentStatus, status),
+        status=None if status is None else Status(status),
+        intent=None if whole is None else _value(IntentStatus, whole),
     )
 
 

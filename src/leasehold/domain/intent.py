@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import LeaseToken
 
 IntentId = NewType("IntentId", UUID)
+KeyScope = Literal["target", "all"]
 PRIORITIES = 4  # 0 is the most urgent
 
 
@@ -93,7 +94,7 @@ class NewIntent:
     body: bytes | None = None
     content_type: str | None = None
     idempotency_key: str | None = None
-    key_scope: Literal["all"] | None = None
+    key_scope: KeyScope | None = None
     stream: str | None = None
     priority: int | None = None
     due_at: datetime | None = None
@@ -110,7 +111,7 @@ class IntentOptions(TypedDict, total=False):
     body: bytes | None
     content_type: str | None
     idempotency_key: str | None
-    key_scope: Literal["all"] | None
+    key_scope: KeyScope | None
     stream: str | None
     priority: int | None
     due_at: datetime | None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import NewIntent
     from leasehold.store.protocol import ReaderStore
 
-    # A target, and a key.
-    TargetKey = tuple[str, str]
+    # A target, a key, and whether the key is one of all targets.
+    TargetKey = tuple[str, str, bool]
 
 COUNT_SECONDS = 1.0
 RECOUNT_SECONDS = 0.1
@@ -146,7 +146,7 @@ class Admission:
 
     async def admit(self, token: ApiToken, new: NewIntent) -> Reservation:
         """Reserve room for one intent, or refuse it. The caller settles the reservation."""
-        require_target(token, new.target)
+        _require_covered(token, new)
         reservation = self._limits.reserve(new.target)
         if reservation is None:
             if not await self._known([new]):
@@ -176,7 +176,7 @@ class Admission:
         if isinstance(new, Problem):
             return new
         try:
-            require_target(token, new.target)
+            _require_covered(token, new)
         except Problem as problem:
             return problem
         return self._limits.reserve(new.target)
@@ -192,7 +192,21 @@ class Admission:
 def _key(new: NewIntent | Problem) -> TargetKey | None:
     if isinstance(new, Problem) or new.idempotency_key is None:
         return None
-    return new.target, new.idempotency_key
+    return new.target, new.idempotency_key, new.key_scope == "all"
+
+
+def _require_covered(token: ApiToken, new: NewIntent) -> None:
+    """Refuse a token for other targets, and a key that reaches targets of other tokens.
+
+    A conflict of such a key would tell of an intent that the token may not see, and the key would
+    keep others from using it.
+    """
+    require_target(token, new.target)
+    if new.key_scope == "all" and token.targets is not None:
+        raise Problem(
+            "forbidden",
+            f"The token {token.name!r} does not cover all targets: leave out key_scope.",
+        )
 
 
 def _full() -> Problem:

@@ -83,8 +83,9 @@ class Intake:
         )
         result = await self._enqueue(token, new, len(body))
         if result.verdict not in _STATUS or result.intent_id is None:
-            raise await self._refusal(token, new, result)
-        return await self._accepted(new, result.intent_id, result.verdict, wait_seconds)
+            raise await self._refusal(new, result)
+        more = await self._wait(token, result.intent_id, wait_seconds) if wait_seconds else ""
+        return _accepted(new, result.intent_id, result.verdict, more)
 
     async def accept_batch(
         self,
@@ -108,7 +109,6 @@ class Intake:
                 ordinal,
                 new,
                 found if isinstance(found, Problem) else next(results),
-                token,
                 context,
             )
             for ordinal, (new, found) in enumerate(zip(parsed, admitted, strict=True), start=1)
@@ -141,22 +141,11 @@ class Intake:
                 reservation.settle(is_new=_may_be_new(results[number]) if results else is_new)
         return results
 
-    async def _accepted(
-        self, new: NewIntent, intent_id: IntentId, verdict: EnqueueVerdict, wait_seconds: float
-    ) -> RawResponse:
-        href = f"/v1/intents/{intent_id}"
-        text = f'{{"intent_id":"{intent_id}","target":{quote(new.target)},"href":"{href}"'
-        if wait_seconds:
-            text += f',"intent":{await self._wait(intent_id, wait_seconds)}'
-        headers = [_JSON, (b"location", href.encode())]
-        if verdict is not EnqueueVerdict.ACCEPTED:
-            headers.append(_REPLAYED)
-        return RawResponse(_STATUS[verdict], headers, f"{text}}}".encode())
+    async def _wait(self, token: ApiToken, intent_id: IntentId, seconds: float) -> str:
+        """Return more members of the response when the intent is finished or the time is over.
 
-    async def _wait(self, intent_id: IntentId, seconds: float) -> str:
-        """Return the intent as JSON when it is finished or the time is over.
-
-        The intent is committed whatever happens here, so a failure is `null` and not an error.
+        Only a token that may read gets the whole intent. The intent is committed whatever happens
+        here, so a failure is `null` and not an error.
         """
         service = self._service
         try:
@@ -165,21 +154,23 @@ class Intake:
                     await service.long_poll.until_final(intent_id, seconds)
             [status] = await service.stores.reader.read_status([intent_id])
         except (DatabaseUnavailable, ValueError):
-            return "null"
-        return responses.Intent.model_validate(status).model_dump_json()
+            return ',"status":null'
+        more = f',"status":"{status.status}"'
+        if token.may(TokenScope.READ):
+            more += f',"intent":{responses.Intent.model_validate(status).model_dump_json()}'
+        return more
 
     async def _verdict(
         self,
         ordinal: int,
         new: NewIntent | Problem,
         result: Enqueued | Exception,
-        token: ApiToken,
         context: RequestContext,
     ) -> responses.Verdict:
         if not isinstance(result, Enqueued) or not isinstance(new, NewIntent):
             return _refused(ordinal, _problem_of_one(result, context))
         if result.verdict not in _STATUS:
-            return _refused(ordinal, await self._refusal(token, new, result))
+            return _refused(ordinal, await self._refusal(new, result))
         return responses.Verdict(
             ordinal=ordinal,
             status=_STATUS[result.verdict],
@@ -187,7 +178,7 @@ class Intake:
             intent_id=result.intent_id,
         )
 
-    async def _refusal(self, token: ApiToken, new: NewIntent, result: Enqueued) -> Problem:
+    async def _refusal(self, new: NewIntent, result: Enqueued) -> Problem:
         """Say why the database did not accept an intent."""
         match result.verdict:
             case EnqueueVerdict.UNKNOWN_TARGET:
@@ -195,44 +186,43 @@ class Intake:
                     "unknown_target", "Publish a contract with `leasehold targets apply`."
                 )
             case EnqueueVerdict.CONFLICT:
-                return await self._conflict(token, new, result.intent_id)
+                differs = await self._differences(new, result.intent_id)
+                return Problem(
+                    "idempotency_conflict",
+                    f"The key was used for an intent with another {differs}. Use a new key for a "
+                    "new intent.",
+                    differs=differs,
+                    intent_id=str(result.intent_id),
+                )
             case _:
                 return invalid([_fault(new, result.problem or "this intent cannot be accepted")])
 
-    async def _conflict(
-        self, token: ApiToken, new: NewIntent, first_id: IntentId | None
-    ) -> Problem:
-        # Only a token that covers the first intent's target may learn its id.
-        more: dict[str, Any] = {}
-        differs = "target or payload"
-        try:
-            differs, may_see = await self._differences(token, new, first_id)
-        except DatabaseUnavailable:
-            pass  # it is a conflict all the same
-        else:
-            more["differs"] = differs
-            if may_see:
-                more["intent_id"] = str(first_id)
-        return Problem(
-            "idempotency_conflict",
-            f"The key was used for an intent with another {differs}. Use a new key for a new "
-            "intent.",
-            **more,
-        )
+    async def _differences(self, new: NewIntent, first_id: IntentId | None) -> str:
+        """Return what differs from the first intent of a key; admission required the token for it.
 
-    async def _differences(
-        self, token: ApiToken, new: NewIntent, first_id: IntentId | None
-    ) -> tuple[str, bool]:
-        """Return what differs from the first intent of a key, and whether the token may see it."""
+        A key of one target cannot meet an intent of another one.
+        """
+        if new.key_scope != "all" or first_id is None:
+            return "payload"
         reader = self._service.stores.reader
-        found = [] if first_id is None else await reader.read_status([first_id])
-        if not found or first_id is None or found[0].target == new.target:
-            return "payload", bool(found) and token.covers(found[0].target)
-        if not token.covers(found[0].target):
-            # Nor may it learn whether a guessed payload is right.
-            return "target", False
-        is_same = await reader.has_content(first_id, new)
-        return "target" if is_same else "target and payload", True
+        try:
+            [first] = await reader.read_status([first_id])
+            if first.target == new.target:
+                return "payload"
+            return "target" if await reader.has_content(first_id, new) else "target and payload"
+        except (DatabaseUnavailable, ValueError):
+            return "target or payload"  # it is a conflict all the same
+
+
+def _accepted(
+    new: NewIntent, intent_id: IntentId, verdict: EnqueueVerdict, more: str
+) -> RawResponse:
+    href = f"/v1/intents/{intent_id}"
+    text = f'{{"intent_id":"{intent_id}","target":{quote(new.target)},"href":"{href}"{more}}}'
+    headers = [_JSON, (b"location", href.encode())]
+    if verdict is not EnqueueVerdict.ACCEPTED:
+        headers.append(_REPLAYED)
+    return RawResponse(_STATUS[verdict], headers, text.encode())
 
 
 def _parse_or_problem(members: dict[str, Any], trace_context: str | None) -> NewIntent | Problem:

@@ -34,7 +34,7 @@ WAIT_PARAMETER: dict[str, Any] = {
 _EITHER = (("due_at", "delay_seconds"), ("deadline_at", "deadline_seconds"))
 _FIELDS = frozenset(IntentRequest.model_fields)
 # Members that cannot contradict one another.
-_PLAIN = {"target", "payload", "idempotency_key", "stream", "priority"}
+_PLAIN = {"target", "payload", "idempotency_key", "key_scope", "stream", "priority"}
 _NULL = b"null"
 _PLACE_LENGTH_MAX = 80
 # A number in JSON; Python would accept more.
@@ -75,8 +75,7 @@ def parse_intent(
         body=body,
         content_type=request.content_type,
         idempotency_key=request.idempotency_key if key is None else key,
-        # Over HTTP a key belongs to one intent, whatever its target.
-        key_scope="all",
+        key_scope=request.key_scope,
         stream=request.stream,
         priority=request.priority,
         due_at=request.due_at,

@@ -99,25 +99,28 @@ class PostgresReaders(PostgresContracts):
         intents = await self.read_status(found) if found else []
         return Listing(intents[::-1], searched_to)
 
-    async def read_known_keys(self, asked: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return those of these (target, key) that are taken for an enqueue with key_scope all.
+    async def read_known_keys(
+        self, asked: Collection[tuple[str, str, bool]]
+    ) -> set[tuple[str, str, bool]]:
+        """Return those of these (target, key, is_key_of_all_targets) that are taken.
 
-        Each costs two index lookups.
+        Each costs one or two index lookups.
         """
         return set(
             await self._query.rows(
                 rows_of(_asked_key),
-                "SELECT asked.target, asked.key"
-                "  FROM unnest(%s::text[], %s::text[]) AS asked (target, key)"
+                "SELECT asked.target, asked.key, asked.is_of_all"
+                "  FROM unnest(%s::text[], %s::text[], %s::boolean[])"
+                "       AS asked (target, key, is_of_all)"
                 " CROSS JOIN LATERAL ("
                 "  (SELECT FROM leasehold.intents i"
                 "    WHERE i.target = asked.target AND i.idempotency_key = asked.key LIMIT 1)"
                 "  UNION ALL"
                 "  (SELECT FROM leasehold.intents i"
-                "    WHERE i.idempotency_key = asked.key AND i.is_key_of_all_targets LIMIT 1)"
+                "    WHERE asked.is_of_all AND i.idempotency_key = asked.key"
+                "      AND i.is_key_of_all_targets LIMIT 1)"
                 "  LIMIT 1) AS taken",
-                [target for target, _ in asked],
-                [key for _, key in asked],
+                *map(list, zip(*asked, strict=True)),
             )
         )
 
@@ -215,8 +218,8 @@ def _depth(target: str, depth: int) -> tuple[str, int]:
     return target, depth
 
 
-def _asked_key(target: str, key: str) -> tuple[str, str]:
-    return target, key
+def _asked_key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:
+    return target, key, is_of_all
 
 
 def _either(target: str | None, targets: Collection[str] | None) -> list[str] | None:

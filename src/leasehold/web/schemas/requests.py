@@ -43,6 +43,13 @@ class IntentRequest(RequestBody):
         Name | None,
         Field(description="The same key with the same target and content is the same intent."),
     ] = None
+    key_scope: Annotated[
+        Literal["target", "all"] | None,
+        Field(
+            description="`target`, the default: the key identifies one intent of its target. `all`:"
+            " one among all intents that have this scope; needs a token for all targets."
+        ),
+    ] = None
     stream: Name | None = None
     priority: Annotated[int | None, Field(ge=0, le=3, description="0 first to 3 last.")] = None
     due_at: Moment | None = None

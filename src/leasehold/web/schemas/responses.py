@@ -45,11 +45,16 @@ class Intent(ResponseBody):
 
 
 class Accepted(ResponseBody):
-    """A committed intent; `intent` is present if the client waited."""
+    """A committed intent.
+
+    If the client waited, `status` is present; with the scope `read`, `intent` is present too. Both
+    are null if the state could not be read.
+    """
 
     intent_id: UUID
     target: str
     href: str
+    status: Status | None = None
     intent: Intent | None = None
 
 

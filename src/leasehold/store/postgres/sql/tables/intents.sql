@@ -37,8 +37,8 @@ CREATE UNIQUE INDEX intents_one_redrive_per_intent ON leasehold.intents (redrive
 
 COMMENT ON TABLE leasehold.intents IS 'Accepted intents, immutable.';
 COMMENT ON COLUMN leasehold.intents.is_key_of_all_targets IS
-  'True if the key was given for all targets (key_scope all), as the HTTP API does: no other such intent '
-  'can have the same key, whatever its target.';
+  'True if the sender gave the key for all targets (key_scope all): no other such intent can have the same key, '
+  'whatever its target.';
 COMMENT ON COLUMN leasehold.intents.submission_key IS
   'The idempotency key that the gateway receives, the same on every try: the intent id, or the key of the '
   'intent that this one redrives, unless that one is known to have had no effect.';
