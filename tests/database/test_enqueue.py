@@ -427,6 +427,11 @@ PROBLEMS = [
     ({"due_at": "infinity"}, "due_at must be"),
     ({"due_at": "-infinity"}, "due_at must be"),
     ({"due_at": "9999-01-01T00:00:00Z"}, "due_at must be"),
+    # Python cannot read these years back, and one such row would stop whoever claims or lists it.
+    ({"due_at": "1969-12-31T23:59:59Z"}, "due_at must be"),
+    ({"due_at": "4000-01-01T00:00:00Z BC"}, "due_at must be"),
+    ({"deadline_at": "9999-12-31T23:59:59-12:00"}, "deadline_at must be"),
+    ({"deadline_at": "20000-01-01T00:00:00Z"}, "deadline_at must be"),
     ({"deadline_at": "2999-01-01T00:00:00Z", "deadline_seconds": 1}, "not both"),
     ({"deadline_seconds": -1}, "deadline_seconds must be"),
     ({"deadline_seconds": "NaN"}, "deadline_seconds must be"),

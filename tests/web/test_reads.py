@@ -63,6 +63,39 @@ async def test_content_needs_the_scope_audit(api, outbox):
     problem(await reader.get(f"/v1/intents/{intent_id}/content"), 403, "forbidden")
 
 
+async def test_content_shows_every_digit_that_is_stored(api):
+    numbers = b'{"a": 0.12345678901234567890, "b": 1.10, "c": [12345678901234567890.5]}'
+    sent = b'{"target": "sms", "payload": %s, "metadata": {"m": 1.10}}' % numbers
+    headers = {"content-type": "application/json"}
+    accepted = (await api.request("POST", "/v1/intents", content=sent, headers=headers)).json()
+    response = await api.get(f"/v1/intents/{accepted['intent_id']}/content")
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["intent_id"] == accepted["intent_id"]
+    assert numbers in response.content
+    assert b'{"m": 1.10}' in response.content
+
+
+async def test_content_of_bytes_has_no_payload_and_no_metadata(api):
+    sent = {"target": "sms", "body": "AP8=", "content_type": "image/é"}
+    accepted = (await api.post("/v1/intents", sent)).json()
+    answer = (await api.get(f"/v1/intents/{accepted['intent_id']}/content")).json()
+    assert answer == {
+        "intent_id": accepted["intent_id"],
+        "payload": None,
+        "body": "AP8=",
+        "content_type": "image/é",
+        "metadata": None,
+    }
+
+
+async def test_terms_of_a_target_show_every_digit_that_is_stored(api, database):
+    database.owner_execute(
+        "SELECT leasehold.publish_contract('mail', %s::jsonb, 'test')",
+        ['{"scope": "item", "guarantee": "keyed", "gateway": null, "call_timeout_seconds": 1.10}'],
+    )
+    assert b'"call_timeout_seconds": 1.10' in (await api.get("/v1/targets")).content
+
+
 async def test_unknown_intent_is_not_found(api):
     for path in ("", "/attempts", "/content"):
         problem(await api.get(f"/v1/intents/{uuid4()}{path}"), 404, "not_found")

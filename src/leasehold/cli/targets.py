@@ -87,7 +87,7 @@ def show(
     """Show the terms of a target, with all defaults, in the format of the targets file."""
     published = asyncio.run(_read_one(_store(database_url), name, version))
     if as_json:
-        typer.echo(json.dumps(published.terms.value(), indent=2))
+        typer.echo(published.terms.raw.decode())  # as it is stored, with every digit
         return
     typer.echo(
         f"# {published.target}, version {published.version},"

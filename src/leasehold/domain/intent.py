@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
@@ -73,10 +74,13 @@ class JsonDocument:
 
     raw: bytes
 
-    def value(self) -> Any:  # noqa: ANN401 (any JSON)
-        """Parse it. Each call returns a new object, so that callers may modify theirs."""
+    def value(self, *, decimals: bool = False) -> Any:  # noqa: ANN401 (any JSON)
+        """Parse it. Each call returns a new object, so that callers may modify theirs.
+
+        With `decimals`, a number that is not an integer becomes a Decimal with every digit.
+        """
         # Decoded here because the database always writes UTF-8, and json.loads would have to guess.
-        return json.loads(self.raw.decode())
+        return json.loads(self.raw.decode(), parse_float=Decimal if decimals else None)
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would make large batches four times slower

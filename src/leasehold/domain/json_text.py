@@ -29,10 +29,8 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def json_text(value: object, *, ascii_only: bool = True) -> str:
     """Write a value, or raise InvalidArgument that says why it is not JSON.
 
-    A JsonDocument was checked before and is written unchanged.
+    A JsonDocument, also one inside the value, was checked before and is written unchanged.
     """
-    if isinstance(value, JsonDocument):
-        return value.raw.decode()
     encode = _ASCII if ascii_only else _UNICODE
     try:
         return encode(value) if _is_plain(value) else _written(value, encode)
@@ -51,7 +49,7 @@ def _is_plain(value: object) -> bool:
         return _are_plain(members.values())
     if isinstance(value, list | tuple):
         return _are_plain(cast("Iterable[object]", value))
-    return not isinstance(value, Decimal)
+    return not isinstance(value, Decimal | JsonDocument)
 
 
 def _are_plain(values: Iterable[object]) -> bool:
@@ -68,6 +66,8 @@ def _written(value: object, encode: Callable[[Any], str]) -> str:
     if isinstance(value, list | tuple):
         items = cast("Iterable[object]", value)
         return f"[{','.join([_written(item, encode) for item in items])}]"
+    if isinstance(value, JsonDocument):
+        return value.raw.decode()
     return _number(value) if isinstance(value, Decimal) else encode(value)
 
 

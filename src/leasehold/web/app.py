@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from leasehold.domain.errors import LeaseholdError
 from leasehold.web.dependencies import context_of
 from leasehold.web.middleware import Middleware, refusal
+from leasehold.web.parsing import UNKNOWN_PARAMETER, message_of
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
 from leasehold.web.routes import intents, monitoring, operations
 from leasehold.web.schemas import openapi
@@ -127,4 +128,5 @@ def _problem(error: Exception) -> Problem | None:
 
 def _fault(error: Any) -> Fault:  # noqa: ANN401 (pydantic's type)
     place = [str(part) for part in error["loc"] if part not in {"query", "path", "header"}]
-    return Fault(".".join(place)[:200], str(error["msg"]).removeprefix("Value error, "))
+    message = message_of(error["type"], error["msg"], UNKNOWN_PARAMETER)
+    return Fault(".".join(place)[:200], message)

@@ -16,11 +16,11 @@ from collections import deque
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 from leasehold.store.reader_rows import EventCursor
-from leasehold.web.problems import RETRY_SECONDS, Problem
+from leasehold.web.problems import RETRY_SECONDS, Fault, Problem, invalid
 from leasehold.web.schemas.responses import Attempt
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ POLL_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _CHUNK_BYTES = 64 * 1024
+
+# Also after a restore, because a restored database counts its transactions anew.
+_BAD_CURSOR = Fault(
+    "last_event_id", "must be the id of an event of this database; start without one"
+)
 
 _LOG = get_logger(__name__)
 
@@ -133,8 +138,11 @@ class Events:
         """Parse a cursor, and refuse one that this database cannot read; None means from now on."""
         if text is None:
             return await self._store.newest_event()
-        cursor = EventCursor.parse(text)
-        await self._store.read_events(cursor, 1)
+        try:
+            cursor = EventCursor.parse(text)
+            await self._store.read_events(cursor, 1)
+        except InvalidArgument:
+            raise invalid([_BAD_CURSOR]) from None
         return cursor
 
     async def stream(

@@ -40,6 +40,9 @@ _PLACE_LENGTH_MAX = 80
 # A number in JSON; Python would accept more.
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
 
+_UNKNOWN_MEMBER = 'is not a known member; content for the gateway goes into "payload"'
+UNKNOWN_PARAMETER = "is not a known parameter"
+
 _validate = IntentRequest.__pydantic_validator__.validate_python
 
 
@@ -103,7 +106,7 @@ def parse_wait(query: bytes, faults: list[Fault]) -> float:
     seconds: float | None = None
     for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name != name_expected:
-            faults.append(Fault(name[:_PLACE_LENGTH_MAX], "is not a known parameter"))
+            faults.append(Fault(name[:_PLACE_LENGTH_MAX], UNKNOWN_PARAMETER))
         elif seconds is not None:
             faults.append(Fault(name, "must be given once"))
         elif not _NUMBER.fullmatch(text):
@@ -120,18 +123,23 @@ def faults_of(error: ValidationError) -> list[Fault]:
     return [
         Fault(
             ".".join(str(part) for part in one["loc"])[:200],
-            _message(one["type"], one["msg"]),
+            message_of(one["type"], one["msg"]),
         )
         for one in error.errors(include_input=False, include_url=False, include_context=False)
     ]
 
 
-def _message(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return 'is not a known member; content for the gateway goes into "payload"'
-    if kind == "missing":
-        return "is required"
-    return message.removeprefix("Value error, ").replace("Input should be", "must be")
+def message_of(kind: str, message: str, unknown: str = _UNKNOWN_MEMBER) -> str:
+    """Say in our words what pydantic found, without the value or a part of it."""
+    match kind:
+        case "extra_forbidden":
+            return unknown
+        case "missing":
+            return "is required"
+        case "uuid_parsing" | "uuid_type":
+            return "must be a UUID"
+        case _:
+            return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _limit_unknown(members: Mapping[str, Any], unknown_max: int) -> tuple[Mapping[str, Any], int]:

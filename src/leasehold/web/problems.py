@@ -147,7 +147,8 @@ def problem_of(error: LeaseholdError) -> Problem | None:
         case NotStrictJson():
             return Problem("invalid_json", str(error))
         case InvalidArgument():
-            return invalid([Fault("", str(error))])
+            # The text may come from the database, which quotes values.
+            return invalid([Fault("", "the database cannot take a value of this request")])
         case RetryCeilingReached():
             return Problem("not_possible", str(error), verdict="ceiling_reached")
         case _:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.domain.intent import IntentId, Status
+from leasehold.domain.json_text import json_text
 from leasehold.web.dependencies import (
     Auditor,
     Ingester,
@@ -28,9 +29,6 @@ from leasehold.web.request_context import BATCH_BYTES_MAX
 from leasehold.web.schemas import requests, responses, types
 from leasehold.web.schemas.openapi import refusals
 from leasehold.web.strict_json import parse_objects
-
-if TYPE_CHECKING:
-    from leasehold.domain.intent import JsonDocument
 
 BATCH_MAX = 1000
 
@@ -180,25 +178,22 @@ async def read_attempts(request: Request, token: Reader, intent_id: Id) -> respo
     response_model=responses.Content,
     responses=refusals(403, 404, 422, 503),
 )
-async def read_content(request: Request, token: Auditor, intent_id: Id) -> responses.Content:
-    """Read the content of an intent."""
+async def read_content(request: Request, token: Auditor, intent_id: Id) -> Response:
+    """Read the content of an intent; each number has every digit that is stored."""
     await find_intent(request, token, IntentId(intent_id))
     content = await service_of(request).stores.auditor.read_content(IntentId(intent_id))
     if content is None:
         raise Problem("not_found", "There is no intent with this id.")
-    return responses.Content(
-        intent_id=intent_id,
-        payload=_value(content.payload),
-        body=None if content.body is None else b64encode(content.body).decode(),
-        content_type=content.content_type,
-        metadata=_value(content.metadata),
-    )
+    members = {
+        "intent_id": str(intent_id),
+        "payload": content.payload,
+        "body": None if content.body is None else b64encode(content.body).decode(),
+        "content_type": content.content_type,
+        "metadata": content.metadata,
+    }
+    return Response(json_text(members, ascii_only=False), media_type="application/json")
 
 
 def _matches(asked: str, tag: str) -> bool:
     known = {one.strip().removeprefix("W/") for one in asked.split(",")}
     return tag in known or "*" in known
-
-
-def _value(document: JsonDocument | None) -> Any:  # noqa: ANN401 (any JSON)
-    return None if document is None else document.value()

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from leasehold.domain.json_text import json_text
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import Reader, ReaderOfAll, context_of, service_of
 from leasehold.web.schemas import responses, types
@@ -60,24 +61,24 @@ class EventsQuery(BaseModel):
     response_model=responses.Targets,
     responses=refusals(403, 503),
 )
-async def read_targets(request: Request, token: Reader) -> responses.Targets:
+async def read_targets(request: Request, token: Reader) -> Response:
     """List the targets that the token covers, with their current contracts."""
     service = service_of(request)
     published = await service.stores.reader.read_published_contracts()
-    return responses.Targets(
-        targets=[
-            responses.Target(
-                target=one.target,
-                version=one.version,
-                published_at=one.published_at,
-                published_by=one.published_by,
-                is_full=service.queue_limits.is_full(one.target),
-                terms=one.terms.value(),
-            )
-            for one in published
-            if token.covers(one.target)
-        ]
-    )
+    targets = [
+        responses.Target(
+            target=one.target,
+            version=one.version,
+            published_at=one.published_at,
+            published_by=one.published_by,
+            is_full=service.queue_limits.is_full(one.target),
+            terms=one.terms.value(),
+        ).model_dump(mode="json")
+        | {"terms": one.terms}  # as it is stored, with every digit
+        for one in published
+        if token.covers(one.target)
+    ]
+    return Response(json_text({"targets": targets}), media_type="application/json")
 
 
 @router.get(

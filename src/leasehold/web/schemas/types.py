@@ -17,8 +17,10 @@ WAIT_SECONDS_MAX = 30
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
-# Intent ids count from here, and Python cannot read back years before the first.
+# Intent ids count from here.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Python cannot read back the year 10000, and in some time zones it begins on this day.
+_LAST = datetime(9999, 12, 31, tzinfo=UTC)
 _NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 
 
@@ -34,6 +36,8 @@ def parse_moment(value: object) -> datetime:
         else:
             if found < _EPOCH:
                 raise ValueError("must not be before 1970")
+            if found > _LAST:
+                raise ValueError("must be before 9999-12-31")
             return found
     raise ValueError("must be a time with its time zone, such as 2030-01-31T12:00:00Z")
 

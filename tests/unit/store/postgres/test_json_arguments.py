@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
@@ -108,3 +109,12 @@ def test_document_is_parsed_anew_for_each_reader():
     document = JsonDocument(b'{"a": [1]}')
     document.value()["a"].append(2)
     assert document.value() == {"a": [1]}
+
+
+def test_document_can_be_parsed_without_losing_a_digit():
+    document = JsonDocument(b'{"a": [0.12345678901234567890, 1.10, 7]}')
+    assert str(document.value(decimals=True)["a"][0]) == "0.12345678901234567890"
+    assert document.value(decimals=True) == {
+        "a": [Decimal("0.12345678901234567890"), Decimal("1.1"), 7]
+    }
+    assert document.value() == {"a": [0.12345678901234568, 1.1, 7]}

@@ -25,13 +25,16 @@ LANGUAGE sql STABLE AS $$
     WHEN p_priority NOT BETWEEN 0 AND 3 THEN 'priority must be from 0 (first) to 3 (last)'
     WHEN p_due_at IS NOT NULL AND p_delay_seconds IS NOT NULL THEN 'give due_at or delay_seconds, not both'
     WHEN p_delay_seconds NOT BETWEEN 0 AND 315360000 THEN 'delay_seconds must be from 0 to 315360000 (ten years)'
-    WHEN NOT isfinite(p_due_at) OR p_due_at > p_now + interval '10 years' THEN 'due_at must be within ten years'
+    -- Clients cannot read back every year that PostgreSQL can store.
+    WHEN p_due_at < 'epoch' OR NOT isfinite(p_due_at) OR p_due_at > p_now + interval '10 years'
+      THEN 'due_at must be after 1970 and within ten years'
     WHEN p_deadline_at IS NOT NULL AND p_deadline_seconds IS NOT NULL
       THEN 'give deadline_at or deadline_seconds, not both'
     WHEN p_deadline_seconds NOT BETWEEN 0 AND 315360000
       THEN 'deadline_seconds must be from 0 to 315360000 (ten years)'
     WHEN NOT isfinite(p_last_at) OR p_last_at <= greatest(p_now, p_first_due_at)
       THEN 'the deadline must be after now and after due_at'
+    WHEN p_last_at > '9999-12-31 00:00:00Z' THEN 'deadline_at must be before 9999-12-31'
     WHEN length(p_metadata::text) > 16384 THEN 'metadata is over 16 KiB'
     WHEN length(p_trace_context) > 512 OR p_trace_context ~ '[[:cntrl:]]'
       THEN 'trace_context must be up to 512 characters without control characters'
