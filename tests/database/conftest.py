@@ -1,4 +1,4 @@
-"""Stores on a test's database, each with the login of the one role that its calls need."""
+"""One store per database role on a test's database, each with a login of that role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """One store per role; each is open for the time of the test."""
+    """One open store per role."""
 
     def __init__(self, ingest, executor, operator, readonly):
         self.ingest: PostgresStore = ingest

@@ -1,4 +1,4 @@
-"""What the database really holds, and what must be true of it whatever was called."""
+"""Reads the rows of the database, and checks invariants that hold after any call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SELECT lease_name, holder_id, lease_epoch, {until_expiry} AS until_expiry,
 
 
 class DisagreementError(AssertionError):
-    """The database did other than the model says, or broke what must always hold."""
+    """The database differs from the model, or an invariant does not hold."""
 
 
 def _seconds_until(column: str) -> str:
@@ -52,7 +52,7 @@ def _seconds_until(column: str) -> str:
 
 
 class Snapshot:
-    """All rows of one example, by intent, with its leases by name."""
+    """All rows of one example: intents by id, leases by name."""
 
     def __init__(self, rows: Sequence[DictRow], leases: Sequence[DictRow]):
         self.rows = {row["intent_id"]: row for row in rows}
@@ -77,7 +77,7 @@ class Snapshot:
         )
 
     def check_invariants(self) -> None:
-        """What holds of each row without any model."""
+        """Check the invariants of each row, without the model."""
         for intent_id, row in self.rows.items():
             for broken in _broken(row, self.leases):
                 raise DisagreementError(f"intent {intent_id}: {broken}, in {dict(row)}")
@@ -86,7 +86,7 @@ class Snapshot:
             raise DisagreementError("two claims share a token")
 
     def check_since(self, before: Snapshot) -> None:
-        """What no step may do to what was there before it."""
+        """Check that a step has only changed what a step may change."""
         for name, lease in before.leases.items():
             if self.leases[name]["lease_epoch"] < lease["lease_epoch"]:
                 raise DisagreementError(f"the epoch of {name} fell")
@@ -100,7 +100,7 @@ class Snapshot:
                 raise DisagreementError(f"the doubt about {intent_id} was forgotten: {states}")
 
     def compare(self, items: Mapping[UUID, Item], leases: Mapping[str, Lease], now: float) -> None:
-        """The rows are those of the model, to the unit."""
+        """Check that the rows equal those of the model, in whole units of time."""
         found = {intent_id: _facts(row) for intent_id, row in self.rows.items()}
         _expect_same(found, {item.intent_id: _predicted(item, now) for item in items.values()})
         held = {
@@ -169,7 +169,7 @@ def _predicted(item: Item, now: float) -> tuple[Any, ...]:
 
 
 def _units(seconds: float) -> float:
-    """To the nearest unit: how long an example runs is nothing beside it."""
+    """Round to whole units. An example runs for much less than a unit."""
     return seconds if abs(seconds) == NEVER else round(seconds / UNIT_SECONDS)
 
 

@@ -1,11 +1,11 @@
-"""The state machine, first part: draws what intake, workers, the reaper and time do.
+"""The state machine, part one: random steps of intake, workers, the reaper and time.
 
-Three workers claim items of three targets (keyed, lookup, blind), and time moves when the machine
-says so: by shifting stored timestamps as the owner. Every call goes to the real functions; `Model`
-says what should come of it. Leases and operators are in `machine_leased`.
+Three workers claim items of three targets (keyed, lookup, blind). The machine moves the time: as
+the owner it shifts the stored timestamps. Every call goes to the real functions, and `Model`
+predicts its result. Leases and operators are in `machine_leased`.
 
-No rule has a precondition: what the database picks among equals is random, and what may be drawn
-next must not depend on it. A rule that has nothing to act on does what is nearest.
+No rule has a precondition, because the database chooses among equal rows at random, and the next
+rule must not depend on that choice. A rule without anything to act on does something similar.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ UPDATE leasehold.leases
 
 
 class ItemMachine(RuleBasedStateMachine):
-    """One example: its targets carry its number, so that examples share a database unharmed."""
+    """One example. Its targets have its number in their names, so examples can share a database."""
 
     def __init__(self, outbox: Outbox, number: int):
         super().__init__()
@@ -93,21 +93,21 @@ class ItemMachine(RuleBasedStateMachine):
         self.current = dict(KINDS)
         self.versions = dict.fromkeys(KINDS, 0)
         self.keys: dict[tuple[str, int], tuple[UUID, int]] = {}
-        # Everything that was ever handed out: most of it goes stale, and is used all the same.
+        # Every claim that was ever given out. Most are stale, and are used all the same.
         self.claims = [Claim(PHANTOM, "worker-1", PHANTOM)]
 
     def stream_lease(self, stream: str) -> str:
         return f"stream/{self.names['stream']}/{stream}"
 
     def teardown(self) -> None:
-        # Repair looks at all targets: what this example leaves is not for the next one to repair.
+        # Repair looks at all targets, so this example must not leave work for the next one.
         self.outbox.database.owner_execute(
             "DELETE FROM leasehold.outbox_pending WHERE target = ANY (%s)",
             [list(self.names.values())],
         )
 
     def call(self, role: str, function: str, *arguments: Any) -> list[DictRow] | str:
-        """The rows of a call, or the SQLSTATE of ours that it raised."""
+        """Return the rows of a call, or the SQLSTATE of ours that it raised."""
         try:
             return self.outbox.call(role, function, *arguments)
         except psycopg.Error as error:
@@ -119,7 +119,9 @@ class ItemMachine(RuleBasedStateMachine):
 
     @initialize()
     def publish_all(self) -> None:
-        self.outbox.as_role("executor").execute("SELECT setseed(0)")  # the first target of a walk
+        self.outbox.as_role("executor").execute(
+            "SELECT setseed(0)"
+        )  # the first target that the claim looks at
         for kind in KINDS:
             self.publish(kind, KINDS[kind].attempts_max)
         kinds = [kind for kind in KINDS for _ in range(2)]
@@ -173,7 +175,7 @@ class ItemMachine(RuleBasedStateMachine):
         item = Item(intent_id, self.names[kind], terms, due=now + delay)
         item.deadline = None if terms.deadline is None else now + terms.deadline
         if terms.scope == "stream":
-            # Order of acceptance; the real number may have gaps, but rises with it.
+            # The order of acceptance. The real numbers may have gaps, but rise in this order.
             item.stream_seq = len(self.model.items) + 1
             item.lease_name = self.stream_lease(stream)
         elif terms.scope == "cluster":
@@ -191,7 +193,7 @@ class ItemMachine(RuleBasedStateMachine):
         rows = self.call(
             "executor", "claim_outbox_batch", batch_size, worker, LEASE_SECONDS, targets
         )
-        # Which of many expired claims come first is the database's affair; how many is not.
+        # The model does not predict which expired claims come first, only how many.
         found = Snapshot.of(self.outbox, list(lengths))
         requeued = [
             item
@@ -215,7 +217,7 @@ class ItemMachine(RuleBasedStateMachine):
             self.model.hand_out(self.claims[-1])
 
     def picked_claims(self, which: list[int]) -> list[Claim]:
-        """Some claims, the newest first, no two of them of one intent."""
+        """Return some claims, the newest first, at most one per intent."""
         if len(self.claims) == 1:
             self.claim("worker-1", 10)
         chosen = [self.claims[-1 - pick % len(self.claims)] for pick in which]
@@ -312,7 +314,7 @@ class ItemMachine(RuleBasedStateMachine):
             {item.intent_id: (len(item.states), item.last_state) for item in expired},
         )
         if expired:
-            self.advance(1)  # so that what is due in a second is due
+            self.advance(1)  # so that rows that are due in a second are due now
 
     @rule()
     def repair_missed_deadlines(self) -> None:
@@ -336,13 +338,13 @@ class ItemMachine(RuleBasedStateMachine):
 
 
 def expect(found: object, predicted: object) -> None:
-    """The database did what the model says, or a disagreement that shows both."""
+    """Raise a DisagreementError unless the database did what the model predicts."""
     if found != predicted:
         raise DisagreementError(f"found {found!r}, predicted {predicted!r}")
 
 
 def report(intent_id: UUID, state: str, retry_after: int) -> dict[str, Any]:
-    """A result as an executor reports it."""
+    """Return a result as an executor reports it."""
     return {
         "intent_id": str(intent_id),
         "state": state,

@@ -1,7 +1,7 @@
-"""The state machine, second part: leases, streams, operators, and the comparison after each step.
+"""The state machine, part two: leases, streams, operators, and the comparison after each step.
 
-Two holders share a cluster lease and two streams. Grants go stale and are used all the same: what
-a stale holder writes must be refused.
+Two holders share a cluster lease and two streams. Grants go stale and are used all the same: the
+database must refuse the writes of a stale holder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ resolutions = st.sampled_from(["DISPATCHED", "FAILED", "RETRYABLE"])
 
 
 class Machine(ItemMachine):
-    """Everything at once: one instance of a database serves all scopes."""
+    """All steps together: one database serves all scopes."""
 
     def __init__(self, outbox: Outbox, number: int):
         super().__init__(outbox, number)
@@ -87,7 +87,7 @@ class Machine(ItemMachine):
         self.let_a_second_pass(in_flight)
 
     def let_a_second_pass(self, doubted: object) -> None:
-        """What a takeover put in doubt is due in a second; the model knows no seconds."""
+        """Make calls due that a takeover put in doubt; the model has no seconds."""
         if doubted:
             self.advance(1)
 
@@ -127,7 +127,7 @@ class Machine(ItemMachine):
     # Holders.
 
     def picked_items(self, which: list[int], grant: Grant) -> list[UUID]:
-        """Items of the lease in their order, with now and then one that is not its own."""
+        """Return items of the lease in their order, and sometimes one of another lease."""
         own = [item for item in self.model.items.values() if item.lease_name == grant.name]
         own.sort(key=lambda item: not item.is_pending)
         known = [item.intent_id for item in own] + [*list(self.model.items)[:1], PHANTOM]
@@ -166,7 +166,7 @@ class Machine(ItemMachine):
     def mark_calls(
         self, which: int, intents: list[int], mark_no: int, earlier: int, needs_content: bool
     ) -> None:
-        """Mark a batch beside the last one or in its place; some rows were read a try earlier."""
+        """Mark a batch under a new number or an old one; some attempt numbers are outdated."""
         grant = self.picked_grant(which)
         ids = self.picked_items(intents, grant)
         numbers = {
@@ -203,7 +203,7 @@ class Machine(ItemMachine):
 
     @rule(which=which_one, intents=picks)
     def unmark_calls(self, which: int, intents: list[int]) -> None:
-        """Some calls were never made; their marks go."""
+        """Remove the marks of some calls, as if they were never made."""
         grant = self.picked_grant(which)
         kept = self.picked_items(intents, grant)
         rows = self.call("executor", "unmark_calls", grant.name, grant.holder, grant.epoch, kept)
@@ -232,7 +232,7 @@ class Machine(ItemMachine):
         else:
             self.compare_results(rows, verdicts, state, retry_after)
 
-    # What well-behaved executors do, several steps at once, so that examples get far.
+    # Several steps of a correct executor in one rule, so that examples reach more states.
 
     @rule(worker=workers, begin=st.booleans())
     def claim_all(self, worker: str, begin: bool) -> None:
@@ -253,7 +253,7 @@ class Machine(ItemMachine):
 
     @rule(which=which_one, state=reports)
     def complete_under_an_old_token(self, which: int, state: str) -> None:
-        """A paused worker wakes up and reports, even in the name of whoever holds the work now."""
+        """A paused worker wakes up and reports, sometimes in the name of the current holder."""
         replaced = self.replaced_claims() or self.claims
         claim = replaced[which % len(replaced)]
         item = self.model.items.get(claim.intent_id)
@@ -268,7 +268,7 @@ class Machine(ItemMachine):
 
     @rule(worker=workers, begin=st.booleans(), repaired=st.booleans())
     def lose_a_worker(self, worker: str, begin: bool, repaired: bool) -> None:
-        """It claims, perhaps begins, and falls silent; the reaper or the next claim finds it."""
+        """A worker claims, perhaps begins, and dies; the reaper or the next claim repairs it."""
         self.claim_all(worker, begin)
         self.the_database_is_as_predicted()
         self.let_leases_expire()
@@ -283,7 +283,7 @@ class Machine(ItemMachine):
 
     @rule(holder=holders, grace=graces, begun=st.sampled_from([[0], [0, 1], [1], []]))
     def lead(self, holder: str, grace: int, begun: list[int]) -> None:
-        """Take whatever is free, and begin some of it."""
+        """Acquire every free lease, and begin some items."""
         for take in (self.acquire, self.claim_streams):
             known = len(self.grants)
             take(holder, grace)
@@ -293,7 +293,7 @@ class Machine(ItemMachine):
 
     @rule(which=which_one, state=reports, retry_after=units)
     def record_begun(self, which: int, state: str, retry_after: int) -> None:
-        """The holder of the moment reports the calls it had begun."""
+        """The current holder reports the calls that it began."""
         kept = [grant for grant in self.grants if self.is_kept(grant)]
         kept = [grant for grant in kept if self.model.in_flight(grant.name)] or kept
         if kept:

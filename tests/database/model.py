@@ -1,7 +1,8 @@
-"""What the database should do, in small: the model that the state machine compares it with.
+"""A small model of the database, which the state machine compares with the real one.
 
-Time is a whole number of units, moved by hand; a unit is far longer than any example runs, so the
-real seconds that pass meanwhile never decide anything. A second (SOON) is due after the next move.
+Time is a whole number of units, and the test moves it. A unit is much longer than an example runs,
+so the real time that passes has no effect. A delay of one second (SOON) is over after the next
+move.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GRACE_UNITS = 2
 
 @dataclass(frozen=True)
 class Terms:
-    """What of a contract the model decides by; times in units."""
+    """The terms of a contract that the model uses; times are in units."""
 
     scope: str
     guarantee: str
@@ -55,7 +56,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a worker was handed, and keeps in its memory whether it still holds or not."""
+    """A claim as its worker remembers it, whether it is still held or not."""
 
     intent_id: UUID
     worker: str
@@ -84,7 +85,7 @@ class Lease:
 
 @dataclass
 class Item:
-    """One intent: what the ledger says of it, and its pending row while it has one."""
+    """One intent: its ledger states, and its pending row if it has one."""
 
     intent_id: UUID
     target: str
@@ -112,7 +113,7 @@ class Item:
 
     @property
     def is_marked_when_called(self) -> bool:
-        """The others are begun one by one, or only asked about."""
+        """Say whether a call is marked. Other calls are begun one by one, or are only lookups."""
         terms = self.terms
         is_repeatable = terms.guarantee in ("keyed", "fenced") and terms.key_window is None
         return is_repeatable and self.last_state != "SUBMITTED"
@@ -136,7 +137,7 @@ class Item:
 
 
 class Model:
-    """All items and leases of one example, and the rules by which they may change."""
+    """All items and leases of one example, and the rules for their changes."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -170,7 +171,7 @@ class Model:
         ]
 
     def requeueable(self, targets: Collection[str]) -> list[Item]:
-        """Expired claims that a claim may replace on its own; repair ends all others."""
+        """Return the expired claims that a claim may requeue itself; repair finishes all others."""
         return [
             item
             for item in self.expired()
@@ -196,7 +197,7 @@ class Model:
         ]
 
     def called(self, lease_name: str) -> list[Item]:
-        """What was handed out under a lease and may be being called, without having been begun."""
+        """Return the marked calls of a lease that may be in flight."""
         marks = self.marks.get(lease_name, {}).values()
         return [
             item
@@ -206,7 +207,7 @@ class Model:
         ]
 
     def is_free(self, lease_name: str) -> bool:
-        """Two phases: after the first unless a call is in flight, after the second always."""
+        """Free after phase one if no call is in flight, and after phase two always."""
         lease = self.leases.get(lease_name, Lease())
         return lease.expires <= self.now and (
             lease.grace_expires <= self.now or not self.in_flight(lease_name)
@@ -232,7 +233,7 @@ class Model:
         return "lease_lost" if self.is_lost(claim, worker) else "begun"
 
     def complete_verdict(self, claim: Claim, worker: str, state: str) -> str:
-        """not_begun stands for P7003, which refuses the whole batch."""
+        """Return the verdict; not_begun means P7003, which refuses the whole batch."""
         item = self.items.get(claim.intent_id)
         if item is None or not item.is_pending:
             return self.absence(item)
@@ -252,7 +253,7 @@ class Model:
         return "out_of_order" if self.is_behind(item, batch) else "begun"
 
     def is_behind(self, item: Item, batch: set[UUID]) -> bool:
-        """Whether an earlier item of the stream stands in the way."""
+        """Say whether an earlier item of the stream blocks this one."""
         return item.terms.scope == "stream" and any(
             earlier.is_pending
             and earlier.lease_name == item.lease_name
@@ -292,7 +293,7 @@ class Model:
         item.first_tried = self.now if item.first_tried is None else item.first_tried
 
     def take(self, name: str, holder: str, grace: int) -> Grant:
-        """Give a free lease to a holder; calls of the one before are in doubt from now on."""
+        """Give a free lease to a holder, and put the calls of the previous holder in doubt."""
         for item in [*self.in_flight(name), *self.called(name)]:
             self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
         self.marks.pop(name, None)
@@ -312,7 +313,7 @@ class Model:
     def append(
         self, item: Item, state: str, retry_after: float = 0, reason: str | None = None
     ) -> str:
-        """Put a row on the item's ledger and move its pending row; the state that was written."""
+        """Append a ledger row and update the pending row. Returns the state that was written."""
         again = self.now + retry_after
         spent = len(item.states) + 1 >= item.terms.attempts_max
         exhausted_by = None
@@ -329,7 +330,7 @@ class Model:
         return item.states[-1]
 
     def doubt_due(self, item: Item, again: float, *, spent: bool) -> float:
-        """When to act on a doubt: by what the gateway can be held to."""
+        """Return when an intent in doubt is due, by the guarantee of its gateway."""
         terms = item.terms
         if terms.guarantee == "blind":
             return NEVER
@@ -344,7 +345,7 @@ class Model:
 
 
 def zombie_state(item: Item) -> str:
-    """What is written when a holder falls silent: a doubt that is there outlives whoever asks."""
+    """Return the state that repair writes for a silent holder; a doubt stays a doubt."""
     if item.begun or item.last_state == "IN_DOUBT":
         return "IN_DOUBT"
     return "SUBMITTED" if item.last_state == "SUBMITTED" else "ZOMBIE_REQUEUE"

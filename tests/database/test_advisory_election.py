@@ -33,7 +33,7 @@ def acquire(connection, holder, lease_name=CLUSTER_LEASE):
 
 
 def elected(outbox, holder="holder-1"):
-    """A holder by advisory lock, with its session."""
+    """Return a holder elected by advisory lock, and its session."""
     session = outbox.database.connect("executor")
     row = acquire(session, holder)
     assert row["acquired"], row
@@ -49,7 +49,7 @@ def let_renewal_age(database, seconds=3):
 
 
 def end(database, session):
-    """End a session, and return when its lock is free."""
+    """End a session, and wait until its lock is free."""
     pid = session.info.backend_pid
     session.close()
     wait_until(
@@ -105,7 +105,7 @@ def test_free_lock_alone_does_not_permit_a_takeover(outbox, database):
     end(database, session)
     answer = acquire(database.connect("executor"), "holder-2")
     assert (answer["acquired"], answer["lease_epoch"]) == (False, 1)
-    assert 1 < answer["free_in_seconds"] <= 2  # not the sixty of the lease
+    assert 1 < answer["free_in_seconds"] <= 2  # not the sixty seconds of the lease
     assert lock_holders(database) == [], "an instance that does not lead must not keep the lock"
 
 
@@ -139,7 +139,7 @@ def test_row_respects_a_lock_holder_until_its_lease_expires(outbox, database):
     assert outbox.acquire("by row")["acquired"] is False
     outbox.expire_lease()
     assert outbox.acquire("by row")["acquired"] is True
-    assert lease_row(database)["yield_seconds"] is None, "its successor has all of its lease"
+    assert lease_row(database)["yield_seconds"] is None, "the successor has a full lease"
 
 
 def test_begun_call_of_the_former_holder_is_in_doubt_after_a_takeover(outbox, database):

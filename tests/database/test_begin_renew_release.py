@@ -1,4 +1,4 @@
-"""The life of a claim between claiming and completing: begun, renewed, given back, or lost."""
+"""A claim between claiming and completing: begun, renewed, released or lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_begin_refuses_whoever_does_not_hold_the_claim(outbox, claims):
     assert outbox.pending(lost["intent_id"])["begun_at"] is None
 
 
-def test_call_not_begun_when_the_lease_expired_may_not_be_begun_any_more(outbox, claims):
+def test_call_cannot_begin_after_its_claim_has_expired(outbox, claims):
     outbox.expire_claims(seconds_ago=0)
     assert begun_verdicts(outbox, claims) == ["lease_lost"] * 3
     assert outbox.pending(claims[0]["intent_id"])["begun_at"] is None
@@ -81,8 +81,8 @@ def test_begin_needs_a_token_for_each_intent(outbox, claims):
         outbox.call("executor", "begin_outbox_attempts", "worker-1", ids, tokens_of(claims[:2]))
 
 
-def test_successor_and_late_beginner_never_both_act(outbox, claims):
-    """Either the call is begun and the claim stays, or it is lost and the successor has it."""
+def test_late_worker_and_its_successor_never_both_begin_a_call(outbox, claims):
+    """Either the late worker begins and keeps the claim, or the successor has it."""
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending"
         "   SET lease_expires_at = clock_timestamp() + interval '20 ms'"
@@ -106,7 +106,7 @@ def test_successor_and_late_beginner_never_both_act(outbox, claims):
 # Renew
 
 
-def test_renewal_extends_what_is_held_and_names_what_is_lost(outbox, claims):
+def test_renewal_extends_held_claims_and_names_lost_ones(outbox, claims):
     ours, lost, finished = claims
     outbox.complete([finished])
     outbox.database.owner_execute(
@@ -129,7 +129,7 @@ def test_renewal_extends_what_is_held_and_names_what_is_lost(outbox, claims):
     assert renewed[lost["lease_token"]]["lease_expires_at"] is None
 
 
-def test_lease_that_expired_cannot_be_renewed_though_nobody_took_it(outbox, claims):
+def test_expired_claim_cannot_be_renewed_even_if_nobody_took_it(outbox, claims):
     outbox.expire_claims(seconds_ago=0)
     assert {row["verdict"] for row in renew(outbox, claims).values()} == {"lease_lost"}
     assert len(outbox.claim("worker-2")) == 3
@@ -143,7 +143,7 @@ def test_replaced_worker_cannot_renew_its_successors_claim(outbox, claims):
     assert {row["verdict"] for row in renew(outbox, taken, "worker-2").values()} == {"renewed"}
 
 
-def test_renewed_claim_is_not_robbed(outbox, claims):
+def test_renewed_claim_is_not_taken_over(outbox, claims):
     renew(outbox, claims)
     assert outbox.claim("worker-2") == []
     assert outbox.call("executor", "repair_expired_leases", 10, "reaper") == []
@@ -159,7 +159,7 @@ def test_renewal_keeps_the_mark_of_a_begun_call(outbox, claims):
 # Release
 
 
-def test_released_claim_leaves_no_ledger_row_and_spends_no_attempt(outbox, claims):
+def test_released_claim_leaves_no_ledger_row_and_uses_no_attempt(outbox, claims):
     due_at = outbox.pending(claims[0]["intent_id"])["due_at"]
     assert release(outbox, claims) == ["released"] * 3
     row = outbox.pending(claims[0]["intent_id"])
@@ -171,21 +171,21 @@ def test_released_claim_leaves_no_ledger_row_and_spends_no_attempt(outbox, claim
     assert {row["verdict"] for row in outbox.complete(claims)} == {"lease_lost"}
 
 
-def test_released_claim_waits_as_long_as_asked(outbox, claims):
+def test_released_claim_is_due_after_the_requested_delay(outbox, claims):
     release(outbox, claims, delay_seconds=30)
     row = outbox.pending(claims[0]["intent_id"])
     assert timedelta(seconds=20) < row["due_at"] - row["seen_at"] <= timedelta(seconds=30)
     assert outbox.claim() == []
 
 
-def test_begun_call_cannot_be_given_back_as_if_nothing_was_called(outbox, claims):
+def test_claim_whose_call_has_begun_cannot_be_released(outbox, claims):
     outbox.begin(claims[:1])
     assert release(outbox, claims) == ["begun", "released", "released"]
     assert outbox.pending(claims[0]["intent_id"])["lease_token"] == claims[0]["lease_token"]
     assert {row["verdict"] for row in outbox.complete(claims[:1])} == {"applied"}
 
 
-def test_claim_that_is_lost_is_not_released(outbox, claims):
+def test_lost_claim_is_not_released(outbox, claims):
     assert release(outbox, claims, worker="thief") == ["lease_lost"] * 3
     outbox.expire_claims(seconds_ago=0)
     assert release(outbox, claims) == ["lease_lost"] * 3
@@ -194,7 +194,7 @@ def test_claim_that_is_lost_is_not_released(outbox, claims):
     assert outbox.pending(taken[0]["intent_id"])["claimed_by"] == "worker-2"
 
 
-def test_release_keeps_a_doubt_to_be_asked_about_again(outbox):
+def test_released_intent_that_is_in_doubt_stays_in_doubt(outbox):
     outbox.publish(guarantee="lookup")
     [intent] = outbox.enqueue()
     calls = outbox.claim()

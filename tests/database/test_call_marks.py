@@ -26,7 +26,7 @@ def leader(outbox):
 
 
 def mark(holder, calls, mark_no=1, *, needs_content=True):
-    """Mark calls by the numbers of their attempts, or first tries; gives those that may be made.
+    """Mark calls, given with their attempt numbers or as first attempts; return those to make.
 
     Without `needs_content` they are calls whose content came with the due window.
     """
@@ -64,7 +64,7 @@ def test_takeover_writes_a_ledger_row_for_a_call_in_flight_and_it_is_retried(out
     assert mark(heir, {called: 2, waiting: 1}) == {called: 2, waiting: 1}
 
 
-def test_call_whose_content_is_at_hand_is_marked_and_doubted_too(outbox, leader):
+def test_call_marked_without_a_request_for_content_is_put_in_doubt_too(outbox, leader):
     [called] = outbox.enqueue(1)
     [waiting] = outbox.enqueue(1)
     assert mark(leader, [called], needs_content=False) == {called: 1}
@@ -100,7 +100,7 @@ def test_call_whose_row_has_changed_is_left_out_and_not_marked(outbox, leader, n
     )
     assert leader.begin([begun]) == ["begun"]
     asked = [ended, cancelled, retried, later, begun, careful, called]
-    # A call that must be begun by itself is handed out, but never marked.
+    # A call that must be begun by itself is returned, but never marked.
     may_be_made = [careful, called] if needs_content else [called]
     assert mark(leader, asked, needs_content=needs_content) == dict.fromkeys(may_be_made, 1)
     successor(outbox, leader)
@@ -130,7 +130,7 @@ def test_call_whose_result_is_recorded_is_not_put_in_doubt(outbox, leader):
     assert [state for _, state, _ in states(outbox, cancelled)] == ["CANCELLED"]
 
 
-def test_calls_of_every_batch_are_doubted(outbox, leader):
+def test_takeover_puts_the_calls_of_every_batch_in_doubt(outbox, leader):
     ids = outbox.enqueue(3)
     for number, intent_id in enumerate(ids, 1):
         mark(leader, [intent_id], number)
@@ -146,7 +146,7 @@ def test_batch_replaces_the_one_marked_under_the_same_number(outbox, leader):
     assert (states(outbox, first), len(states(outbox, second))) == ([], 1)
 
 
-def test_call_that_is_marked_twice_is_doubted_once(outbox, leader):
+def test_call_that_is_marked_twice_is_put_in_doubt_once(outbox, leader):
     [intent_id] = outbox.enqueue(1)
     for number in (1, 2):
         assert mark(leader, [intent_id], number) == {intent_id: 1}
@@ -185,7 +185,7 @@ def test_stale_leader_cannot_unmark_calls_of_its_successor(outbox, leader):
     assert states(outbox, intent_id) == [(1, "IN_DOUBT", "holder-2")]
 
 
-def test_leader_that_unmarks_everything_before_release_leaves_no_doubt(outbox, leader):
+def test_leader_that_unmarks_everything_leaves_no_call_in_doubt(outbox, leader):
     ids = outbox.enqueue(3)
     mark(leader, ids)
     unmark(leader, [])
@@ -210,7 +210,7 @@ def test_call_that_must_be_begun_is_in_doubt_only_after_it_was_begun(outbox, lea
 def test_call_is_either_marked_or_begun_by_the_executor(
     outbox, leader, guarantee, key_window_seconds
 ):
-    """The executor's rule of what it begins, and the database's of what it marks, fit together."""
+    """The executor begins exactly the calls that the database does not mark."""
     terms = {"guarantee": guarantee, "key_window_seconds": key_window_seconds}
     terms = {name: value for name, value in terms.items() if value is not None}
     outbox.publish("other", scope="cluster", **terms)
@@ -290,7 +290,7 @@ CANCEL = "SELECT leasehold.cancel_intent(%s, 'ann', 'a test') AS verdict"
 
 @pytest.fixture(params=["first", "later"])
 def meeting(request, outbox, leader, database):
-    """An intent that one session marks and another cancels, also where there is no mark yet."""
+    """Return an intent that one session marks while another cancels it."""
     if request.param == "later":
         mark(leader, [])
     [intent_id] = outbox.enqueue(1)
@@ -299,7 +299,7 @@ def meeting(request, outbox, leader, database):
 
 @pytest.fixture(params=["with content", "without content"])
 def marking(request, leader, meeting):
-    """Either way to mark a call: the statement and its arguments."""
+    """Return the statement and arguments of each way to mark a call."""
     ids = [meeting[0]]
     return MARK, [*leader.fence, ids, request.param == "without content", ids]
 

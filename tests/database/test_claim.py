@@ -1,4 +1,4 @@
-"""Claims of items: who gets what, under which token, and who gets nothing."""
+"""Claims of items: which worker gets which item under which token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.sqlstates import refused
 WHOLE_LEASE = {"claimed_by": "worker-1", "lease_token": uuid4(), "lease_expires_at": "infinity"}
 
 
-def test_no_row_can_hold_a_part_of_a_lease_even_by_the_owners_hand(outbox):
+def test_not_even_the_owner_can_write_a_row_with_half_a_claim(outbox):
     outbox.publish()
     outbox.enqueue()
     names = list(WHOLE_LEASE)
@@ -28,14 +28,14 @@ def test_no_row_can_hold_a_part_of_a_lease_even_by_the_owners_hand(outbox):
         assert caught.value.diag.constraint_name == "outbox_pending_lease_all_or_none"
 
 
-def test_new_intent_holds_no_lease(outbox):
+def test_new_intent_is_not_claimed(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     row = outbox.pending(intent)
     assert [row[column] for column in WHOLE_LEASE] == [None, None, None]
 
 
-def test_claim_keeps_the_row_and_gives_it_a_lease_of_the_length_asked_for(outbox):
+def test_claim_gives_the_pending_row_a_lease_of_the_requested_length(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     [claim] = outbox.claim(lease_seconds=45)
@@ -75,7 +75,7 @@ def test_no_claim_ever_repeats_a_token(outbox):
     assert len(tokens) == len(set(tokens)) == 16
 
 
-def test_item_that_is_not_due_or_not_asked_for_is_not_claimed(outbox):
+def test_item_that_is_not_due_or_has_another_target_is_not_claimed(outbox):
     outbox.publish()
     outbox.publish("mail")
     outbox.enqueue(2, delay_seconds=60)
@@ -85,7 +85,7 @@ def test_item_that_is_not_due_or_not_asked_for_is_not_claimed(outbox):
     assert outbox.claim(targets=["never-published"]) == []
 
 
-def test_items_of_scheduled_targets_are_not_claimed(outbox):
+def test_items_of_cluster_and_stream_targets_are_not_claimed(outbox):
     outbox.publish("ledger", scope="cluster")
     outbox.publish("account", scope="stream")
     outbox.enqueue(2, target="ledger")
@@ -93,7 +93,7 @@ def test_items_of_scheduled_targets_are_not_claimed(outbox):
     assert outbox.claim(targets=["ledger", "account"]) == []
 
 
-def test_lower_priority_waits_for_the_higher_and_later_due_for_the_earlier(outbox):
+def test_items_are_claimed_by_priority_and_then_by_due_time(outbox):
     outbox.publish()
     entries = [
         {"target": "sms", "payload": 1, "priority": priority, "due_at": f"2024-01-0{day}T00:00:00Z"}
@@ -104,7 +104,7 @@ def test_lower_priority_waits_for_the_higher_and_later_due_for_the_earlier(outbo
     assert claimed == [ids[2], ids[4], ids[3], ids[1], ids[5], ids[0]]
 
 
-def test_dead_worker_is_replaced_and_the_ledger_says_so_in_its_name(outbox):
+def test_claim_of_a_dead_worker_is_replaced_and_recorded_in_its_name(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     [lost] = outbox.claim("dead")
@@ -154,7 +154,7 @@ def test_expired_claim_without_an_attempt_left_is_repaired_not_claimed(outbox):
     assert [outbox.states(intent) for intent in ids] == [["FAILED"], ["FAILED"]]
 
 
-def test_expired_claims_of_a_dead_worker_do_not_let_a_batch_grow_beyond_its_size(outbox):
+def test_expired_claims_do_not_make_a_batch_exceed_its_size(outbox):
     outbox.publish()
     outbox.enqueue(10)
     outbox.claim("dead", batch_size=6)
@@ -184,7 +184,7 @@ def test_flood_for_one_target_does_not_starve_the_others(outbox, three_targets):
     assert claims == {"flood": 4, "mail": 4, "sms": 4}
 
 
-def test_share_that_a_target_does_not_use_goes_to_the_others(outbox, three_targets):
+def test_other_targets_get_the_share_that_a_target_does_not_use(outbox, three_targets):
     outbox.enqueue(200, target="flood")
     outbox.enqueue(1, target="mail")
     claims = claimed_by_target(outbox.claim(batch_size=12, targets=three_targets))
@@ -193,7 +193,7 @@ def test_share_that_a_target_does_not_use_goes_to_the_others(outbox, three_targe
 
 @pytest.mark.parametrize("limits", [None, [100, 1, 1]])
 def test_whole_batch_goes_to_the_one_target_that_has_work(outbox, three_targets, limits):
-    """Whichever seat it has, and so whether its own share is three or four."""
+    """The target may be in any position, so its own share is three or four."""
     outbox.enqueue(11 * 20, target="flood")
     for _ in range(20):
         claims = outbox.call(
@@ -202,7 +202,7 @@ def test_whole_batch_goes_to_the_one_target_that_has_work(outbox, three_targets,
         assert claimed_by_target(claims) == {"flood": 11}
 
 
-def test_batch_smaller_than_the_targets_reaches_all_of_them_in_time(outbox, three_targets):
+def test_batch_smaller_than_the_number_of_targets_reaches_each_in_turn(outbox, three_targets):
     outbox.enqueue(100, target="flood")
     outbox.enqueue(1, target="mail")
     outbox.enqueue(1, target="sms")
@@ -215,7 +215,7 @@ def test_batch_smaller_than_the_targets_reaches_all_of_them_in_time(outbox, thre
     raise AssertionError(f"a hundred claims of one reached only {seen}")
 
 
-def test_target_never_gets_more_than_its_limit_though_others_leave_room(outbox, three_targets):
+def test_target_never_exceeds_its_limit_even_if_others_need_less(outbox, three_targets):
     for target in three_targets:
         outbox.enqueue(20, target=target)
     claims = outbox.call(
@@ -224,7 +224,7 @@ def test_target_never_gets_more_than_its_limit_though_others_leave_room(outbox, 
     assert claimed_by_target(claims) == {"flood": 2, "sms": 20}
 
 
-def test_limit_of_a_target_holds_also_when_its_expired_claims_come_back(outbox, three_targets):
+def test_limit_of_a_target_applies_to_its_expired_claims_too(outbox, three_targets):
     outbox.enqueue(10, target="flood")
     outbox.claim("dead", targets=three_targets, batch_size=10)
     outbox.expire_claims()
@@ -238,7 +238,7 @@ def test_limit_of_a_target_holds_also_when_its_expired_claims_come_back(outbox, 
 
 
 def forget_statistics(outbox):
-    """Bulk insert behind an ANALYZE of the empty table."""
+    """Give the planner the statistics of an empty table."""
     outbox.database.execute("ANALYZE leasehold.outbox_pending")
 
 
@@ -286,7 +286,7 @@ def test_eight_claimers_never_overlap_and_never_exceed_their_batch(outbox, befor
     assert len({token for _, token in claims}) == 400
 
 
-def test_sixteen_claimers_of_one_item_have_one_winner(outbox):
+def test_fifteen_of_sixteen_claimers_of_one_item_get_nothing(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     results = race(
@@ -296,7 +296,7 @@ def test_sixteen_claimers_of_one_item_have_one_winner(outbox):
     assert outbox.pending(intent)["lease_token"] == winner["lease_token"]
 
 
-def test_sixteen_claimers_of_one_expired_claim_have_one_winner_and_write_one_zombie(outbox):
+def test_fifteen_of_sixteen_claimers_of_one_expired_claim_get_nothing(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     outbox.claim("dead")

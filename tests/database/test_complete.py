@@ -1,4 +1,4 @@
-"""Completions: only the living holder of a claim writes its outcome, once, in a state it may."""
+"""Completions: only the current holder of a claim writes its outcome, once, in an allowed state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.sqlstates import refused, sqlstate_of
 
 
 def complete_one(outbox, claim, state, worker="worker-1", **fields):
-    """The single form; it raises where the batch form gives a verdict."""
+    """Complete one claim with the function that raises instead of returning a verdict."""
     fields = {"p_retry_after_seconds": None} | {f"p_{name}": fields[name] for name in fields}
     names = ", ".join(f"{name} => %({name})s" for name in fields)
     [row] = outbox.as_role("executor").execute(
@@ -32,7 +32,7 @@ def complete_one(outbox, claim, state, worker="worker-1", **fields):
 
 
 def claimed(outbox, count=1, target="sms", **terms):
-    """Fresh claims of worker-1, under a contract with these terms."""
+    """Return new claims of worker-1 under a contract with these terms."""
     outbox.publish(target, **terms)
     outbox.enqueue(count, target=target)
     return outbox.claim(batch_size=count, targets=[target])
@@ -74,7 +74,7 @@ def test_worker_that_replaced_itself_cannot_complete_under_its_old_token(outbox)
     assert complete_one(outbox, fresh, "DISPATCHED") == 2
 
 
-def test_expired_lease_cannot_complete_even_when_nobody_took_it(outbox):
+def test_expired_claim_cannot_be_completed_even_if_nobody_took_it(outbox):
     [claim] = claimed(outbox)
     outbox.expire_claims(seconds_ago=0)
     assert sqlstate_of(lambda: complete_one(outbox, claim, "DISPATCHED")) == "P7002"
@@ -83,14 +83,14 @@ def test_expired_lease_cannot_complete_even_when_nobody_took_it(outbox):
     assert outbox.pending(claim["intent_id"])["lease_token"] == claim["lease_token"]
 
 
-def test_other_worker_cannot_complete_with_a_token_it_came_to_know(outbox):
+def test_other_worker_cannot_complete_with_a_stolen_token(outbox):
     [claim] = claimed(outbox)
     assert verdicts_of(outbox.complete([claim], worker="thief")) == ["lease_lost"]
     assert sqlstate_of(lambda: complete_one(outbox, claim, "FAILED", worker="thief")) == "P7002"
     assert outbox.ledger(claim["intent_id"]) == []
 
 
-def test_result_without_the_right_token_is_lost(outbox):
+def test_result_without_the_right_token_is_refused(outbox):
     [claim] = claimed(outbox)
     for token in (None, UUID(int=0)):
         forged = claim | {"lease_token": token}
@@ -98,7 +98,7 @@ def test_result_without_the_right_token_is_lost(outbox):
     assert outbox.ledger(claim["intent_id"]) == []
 
 
-def test_result_for_an_intent_that_nobody_claimed_is_lost_also_without_a_token(outbox):
+def test_result_for_an_unclaimed_intent_is_refused_without_a_token_too(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     results = [{"intent_id": str(intent), "lease_token": None, "state": "DISPATCHED"}]
@@ -121,7 +121,7 @@ def test_fifteen_of_sixteen_racing_completions_of_one_claim_lose(outbox, state, 
     assert outbox.states(claim["intent_id"]) == [state]
 
 
-def test_fifteen_of_sixteen_racing_single_completions_are_raised_to(outbox):
+def test_fifteen_of_sixteen_racing_single_completions_raise_an_error(outbox):
     [claim] = claimed(outbox)
     states = race(
         outbox.database,
@@ -132,7 +132,7 @@ def test_fifteen_of_sixteen_racing_single_completions_are_raised_to(outbox):
     assert outbox.states(claim["intent_id"]) == ["DISPATCHED"]
 
 
-def test_batch_applies_what_is_ours_and_tells_lost_finished_and_unknown_apart(outbox):
+def test_batch_applies_its_own_results_and_tells_the_reason_for_the_others(outbox):
     claims = claimed(outbox, 3)
     ours, finished, lost = sorted(claims, key=lambda claim: claim["intent_id"])
     outbox.complete([finished])
@@ -165,7 +165,7 @@ def test_state_that_no_executor_may_report_is_refused(outbox):
     assert outbox.ledger(claim["intent_id"]) == []
 
 
-def test_one_invalid_state_lets_nothing_of_its_batch_be_written(outbox):
+def test_one_invalid_state_refuses_the_whole_batch(outbox):
     good, bad = claimed(outbox, 2)
     results = [result_of(good, "DISPATCHED"), result_of(bad, "ZOMBIE_REQUEUE")]
     with refused("P7003"):
@@ -174,7 +174,7 @@ def test_one_invalid_state_lets_nothing_of_its_batch_be_written(outbox):
 
 
 @pytest.mark.parametrize("guarantee", ["lookup", "blind"])
-def test_call_that_was_never_begun_cannot_be_reported_where_beginning_is_due(outbox, guarantee):
+def test_result_of_a_call_that_had_to_be_begun_first_is_refused(outbox, guarantee):
     states = ["DISPATCHED", "IN_DOUBT", "SUBMITTED"]
     for claim, state in zip(claimed(outbox, 3, guarantee=guarantee), states, strict=True):
         with refused("P7003"):
@@ -185,13 +185,13 @@ def test_call_that_was_never_begun_cannot_be_reported_where_beginning_is_due(out
 
 
 @pytest.mark.parametrize("guarantee", ["lookup", "blind"])
-def test_no_call_needs_to_have_begun_to_say_that_none_was_made(outbox, guarantee):
+def test_attempt_that_made_no_call_need_not_have_begun(outbox, guarantee):
     first, second = claimed(outbox, 2, guarantee=guarantee)
     assert verdicts_of(outbox.complete([first], "FAILED")) == ["applied"]
     assert verdicts_of(outbox.complete([second], "RETRYABLE")) == ["applied"]
 
 
-def test_asking_about_a_call_needs_no_call_to_begin(outbox):
+def test_lookup_and_confirmation_need_not_have_begun(outbox):
     claims = claimed(outbox, 2, guarantee="lookup")
     outbox.begin(claims)
     outbox.complete(claims[:1], "IN_DOUBT")
@@ -219,7 +219,7 @@ IMPOSSIBLE_RESULTS = [
 ]
 
 
-def test_result_that_cannot_be_is_refused_with_its_whole_batch(outbox):
+def test_impossible_result_is_refused_with_its_whole_batch(outbox):
     good, bad = claimed(outbox, 2)
     for fields in IMPOSSIBLE_RESULTS:
         results = [result_of(good, "DISPATCHED"), result_of(bad, **fields)]
@@ -249,7 +249,7 @@ def test_final_outcome_leaves_one_ledger_row_and_no_pending_row(outbox):
         assert outbox.pending(claim["intent_id"]) is None
 
 
-def test_retry_gives_the_lease_back_and_is_due_after_exactly_its_delay(outbox):
+def test_retry_ends_the_claim_and_is_due_after_exactly_its_delay(outbox):
     [claim] = claimed(outbox)
     complete_one(outbox, claim, "RETRYABLE", retry_after_seconds=12.5)
     [row] = outbox.ledger(claim["intent_id"])
@@ -263,7 +263,7 @@ def test_retry_gives_the_lease_back_and_is_due_after_exactly_its_delay(outbox):
     assert outbox.claim() == []
 
 
-def test_submission_awaits_its_confirmation_under_its_reference(outbox):
+def test_submitted_intent_waits_for_its_confirmation_with_its_reference(outbox):
     [claim] = claimed(outbox)
     outbox.complete([claim], "SUBMITTED", reference="tx-1", retry_after_seconds=0)
     assert outbox.status(claim["intent_id"]) == "confirming"
@@ -310,7 +310,7 @@ def test_retry_that_would_be_due_after_the_deadline_ends_as_failed(outbox):
 
 
 @pytest.mark.parametrize("state", ["IN_DOUBT", "SUBMITTED"])
-def test_retry_past_the_ceiling_is_refused_and_the_row_stays_to_be_ended(outbox, state):
+def test_retry_above_the_ceiling_is_refused_and_the_intent_can_still_end(outbox, state):
     [claim] = claimed(outbox, guarantee="lookup")
     outbox.begin([claim])
     for _ in range(19):
@@ -318,7 +318,7 @@ def test_retry_past_the_ceiling_is_refused_and_the_row_stays_to_be_ended(outbox,
         outbox.make_due()
         [claim] = outbox.claim()
     outbox.complete([claim], state)
-    assert outbox.pending(claim["intent_id"])["due_at"] == FOREVER, "held: it must not go on so"
+    assert outbox.pending(claim["intent_id"])["due_at"] == FOREVER, "held, instead of retried again"
     outbox.database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = now()")
     [claim] = outbox.claim()
     assert claim["attempt_no"] == 21
@@ -333,14 +333,14 @@ def test_retry_past_the_ceiling_is_refused_and_the_row_stays_to_be_ended(outbox,
     assert outbox.states(claim["intent_id"])[-1] == "FAILED"
 
 
-def test_contract_beyond_the_ceiling_is_refused(outbox):
+def test_contract_with_more_attempts_than_the_ceiling_is_refused(outbox):
     for attempts in (21, 1000, 2**31 - 1):
         with refused("P7004"):
             outbox.publish(attempts_max=attempts)
     assert outbox.database.execute("SELECT FROM leasehold.contracts") == []
 
 
-def test_reference_of_a_submission_outlives_a_confirmation_without_one(outbox):
+def test_reference_is_kept_if_the_confirmation_has_none(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     outbox.complete(outbox.claim(), "SUBMITTED", reference="rail-17")

@@ -20,7 +20,7 @@ PID = "SELECT pg_backend_pid()"
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request):
-    """Run something on either event loop: they register sockets in their own ways."""
+    """Run a test on each event loop, because they register sockets differently."""
     return asyncio.run if request.param == "asyncio" else uvloop.run
 
 
@@ -37,7 +37,7 @@ async def count_prepared(connection):
     return sorted(statement for (statement,) in await cursor.fetchall())
 
 
-def test_statement_is_prepared_when_it_comes_again(database, run):
+def test_repeated_statement_is_prepared(database, run):
     async def scenario():
         async with await connected(database) as connection:
             seen = []
@@ -49,8 +49,8 @@ def test_statement_is_prepared_when_it_comes_again(database, run):
     assert run(scenario()) == [[], ["SELECT $1 + $2"], ["SELECT $1 + $2"]]
 
 
-def test_arguments_of_other_types_are_another_statement(database, run):
-    """What type a number has follows from its size."""
+def test_same_statement_with_other_argument_types_is_prepared_anew(database, run):
+    """psycopg chooses the type of a number by its size."""
     given = [1, 2, 100_000, 3, 5_000_000_000, 100_001, None, 4, None, 6_000_000_000]
 
     async def scenario():
@@ -60,7 +60,7 @@ def test_arguments_of_other_types_are_another_statement(database, run):
     assert run(scenario()) == [[one] for one in given]
 
 
-def test_cursors_work_between_the_calls(database, run):
+def test_cursor_can_be_used_between_calls(database, run):
     async def scenario():
         async with await connected(database) as connection:
             found = []
@@ -73,7 +73,7 @@ def test_cursors_work_between_the_calls(database, run):
     assert run(scenario()) == [number for number in range(5) for _ in range(2)]
 
 
-def test_error_leaves_the_connection_as_it_was(database, run):
+def test_error_does_not_change_the_state_of_the_connection(database, run):
     async def scenario():
         async with await connected(database) as connection:
             for _ in range(3):
@@ -84,8 +84,8 @@ def test_error_leaves_the_connection_as_it_was(database, run):
     run(scenario())
 
 
-def test_arguments_and_answers_larger_than_the_network_takes_at_once(database, run):
-    """The server answers while it still reads: who only writes, or only reads, waits forever."""
+def test_arguments_and_results_larger_than_the_network_buffers_are_sent(database, run):
+    """The server sends while it still reads, so a client that only writes or only reads hangs."""
     text = "x" * 30_000_000
 
     async def scenario():
@@ -97,8 +97,8 @@ def test_arguments_and_answers_larger_than_the_network_takes_at_once(database, r
     run(asyncio.wait_for(scenario(), 60))
 
 
-def test_answer_that_has_come_is_read_at_once_though_it_is_many_buffers_of_libpq(database, run):
-    """A buffer at a time, each would wait for all that the event loop does in between."""
+def test_received_result_is_read_at_once_even_if_it_fills_many_buffers(database, run):
+    """If it read one buffer per wakeup, each would wait for other tasks of the event loop."""
     rows = "SELECT repeat('x', 100) FROM generate_series(1, 1500)"
 
     async def scenario():
@@ -116,7 +116,7 @@ def test_answer_that_has_come_is_read_at_once_though_it_is_many_buffers_of_libpq
     run(asyncio.wait_for(scenario(), 30))
 
 
-def test_plan_of_before_a_migration_fails_once(database, run):
+def test_prepared_statement_fails_once_after_a_migration(database, run):
     database.execute("CREATE TABLE public.changed (a integer)")
     database.execute("INSERT INTO public.changed VALUES (1)")
     statement = "SELECT * FROM public.changed"
@@ -134,9 +134,7 @@ def test_plan_of_before_a_migration_fails_once(database, run):
     run(scenario())
 
 
-def test_session_that_ends_while_nobody_asks_costs_no_cpu_and_is_told_to_who_asks_next(
-    database, run
-):
+def test_session_that_ends_while_idle_uses_no_cpu_and_fails_the_next_call(database, run):
     async def scenario():
         connection = await Woken.connect(database.url, autocommit=True)
         [pid] = await fetch(connection, PID)
@@ -144,7 +142,7 @@ def test_session_that_ends_while_nobody_asks_costs_no_cpu_and_is_told_to_who_ask
         database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         await until(lambda: connection.count)
         await asyncio.sleep(0.05)
-        assert connection.count == 1  # and not again and again
+        assert connection.count == 1  # once, not repeatedly
         with pytest.raises(psycopg.OperationalError):
             await fetch(connection, "SELECT 1")
         await connection.close()
@@ -153,7 +151,7 @@ def test_session_that_ends_while_nobody_asks_costs_no_cpu_and_is_told_to_who_ask
 
 
 class Woken(Connection):
-    """One that counts what the event loop tells it."""
+    """Counts the wakeups by the event loop."""
 
     count = 0
 
@@ -162,7 +160,7 @@ class Woken(Connection):
         super()._wake()
 
 
-def test_number_of_a_broken_connections_socket_may_go_to_the_next_one(database, run):
+def test_new_connection_may_reuse_the_file_descriptor_of_a_broken_one(database, run):
     async def scenario():
         numbers = []
         for _ in range(5):
@@ -194,14 +192,14 @@ def test_cancelled_statement_ends_on_the_server_too(database, run):
     run(asyncio.wait_for(scenario(), 30))
 
 
-async def test_statements_that_are_kept_are_bounded(database):
+async def test_number_of_prepared_statements_is_bounded(database):
     async with await connected(database) as connection:
         for number in range(STATEMENTS_MAX + 20):
             assert await fetch(connection, f"SELECT {number}") == [number]
         assert len(connection._statements) == STATEMENTS_MAX
 
 
-async def test_large_answer_does_not_stay_in_memory(database):
+async def test_large_result_does_not_stay_in_memory(database):
     series = "SELECT * FROM generate_series(1, 10000)"
     async with await connected(database) as connection:
         assert len(await fetch(connection, series)) == 10_000

@@ -1,11 +1,11 @@
-"""Contracts: versions of a target's terms that never change, and never hold what cannot work."""
+"""Contracts: immutable versions of a target's terms; impossible terms are refused."""
 
 from __future__ import annotations
 
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
 
-# Each of these alone makes otherwise good terms impossible.
+# Each of these alone makes valid terms invalid.
 REFUSED_TERMS = [
     {"scope": None},
     {"scope": "galaxy"},
@@ -63,10 +63,10 @@ def publish_raw(outbox, target, terms, operator="ada"):
     return outbox.as_role("operator").execute(f"SELECT {places}", [target, terms, operator])
 
 
-def test_each_change_of_terms_is_a_new_version_and_the_same_terms_are_none(outbox, database):
+def test_changed_terms_are_a_new_version_and_unchanged_terms_are_not(outbox, database):
     assert outbox.publish() == 1
     assert outbox.publish() == 1
-    assert outbox.publish(lease_seconds=30.0) == 1, "the default written out is no change"
+    assert outbox.publish(lease_seconds=30.0) == 1, "an explicit default is not a change"
     assert outbox.publish(lease_seconds=31) == 2
     assert outbox.publish(gateway={"url": "https://sms.example"}) == 3
     assert outbox.publish() == 4, "going back is a change too"
@@ -76,7 +76,7 @@ def test_each_change_of_terms_is_a_new_version_and_the_same_terms_are_none(outbo
     assert {row["published_by"] for row in rows} == {"test"}
 
 
-def test_terms_without_a_gateway_are_refused_unless_they_say_so(outbox, database):
+def test_terms_without_a_gateway_are_refused_unless_the_gateway_is_null(outbox, database):
     outbox.publish(gateway={"kind": "http", "url": "https://sms.example.org"})
     terms = '{"scope": "item", "guarantee": "keyed"}'
     with refused("22023") as caught:
@@ -89,7 +89,7 @@ def test_terms_without_a_gateway_are_refused_unless_they_say_so(outbox, database
     assert row["terms"]["gateway"] is None
 
 
-def test_published_contract_is_complete_on_its_own(outbox, database):
+def test_published_contract_contains_the_defaults(outbox, database):
     outbox.publish("item-target")
     outbox.publish("cluster-target", scope="cluster", guarantee="lookup", call_timeout_seconds=90)
     outbox.publish("stream-target", scope="stream", retry_policy="one_shot")
@@ -102,7 +102,7 @@ def test_published_contract_is_complete_on_its_own(outbox, database):
     }
 
 
-def test_former_terms_are_told_as_long_as_something_is_pending_under_them(outbox):
+def test_former_terms_are_returned_while_intents_are_pending_under_them(outbox):
     def former():
         rows = outbox.call("executor", "read_former_terms")
         return [tuple(row.values()) for row in rows]
@@ -122,7 +122,7 @@ def test_former_terms_are_told_as_long_as_something_is_pending_under_them(outbox
     assert former() == []
 
 
-def test_publishers_of_the_same_moment_make_one_version_each_without_a_gap(outbox, database):
+def test_concurrent_publishers_create_consecutive_versions(outbox, database):
     versions = race(
         database, 8, lambda caller, number: caller.publish(note=number % 4), role="operator"
     )
@@ -131,7 +131,7 @@ def test_publishers_of_the_same_moment_make_one_version_each_without_a_gap(outbo
     assert outbox.publish(note="another") == max(versions) + 1
 
 
-def test_terms_that_cannot_work_are_refused_one_by_one(outbox, database):
+def test_each_impossible_term_is_refused(outbox, database):
     outcomes = [
         (terms, sqlstate_of(lambda terms=terms: outbox.publish(**terms))) for terms in REFUSED_TERMS
     ]
@@ -139,7 +139,7 @@ def test_terms_that_cannot_work_are_refused_one_by_one(outbox, database):
     assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
-def test_secret_in_place_of_the_name_of_its_variable_is_refused_unseen(outbox, database):
+def test_secret_in_place_of_a_variable_name_is_refused_and_not_shown(outbox, database):
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     for gateway in (
         {"signing_secret_env": secret},
@@ -155,13 +155,13 @@ def test_secret_in_place_of_the_name_of_its_variable_is_refused_unseen(outbox, d
     assert outbox.publish(gateway=names) == 1
 
 
-def test_more_attempts_than_the_ceiling_are_refused_as_such(outbox):
+def test_more_attempts_than_the_ceiling_raise_their_own_error(outbox):
     with refused("P7004"):
         outbox.publish(attempts_max=21)
     assert outbox.publish(attempts_max=20) == 1
 
 
-def test_what_is_no_contract_at_all_is_refused(outbox):
+def test_malformed_contract_is_refused(outbox):
     good = '{"scope": "item", "guarantee": "keyed", "gateway": null}'
     bad_targets = [None, "", "UPPER", "a/b", "-a", "a b", "x" * 65, "ä"]
     bad_terms = [
@@ -188,7 +188,7 @@ def test_intent_keeps_the_version_that_it_was_accepted_under(outbox):
     claims = outbox.claim()
     assert {row["intent_id"]: row["contract_version"] for row in claims} == {old: 1, new: 2}
     outbox.complete(claims, "RETRYABLE")
-    # The old terms decide about the old intent.
+    # The old terms apply to the old intent.
     assert (outbox.status(old), outbox.status(new)) == ("exhausted", "pending")
 
 

@@ -1,4 +1,4 @@
-"""A doubt outlives whoever asked about it."""
+"""An intent in doubt stays in doubt if the worker that looks it up dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def leave_unsettled(outbox: Outbox, state: str) -> UUID:
-    """An intent that may have had its effect, claimed by a worker that dies before it asks."""
+    """Return an intent in doubt or submitted, claimed by a worker that dies before its lookup."""
     outbox.publish(guarantee="lookup", attempts_max=3)
     [intent_id] = outbox.enqueue()
     claims = outbox.claim()
@@ -26,7 +26,7 @@ def leave_unsettled(outbox: Outbox, state: str) -> UUID:
 
 
 @pytest.mark.parametrize("state", ["IN_DOUBT", "SUBMITTED"])
-def test_reaper_does_not_turn_a_doubt_into_a_new_try(outbox: Outbox, state: str) -> None:
+def test_reaper_does_not_resubmit_an_intent_in_doubt(outbox: Outbox, state: str) -> None:
     intent_id = leave_unsettled(outbox, state)
     outbox.call("executor", "repair_expired_leases", 10, "reaper")
     assert outbox.states(intent_id) == [state, state]
@@ -35,7 +35,7 @@ def test_reaper_does_not_turn_a_doubt_into_a_new_try(outbox: Outbox, state: str)
 
 
 @pytest.mark.parametrize("state", ["IN_DOUBT", "SUBMITTED"])
-def test_claim_that_replaces_a_dead_asker_is_told_to_ask(outbox: Outbox, state: str) -> None:
+def test_intent_in_doubt_is_still_in_doubt_for_the_next_worker(outbox: Outbox, state: str) -> None:
     intent_id = leave_unsettled(outbox, state)
     outbox.claim("worker-3")
     outbox.make_due()
@@ -45,9 +45,7 @@ def test_claim_that_replaces_a_dead_asker_is_told_to_ask(outbox: Outbox, state: 
 
 
 @pytest.mark.parametrize("state", ["IN_DOUBT", "SUBMITTED"])
-def test_dead_askers_do_not_exhaust_what_may_have_had_its_effect(
-    outbox: Outbox, state: str
-) -> None:
+def test_intent_in_doubt_is_not_exhausted_by_dying_workers(outbox: Outbox, state: str) -> None:
     intent_id = leave_unsettled(outbox, state)
     for _ in range(4):
         outbox.call("executor", "repair_expired_leases", 10, "reaper")
@@ -57,7 +55,7 @@ def test_dead_askers_do_not_exhaust_what_may_have_had_its_effect(
     assert outbox.status(intent_id) in ("in_doubt", "confirming")
 
 
-def test_no_operator_cancels_what_a_dead_asker_left_in_doubt(outbox: Outbox) -> None:
+def test_intent_in_doubt_of_a_dead_worker_cannot_be_cancelled(outbox: Outbox) -> None:
     intent_id = leave_unsettled(outbox, "IN_DOUBT")
     outbox.call("executor", "repair_expired_leases", 10, "reaper")
     [row] = outbox.call("operator", "cancel_intent", intent_id, "operator", "not wanted")

@@ -1,4 +1,4 @@
-"""What an executor decides about a doubt and what the database then does fit together."""
+"""The executor and the database agree about the next step of an intent in doubt."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Life:
         await self.record(await self.claim(), Unknown(retry_after_seconds=0))
 
     def pass_time(self, seconds):
-        """Let the first try have been so much longer ago."""
+        """Move the first try back by this many seconds."""
         self.database.owner_execute(
             "UPDATE leasehold.outbox_pending"
             "   SET first_tried_at = first_tried_at - make_interval(secs => %s)",
@@ -64,7 +64,7 @@ class Life:
         )
 
 
-async def test_doubt_from_inside_the_key_window_waits_out_the_quarantine_before_it_is_asked_about(
+async def test_doubt_within_the_key_window_is_looked_up_only_after_the_quarantine(
     life,
 ):
     await life.begin(lookup="a:c")
@@ -83,7 +83,7 @@ async def test_doubt_from_inside_the_key_window_waits_out_the_quarantine_before_
     assert next_step(await life.claim(), life.contract) == Submit()
 
 
-async def test_doubt_past_the_key_window_of_a_gateway_that_cannot_be_asked_is_held(life):
+async def test_doubt_past_the_key_window_is_held_if_the_gateway_has_no_lookup(life):
     await life.begin(lookup=None)
     await life.doubt()
     life.pass_time(WINDOW - 10)
@@ -99,7 +99,7 @@ async def test_doubt_past_the_key_window_of_a_gateway_that_cannot_be_asked_is_he
     assert recorded.is_held
 
 
-async def test_doubt_is_not_exhausted_by_a_gateway_that_is_too_busy_to_answer(life):
+async def test_saturated_gateway_does_not_exhaust_an_intent_in_doubt(life):
     await life.begin(lookup=None)
     await life.doubt()
     recorded = None

@@ -1,4 +1,4 @@
-"""Intake: one verdict per entry, one intent per key, and nothing written for what is refused."""
+"""Enqueue functions: one verdict per entry, one intent per key, no row for a refused entry."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def intent_row(outbox, intent):
 # Verdicts
 
 
-def test_each_entry_of_a_batch_has_its_own_verdict_by_its_place(targets):
+def test_each_entry_of_a_batch_has_its_own_verdict_in_order(targets):
     [first] = targets.enqueue_entries([entry("a", payload={"x": 1})])
     rows = targets.enqueue_entries(
         [
@@ -74,8 +74,8 @@ def test_each_entry_of_a_batch_has_its_own_verdict_by_its_place(targets):
     assert counts(targets) == (2, 2, 0)
 
 
-# One intent has a function of its own, enqueue_one, which must accept, refuse and write as the
-# statement for lists does.
+# A single intent has its own function, enqueue_one. It must accept, refuse and write the same as
+# the statement for lists.
 ALONE = {
     "a payload": entry(),
     "a large payload": entry(payload={"text": "x" * 100_000}),
@@ -120,12 +120,12 @@ def known_keys(targets):
 
 
 def new_name(given):
-    """The same entry under another new key."""
+    """Return the same entry with another new key."""
     return given | ({"idempotency_key": "newer"} if given.get("idempotency_key") == "new" else {})
 
 
 @pytest.mark.parametrize("given", ALONE)
-def test_intent_alone_is_judged_and_written_as_in_a_list(known_keys, given):
+def test_single_intent_gets_the_same_verdict_and_rows_as_in_a_list(known_keys, given):
     [alone] = known_keys.enqueue_entries([ALONE[given]])
     _, among = known_keys.enqueue_entries([entry(), new_name(ALONE[given])])
     assert (alone["verdict"], alone["problem"]) == (among["verdict"], among["problem"])
@@ -136,7 +136,7 @@ def test_intent_alone_is_judged_and_written_as_in_a_list(known_keys, given):
 
 
 @pytest.mark.parametrize("given", sorted(ALONE))
-def test_enqueue_intent_writes_and_refuses_as_enqueue_intents(known_keys, given):
+def test_enqueue_intent_writes_and_refuses_the_same_as_enqueue_intents(known_keys, given):
     options = new_name(ALONE[given])
     content = json.dumps(options.pop("payload")) if "payload" in options else None
     target, key = options.pop("target", None), options.pop("idempotency_key", None)
@@ -156,7 +156,7 @@ def test_enqueue_intent_writes_and_refuses_as_enqueue_intents(known_keys, given)
 
 
 @pytest.mark.parametrize("given", ALONE)
-def test_only_intents_of_streams_are_enqueued_as_a_list_of_one(known_keys, given):
+def test_enqueue_one_leaves_only_stream_intents_to_the_path_for_lists(known_keys, given):
     before = counts(known_keys)
     [row] = known_keys.database.execute(
         "SELECT * FROM leasehold.enqueue_one("
@@ -173,7 +173,7 @@ OWN += ["idempotency_key"]
 
 
 def written(outbox, intent_id):
-    """All that was written of an intent, except its own id, key, number and moment."""
+    """Return the rows of an intent without its id, key, stream number and times."""
     if intent_id is None:
         return None
     [row] = outbox.database.execute(
@@ -190,13 +190,13 @@ def written(outbox, intent_id):
     return row["whole"]
 
 
-def test_batch_without_any_known_target_is_told_so_entry_by_entry(targets):
+def test_batch_of_unknown_targets_has_a_verdict_for_each_entry(targets):
     rows = targets.enqueue_entries([entry(target="nowhere"), {"payload": 1}, entry(target="no")])
     assert verdicts(rows) == ["unknown_target", "invalid", "unknown_target"]
     assert counts(targets) == (0, 0, 0)
 
 
-def test_key_order_and_spacing_of_a_payload_are_no_conflict(targets):
+def test_order_of_keys_and_spacing_of_a_payload_cause_no_conflict(targets):
     ingest = targets.as_role("ingest")
     found = [
         ingest.execute("SELECT * FROM leasehold.enqueue_intents(%s)", [text]).fetchone()
@@ -210,12 +210,12 @@ def test_key_order_and_spacing_of_a_payload_are_no_conflict(targets):
     assert len({row["intent_id"] for row in found}) == 1
 
 
-def test_same_key_of_another_target_is_another_intent(targets):
+def test_same_key_for_another_target_is_another_intent(targets):
     rows = targets.enqueue_entries([entry("k"), entry("k", target="ledger")])
     assert verdicts(rows) == ["accepted", "accepted"]
 
 
-def test_key_repeated_inside_a_batch_goes_to_its_first_entry(targets):
+def test_key_repeated_inside_a_batch_belongs_to_its_first_entry(targets):
     rows = targets.enqueue_entries([entry("k", payload=2), entry("k", payload=2), entry("k")])
     assert verdicts(rows) == ["accepted", "duplicate", "conflict"]
     assert {row["intent_id"] for row in rows} == {rows[0]["intent_id"]}
@@ -231,7 +231,7 @@ def test_duplicate_of_a_finished_intent_does_not_send_it_again(targets):
     assert targets.claim() == []
 
 
-def test_repetition_after_the_deadline_gets_the_first_answer(targets):
+def test_repeated_enqueue_after_the_deadline_returns_the_first_intent(targets):
     [first] = targets.enqueue_entries([entry("k", deadline_at="2999-01-01T00:00:00Z")])
     again, other, new = targets.enqueue_entries(
         [
@@ -246,8 +246,8 @@ def test_repetition_after_the_deadline_gets_the_first_answer(targets):
     assert (new["verdict"], new["intent_id"]) == ("invalid", None)
 
 
-def test_id_is_no_older_than_the_intent(targets):
-    """Or else who looks for what was created since a moment would not find it."""
+def test_time_in_the_id_is_not_before_the_creation_of_the_intent(targets):
+    """Otherwise a search for intents created since some time would miss it."""
     database = targets.database
     ids = [targets.enqueue()[0] for _ in range(50)]
     [row] = database.execute(
@@ -282,12 +282,12 @@ def test_key_of_all_targets_is_a_conflict_for_another_target(targets):
     assert {row["intent_id"] for row in rows} == {first["intent_id"]}
 
 
-def test_key_of_one_target_is_free_for_every_other(targets):
+def test_key_of_one_target_can_be_used_for_another(targets):
     rows = targets.enqueue_entries([entry("k"), entry("k", target="ledger"), global_entry("k")])
     assert verdicts(rows) == ["accepted", "accepted", "duplicate"]
 
 
-def test_key_scope_is_one_of_two(targets):
+def test_unknown_key_scope_is_refused(targets):
     [row] = targets.enqueue_entries([entry("k", key_scope="tenant")])
     assert (row["verdict"], row["problem"]) == ("invalid", "key_scope must be target or all")
 
@@ -305,7 +305,7 @@ def test_fifteen_of_sixteen_concurrent_enqueues_of_one_key_find_the_first(target
 
 
 def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
-    """Both wait for the lowest key, in the order of keys and not of entries."""
+    """Both insert in the order of keys, not of entries, so both wait for the lowest key."""
     first, second, third, probe = (targets.database.session("ingest") for _ in range(4))
     statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
     first.run("BEGIN")
@@ -324,8 +324,8 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(targets):
     ]
 
 
-def test_batches_with_keys_of_all_targets_crossed_over_targets_do_not_deadlock(targets):
-    """One order for both indexes: by target first, each would hold the key the other waits for."""
+def test_batches_with_crossed_keys_of_all_targets_do_not_deadlock(targets):
+    """Sorted by target first, each batch would hold a key that the other waits for."""
     first, second, third, probe = (targets.database.session("ingest") for _ in range(4))
     statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
 
@@ -338,7 +338,7 @@ def test_batches_with_keys_of_all_targets_crossed_over_targets_do_not_deadlock(t
     one.assert_blocked()
     other = third.start(statement, crossed("ledger", "sms"))
     other.assert_blocked()
-    # Neither of them holds the higher key while it waits for the lower one.
+    # Neither batch holds the higher key while it waits for the lower one.
     assert verdicts(probe.run(statement, [json.dumps([global_entry("b", "sms")])])) == ["accepted"]
     first.run("ROLLBACK")
     assert sorted(verdicts(one.result()) + verdicts(other.result())) == [
@@ -377,7 +377,7 @@ def test_rollback_of_the_callers_transaction_leaves_nothing_and_frees_the_key(ta
 # Content
 
 
-def test_body_arrives_byte_by_byte_with_its_content_type(targets):
+def test_body_is_stored_unchanged_with_its_content_type(targets):
     given = {"target": "sms", "body": BODY, "content_type": "application/octet-stream"}
     [row] = targets.enqueue_entries([given | {"idempotency_key": "k"}])
     [claim] = targets.claim()
@@ -446,7 +446,7 @@ PROBLEMS = [
 ]
 
 
-def test_each_problem_is_named_and_nothing_is_written_for_it(targets):
+def test_invalid_entry_is_refused_with_its_problem_and_not_written(targets):
     given = [{"target": "sms", "payload": 1} | fields for fields, _ in PROBLEMS]
     rows = targets.enqueue_entries([*given, entry()])
     wrong = [
@@ -488,7 +488,7 @@ NO_INTENTS = [
 ]
 
 
-def test_argument_that_is_no_list_of_intents_is_refused_as_bad_data(targets):
+def test_argument_that_is_not_a_list_of_intents_is_refused(targets):
     statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
     ingest = targets.as_role("ingest")
     states = {
@@ -516,7 +516,7 @@ def test_ten_thousand_are_accepted_and_one_more_is_refused(targets):
 # Times and ids
 
 
-def test_times_and_deadline_are_those_asked_for(targets):
+def test_due_time_and_deadline_are_stored_as_given(targets):
     targets.publish("slow", deadline_seconds=60)
     rows = targets.enqueue_entries(
         [
@@ -565,7 +565,7 @@ def test_largest_batch_has_an_id_for_each_entry(targets):
     assert {(intent.version, intent.variant) for intent in ids} == {(7, RFC_4122)}
 
 
-def test_intents_without_a_key_have_none_to_compete_for(targets):
+def test_intents_without_a_key_store_neither_key_nor_hash(targets):
     first, second = targets.enqueue(2)
     rows = targets.database.execute(
         "SELECT idempotency_key, payload_hash FROM leasehold.intents WHERE intent_id = ANY (%s)",
@@ -574,13 +574,13 @@ def test_intents_without_a_key_have_none_to_compete_for(targets):
     assert [tuple(row.values()) for row in rows] == [(None, None)] * 2
 
 
-def test_gateway_sees_the_intents_own_id_as_key(targets):
+def test_submission_key_is_the_id_of_the_intent(targets):
     [intent] = targets.enqueue()
     [claim] = targets.claim()
     assert claim["submission_key"] == intent
 
 
-# The single form
+# enqueue_intent
 
 
 def enqueue_one(outbox, *arguments):
@@ -588,7 +588,7 @@ def enqueue_one(outbox, *arguments):
     return row["enqueue_intent"]
 
 
-def test_single_form_returns_the_first_id_and_raises_on_a_conflict(targets):
+def test_enqueue_intent_returns_the_first_id_and_raises_on_a_conflict(targets):
     first = enqueue_one(targets, "sms", {"a": 1}, "k")
     assert enqueue_one(targets, "sms", {"a": 1}, "k") == first
     with refused("P7005") as caught:
@@ -597,7 +597,7 @@ def test_single_form_returns_the_first_id_and_raises_on_a_conflict(targets):
     assert counts(targets) == (1, 1, 0)
 
 
-def test_single_form_takes_options_and_refuses_what_cannot_be(targets):
+def test_enqueue_intent_takes_options_and_refuses_impossible_ones(targets):
     intent = enqueue_one(targets, "account", {"a": 1}, "k", {"stream": "s", "priority": 3})
     row = targets.pending(intent)
     assert (row["stream"], row["stream_seq"], row["priority"]) == ("s", 1, 3)

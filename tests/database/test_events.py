@@ -1,4 +1,4 @@
-"""The ledger read as events: nothing appears behind a reader, whoever commits when.
+"""The ledger read as events: no row appears behind a reader, in any order of commits.
 
 The naive cursors, by time or by id, lose rows of a transaction that stays open while others commit;
 they are kept here as mutants.
@@ -20,7 +20,7 @@ BEGINNING = EventCursor(transaction=0, intent_id=ZERO_ID, attempt_no=0)
 
 
 class Reader:
-    """Reads on from where it was, as a subscriber that resumes with the last id it saw."""
+    """A subscriber that continues from the last event it saw."""
 
     def __init__(self, outbox, after=BEGINNING, limit=1000):
         self.outbox = outbox
@@ -28,7 +28,7 @@ class Reader:
         self.limit = limit
 
     def read(self):
-        """One page: the intents of its events, in order."""
+        """Read one page and return the intents of its events, in order."""
         after = (self.cursor.transaction, self.cursor.intent_id, self.cursor.attempt_no)
         rows = self.outbox.call("readonly", "read_events", *after, self.limit)
         found = [
@@ -67,7 +67,7 @@ def test_transaction_that_stays_open_while_others_commit_loses_no_event(outbox, 
     late.run(CANCEL, [slow])
     outbox.call("operator", "cancel_intent", quick, "operator", "a test")
     [naive] = naive_by_time(database, "-infinity")
-    assert reader.read() == [], "what is newer than an open transaction is not final yet"
+    assert reader.read() == [], "events newer than an open transaction are not returned yet"
     late.run("COMMIT")
     assert reader.read() == [slow, quick]
     missed = naive_by_time(database, naive["finished_at"])
@@ -83,7 +83,7 @@ def test_transaction_that_begins_first_and_writes_last_loses_no_event(outbox, th
     reader = Reader(outbox)
     late = outbox.database.session("operator")
     late.run("BEGIN")
-    late.run("SELECT 1")  # it has begun, but written nothing, so it holds nobody back
+    late.run("SELECT 1")  # it has begun but written nothing, so it delays no event
     outbox.call("operator", "cancel_intent", second, "operator", "a test")
     assert reader.read() == [second]
     late.run(CANCEL, [first])
@@ -93,7 +93,7 @@ def test_transaction_that_begins_first_and_writes_last_loses_no_event(outbox, th
     assert reader.read() == [first, third]
 
 
-def test_open_transaction_of_somebody_else_holds_events_back_until_it_ends(outbox, three):
+def test_open_transaction_delays_newer_events_until_it_ends(outbox, three):
     database = outbox.database
     database.execute("CREATE TABLE elsewhere (id integer)")
     stranger = database.session()
@@ -106,7 +106,7 @@ def test_open_transaction_of_somebody_else_holds_events_back_until_it_ends(outbo
     assert reader.read() == [three[0]]
 
 
-def test_long_reader_holds_no_event_back(outbox, three):
+def test_long_read_transaction_delays_no_event(outbox, three):
     looker = outbox.database.session("readonly")
     looker.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
     looker.run("SELECT count(*) FROM leasehold.outbox_attempts")
@@ -114,7 +114,7 @@ def test_long_reader_holds_no_event_back(outbox, three):
     assert Reader(outbox).read() == [three[0]]
 
 
-def test_event_that_was_rolled_back_was_never_seen(outbox, three):
+def test_event_that_was_rolled_back_is_never_read(outbox, three):
     reader = Reader(outbox)
     session = outbox.database.session("operator")
     session.run("BEGIN")
@@ -124,7 +124,7 @@ def test_event_that_was_rolled_back_was_never_seen(outbox, three):
     assert reader.read() == [three[1]]
 
 
-def test_row_that_was_written_in_a_savepoint_stands_under_its_whole_transaction(outbox, three):
+def test_row_written_in_a_savepoint_has_the_id_of_its_whole_transaction(outbox, three):
     reader = Reader(outbox)
     session = outbox.database.session("operator")
     session.run("BEGIN")
@@ -166,7 +166,7 @@ def test_two_rows_of_an_intent_in_one_transaction_are_two_events_in_order(outbox
     assert reader.read() == []
 
 
-def test_many_writers_and_a_reader_that_never_stops_agree_to_the_last_event(outbox):
+def test_reader_beside_many_writers_misses_no_event(outbox):
     outbox.publish()
     ids = outbox.enqueue(240)
     database = outbox.database
@@ -176,7 +176,7 @@ def test_many_writers_and_a_reader_that_never_stops_agree_to_the_last_event(outb
         session = sessions[number]
         for place, intent_id in enumerate(ids[number::4]):
             session.execute(CANCEL, [intent_id])
-            if place % 7 == number:  # transactions of other lengths, some of them for nothing
+            if place % 7 == number:  # transactions of different lengths; some are rolled back
                 session.rollback()
                 session.execute(CANCEL, [intent_id])
             if place % (number + 1) == 0:
@@ -198,7 +198,7 @@ def test_many_writers_and_a_reader_that_never_stops_agree_to_the_last_event(outb
     assert len(seen) > 100
 
 
-async def test_store_gives_events_as_readers_may_see_them(stores, outbox):
+async def test_store_returns_the_events_that_a_reader_may_see(stores, outbox):
     outbox.publish()
     outbox.enqueue(1)
     outbox.complete(outbox.claim(batch_size=1), reference="r-1", code="202")
@@ -211,9 +211,7 @@ async def test_store_gives_events_as_readers_may_see_them(stores, outbox):
     assert await stores.readonly.read_events(event.cursor, 10) == []
 
 
-async def test_newest_event_is_after_all_that_is_final_and_before_all_that_is_not(
-    stores, outbox, three
-):
+async def test_newest_event_separates_final_events_from_later_ones(stores, outbox, three):
     old, open_one, new = three
     outbox.call("operator", "cancel_intent", old, "operator", "a test")
     late = outbox.database.session("operator")
@@ -228,7 +226,7 @@ async def test_newest_event_is_after_all_that_is_final_and_before_all_that_is_no
     assert [one.attempt.intent_id for one in events] == [open_one, new]
 
 
-async def test_cursor_of_another_database_is_refused_rather_than_silent_for_ever(stores):
+async def test_cursor_of_another_database_is_refused_instead_of_waiting_forever(stores):
     newest = await stores.readonly.newest_event()
     ahead = EventCursor(
         transaction=newest.transaction + 10**6, intent_id=newest.intent_id, attempt_no=0
@@ -237,14 +235,14 @@ async def test_cursor_of_another_database_is_refused_rather_than_silent_for_ever
         await stores.readonly.read_events(ahead, 10)
 
 
-async def test_event_of_an_intent_that_retention_took_has_no_target(stores, outbox, three):
+async def test_event_of_a_pruned_intent_has_no_target(stores, outbox, three):
     outbox.call("operator", "cancel_intent", three[0], "operator", "a test")
     outbox.database.owner_execute("DELETE FROM leasehold.intents WHERE intent_id = %s", [three[0]])
     [event] = await stores.readonly.read_events(None, 10)
     assert event.target is None
 
 
-def test_row_that_moves_to_its_month_stays_the_same_event(outbox, three, database):
+def test_row_that_moves_to_another_partition_stays_the_same_event(outbox, three, database):
     before = Reader(outbox)
     outbox.call("operator", "cancel_intent", three[0], "operator", "a test")
     before.read()
@@ -275,6 +273,6 @@ def test_row_that_moves_to_its_month_stays_the_same_event(outbox, three, databas
         f"\u0661-{UUID(int=5)}-1",
     ],
 )
-def test_text_that_is_no_cursor_is_refused(text):
+def test_malformed_cursor_is_refused(text):
     with pytest.raises(InvalidArgument, match="must be the cursor of an event"):
         EventCursor.parse(text)

@@ -1,4 +1,4 @@
-"""The tables as declared for readers are what the migrations, one after the other, lead to."""
+"""The tables in sql/tables equal the sum of the migrations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold.store.postgres.migrate import SqlFiles, migrate
 from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import SqlTree
 
-# Files name no order: a file whose turn came too early is tried again after the others.
+# The files have no order: a file that fails is tried again after the others.
 TOO_EARLY = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedObject,
@@ -52,7 +52,7 @@ def test_declared_tables_equal_the_sum_of_migrations(database, empty_database):
     build_from_declarations(empty_database.url, SqlFiles())
     declared = snapshot(empty_database.connect())
     migrated = snapshot(database.connect())
-    assert sorted(set(declared) - set(migrated)) == [], "declared, but no migration makes it so"
+    assert sorted(set(declared) - set(migrated)) == [], "declared, but not in the migrations"
     assert sorted(set(migrated) - set(declared)) == [], "migrated, but not declared"
 
 

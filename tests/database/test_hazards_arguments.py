@@ -1,4 +1,4 @@
-"""Hazard 20 of DESIGN.md: paths that can be shadowed, limits that are none, absurd arguments.
+"""Hazard 20 of DESIGN.md: shadowed search paths, limits that are NULL, absurd arguments.
 
 Every function that a runtime role may call is found in the catalog, so a new one is tested as soon
 as it exists; an argument that is not in VALID fails the test until someone says what is valid.
@@ -28,7 +28,7 @@ SELECT p.oid::regprocedure::text AS signature, p.proname AS name, p.proargnames 
  WHERE p.pronamespace = 'leasehold'::regnamespace AND p.prokind = 'f'
  ORDER BY 1
 """
-# Not an action but a name for what a view shows: any text is fine.
+# Not called as an action: it names what a view shows, so any text is valid.
 NOT_ASKED = {"final_status"}
 LONG = "x" * 70_000
 BAD = {
@@ -114,20 +114,20 @@ VALID = {
     "p_worker_id": "worker-1",
     "p_yield_seconds": 2.0,
 }
-# What looks absurd and is fine.
+# Values that look absurd but are valid.
 WORDS = ["", "a\nb"]  # of a gateway or a person
 ANY_JSON = ['"text"', "42"]
 FINE = {
     "p_note": ["a\nb"],
-    "p_detail": [*WORDS, LONG, *ANY_JSON],  # cut to what the ledger holds
+    "p_detail": [*WORDS, LONG, *ANY_JSON],  # cut to the length of the ledger column
     "p_reason": WORDS,
     "p_code": WORDS,
     "p_reference": WORDS,
     **{name: [[None]] for name in ("p_references", "p_codes", "p_details")},  # it said nothing
-    "p_lock_key": [-1, 2**63 - 1],  # all that a hash can be
+    "p_lock_key": [-1, 2**63 - 1],  # any hash
     "p_payload": [*ANY_JSON, f'"{LONG}"'],  # up to 1 MiB
 }
-# What is refused in words of its own.
+# Arguments that are refused with another message.
 OTHER_STATES = {"p_state": "P7003", "p_lease_token": "P7002"}
 
 
@@ -162,7 +162,7 @@ def granted_functions(database):
 
 @pytest.fixture
 def scene(outbox):
-    """Something of everything that an argument can name."""
+    """Create one of everything that an argument can name."""
     outbox.publish()
     outbox.publish("ledger", scope="cluster")
     outbox.enqueue(2)
@@ -179,7 +179,7 @@ def scene(outbox):
 
 
 def fingerprint(database):
-    """All that is written in the schema, as one text."""
+    """Return all rows of the schema as one text."""
     tables = database.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = 'leasehold'::regnamespace"
         " AND relkind IN ('r', 'p') AND NOT relispartition ORDER BY 1"
@@ -194,7 +194,7 @@ def fingerprint(database):
 
 
 def outcome_of(function, connection, values):
-    """The SQLSTATE of a call that is rolled back whatever it did."""
+    """Make a call, roll it back, and return its SQLSTATE."""
     try:
         with connection.transaction(force_rollback=True):
             function.call(connection, values)
@@ -214,7 +214,7 @@ def test_20_every_granted_function_refuses_null_negative_and_absurd_arguments(ou
     functions = granted_functions(outbox.database)
     assert len(functions) > 20
     unknown = {name for one in functions for name, _, _ in one.arguments} - set(VALID)
-    assert unknown == set(), "say in VALID what is valid for these arguments"
+    assert unknown == set(), "add a valid value of these arguments to VALID"
     before = fingerprint(outbox.database)
     accepted = []
     for function in functions:
@@ -228,8 +228,8 @@ def test_20_every_granted_function_refuses_null_negative_and_absurd_arguments(ou
     assert fingerprint(outbox.database) == before
 
 
-def test_20_what_is_called_valid_here_is_not_refused_as_an_argument(outbox, scene):
-    """Or the test above would be content with functions that refuse everything."""
+def test_20_arguments_listed_as_valid_are_not_refused(outbox, scene):
+    """Otherwise the test above would pass for functions that refuse everything."""
     refusals = {}
     for function in granted_functions(outbox.database):
         values = {name: scene[name] for name, _, _ in function.arguments}
@@ -239,7 +239,7 @@ def test_20_what_is_called_valid_here_is_not_refused_as_an_argument(outbox, scen
     assert refusals == {}
 
 
-def test_20_every_function_with_its_owners_rights_has_pg_temp_last_in_its_path(database):
+def test_20_every_security_definer_function_has_pg_temp_last_in_its_path(database):
     definers = [row for row in database.execute(GRANTED) if row["is_definer"]]
     assert len(definers) > 20
     wrong = [
@@ -296,7 +296,7 @@ CREATE FUNCTION leasehold.naive_claim(p_batch_size integer) RETURNS SETOF uuid
 LANGUAGE sql AS 'SELECT intent_id FROM leasehold.outbox_pending LIMIT p_batch_size'"""
 
 
-def test_20_limit_null_is_no_limit_naively_and_refused_by_us(outbox):
+def test_20_limit_null_is_unlimited_in_a_naive_function_and_refused_by_ours(outbox):
     outbox.publish()
     outbox.enqueue(50)
     outbox.database.owner_execute(NAIVE_LIMIT)

@@ -75,7 +75,7 @@ def dispatched(intent):
 
 
 def wait_until_expired(database, intent):
-    """Look at the database's clock until it has passed the lease's end."""
+    """Wait until the database's clock has passed the end of the lease."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         [row] = database.execute(
@@ -138,8 +138,8 @@ def test_1_writer_that_meets_a_takeover_in_flight_writes_nothing(cluster, databa
     assert cluster.ledger(intent) == []
 
 
-def test_1_epoch_read_anew_adopts_the_successors_and_the_received_one_does_not(cluster, database):
-    """A holder that lost its lease and, in another thread, got it again."""
+def test_1_holder_that_reads_its_epoch_again_adopts_the_one_of_its_successor(cluster, database):
+    """A holder lost its lease and acquired it again in another thread."""
     reread = "(SELECT l.lease_epoch FROM leasehold.leases l WHERE l.lease_name = p_lease)"
     database.owner_execute(NAIVE_RECORD.format(epoch=reread))
     first, second = cluster.enqueue(2)
@@ -155,11 +155,11 @@ def test_1_epoch_read_anew_adopts_the_successors_and_the_received_one_does_not(c
     assert cluster.ledger(second) == []
 
 
-# 2. Lock first, then look at the clock.
+# 2. Lock first, then read the clock.
 
 
 def test_2_lease_that_expires_during_the_wait_for_a_lock_is_lost(outbox, database):
-    """The blocker only locks the rows: nothing changed, so a naive WHERE is not looked at again."""
+    """The blocker only locks the rows. Nothing changed, so a naive WHERE is not evaluated again."""
     outbox.publish()
     outbox.enqueue(2)
     for_naive, for_ours = outbox.claim()
@@ -182,7 +182,7 @@ def test_2_lease_that_expires_during_the_wait_for_a_lock_is_lost(outbox, databas
     assert outbox.ledger(for_ours["intent_id"]) == []
 
 
-def test_2_begin_renew_and_release_look_at_the_clock_after_their_wait_too(outbox, database):
+def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, database):
     outbox.publish()
     outbox.enqueue(3)
     begun, renewed, released = outbox.claim()
@@ -214,8 +214,8 @@ def test_2_begin_renew_and_release_look_at_the_clock_after_their_wait_too(outbox
     assert [one.result() for one in waiting] == [[{"verdict": "lease_lost"}]] * 3
 
 
-def test_2_transaction_that_began_before_the_expiry_has_no_older_clock(outbox, database):
-    """now() is the start of the transaction; a completion long after it must not look there."""
+def test_2_transaction_that_began_before_the_expiry_reads_the_current_time(outbox, database):
+    """now() is the start of the transaction, so a completion long after it must not use it."""
     outbox.publish()
     outbox.enqueue(2)
     for_naive, for_ours = outbox.claim()
@@ -268,7 +268,7 @@ def test_5_only_a_lost_lease_drops_leadership(cluster):
     assert cluster.ledger(other) == []
 
 
-# 6. Every takeover leaves a row and spends the budget; one at its ceiling blocks no neighbour.
+# 6. Every takeover writes a row and uses an attempt; a row at its ceiling blocks no other.
 
 
 def test_6_row_at_its_ceiling_fails_the_naive_repair_of_its_neighbours_but_not_ours(outbox):
@@ -277,21 +277,21 @@ def test_6_row_at_its_ceiling_fails_the_naive_repair_of_its_neighbours_but_not_o
     for _ in range(19):
         outbox.complete(outbox.claim(), "RETRYABLE", retry_after_seconds=0)
     outbox.complete(outbox.claim(), "SUBMITTED", retry_after_seconds=0)
-    # It is held for a person now; let it be claimed all the same.
+    # It is held for a person now; make it claimable again.
     outbox.database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = now()")
     neighbours = outbox.enqueue(3)
     assert len(outbox.claim("dead")) == 4
     outbox.expire_claims()
     with refused("23514"):
         outbox.database.owner_execute(NAIVE_REPAIR)
-    assert outbox.ledger(neighbours[0]) == [], "the naive repair repairs nobody, for ever"
+    assert outbox.ledger(neighbours[0]) == [], "the naive repair never repairs any row"
     outbox.call("executor", "repair_expired_leases", 100, "reaper")
     assert [outbox.states(intent) for intent in neighbours] == [["ZOMBIE_REQUEUE"]] * 3
     assert len(outbox.ledger(poison)) == 21
     assert outbox.pending(poison)["claimed_by"] is None
 
 
-def test_6_naive_takeover_without_a_row_lets_poison_work_kill_for_ever_and_ours_ends_it(outbox):
+def test_6_poison_work_is_retried_forever_by_a_naive_takeover_but_not_by_ours(outbox):
     outbox.publish(attempts_max=3)
     [intent] = outbox.enqueue()
     naive = (
@@ -312,7 +312,7 @@ def test_6_naive_takeover_without_a_row_lets_poison_work_kill_for_ever_and_ours_
 
 
 def opposite_batches(database, low, run_up, run_down):
-    """Let both batches queue behind a lock on the lower row, and then go."""
+    """Let both batches wait for a lock on the lower row, then release it."""
     blocker, up, down = (database.session() for _ in range(3))
     for session in (up, down):
         session.run("SET deadlock_timeout = '50ms'")

@@ -29,14 +29,14 @@ def cluster(outbox):
 
 
 class Reader:
-    """Follows the changes of a cluster lease with a cursor that begins before everything."""
+    """Follows the changes of a cluster lease, from the beginning."""
 
     def __init__(self, outbox):
         self.outbox = outbox
         self.cursor = ("-infinity", ZERO_ID)
 
     def refresh(self, limit=100):
-        """Read a page and advance: to its last row, but no further than the horizon."""
+        """Read a page and advance to its last row, but not past the horizon."""
         page = self.outbox.call(
             "executor", "refresh_schedule", "holder-1", [CLUSTER_LEASE], [1], *self.cursor, limit
         )
@@ -51,7 +51,7 @@ class Reader:
 
 
 class NaiveReader(Reader):
-    """Advances to the last row that it saw."""
+    """A naive reader: it advances to the last row that it saw."""
 
     def refresh(self, limit=100):
         page = self.outbox.database.execute(
@@ -66,7 +66,7 @@ class NaiveReader(Reader):
 
 
 class TimestampReader(NaiveReader):
-    """Has only a timestamp for a cursor."""
+    """A naive reader: its cursor is only a timestamp."""
 
     def refresh(self, limit=100):
         page = self.outbox.database.execute(
@@ -109,7 +109,7 @@ def test_3_late_committing_writer_is_missed_by_a_naive_cursor_and_not_by_ours(
     assert late in ours.refresh()
 
 
-def test_3_cursor_is_held_back_only_as_long_as_the_writer_is_open(cluster, database):
+def test_3_open_writer_delays_a_cursor_only_until_it_ends(cluster, database):
     reader = Reader(cluster)
     writer = database.session("ingest")
     writer.run("BEGIN")
@@ -121,7 +121,7 @@ def test_3_cursor_is_held_back_only_as_long_as_the_writer_is_open(cluster, datab
     assert reader.refresh() == []
 
 
-def test_3_writer_of_items_does_not_hold_cursors_back(cluster, database):
+def test_3_writer_of_items_does_not_delay_cursors(cluster, database):
     cluster.publish("mail")
     writer = database.session("ingest")
     writer.run("BEGIN")
@@ -133,7 +133,7 @@ def test_3_writer_of_items_does_not_hold_cursors_back(cluster, database):
     writer.run("ROLLBACK")
 
 
-def test_3_rows_of_one_moment_are_lost_between_pages_by_a_timestamp_and_not_by_ours(cluster):
+def test_3_rows_with_equal_times_are_lost_by_a_timestamp_cursor_but_not_by_ours(cluster):
     ids = cluster.enqueue(5)
     moments = {cluster.pending(intent)["last_modified_at"] for intent in ids}
     assert len(moments) == 1
@@ -144,8 +144,8 @@ def test_3_rows_of_one_moment_are_lost_between_pages_by_a_timestamp_and_not_by_o
     assert seen == sorted(ids)
 
 
-def test_3_row_changed_again_in_the_cursors_own_moment_is_missed_naively_and_not_by_us(cluster):
-    """As when the clock stood still, or was set back: the stamp must still move on."""
+def test_3_row_changed_again_at_the_cursors_time_is_missed_by_a_naive_cursor_only(cluster):
+    """If the clock stands still or is set back, the timestamp must still increase."""
     naive_row, our_row = cluster.enqueue(2)
     cluster.database.owner_execute(
         "UPDATE leasehold.outbox_pending"
@@ -167,7 +167,7 @@ def test_3_row_changed_again_in_the_cursors_own_moment_is_missed_naively_and_not
     assert naive.refresh() == ours.refresh() == [our_row]
 
 
-def test_3_horizon_is_never_behind_all_time(cluster):
+def test_3_horizon_is_a_real_time_even_for_a_cursor_of_minus_infinity(cluster):
     cluster.enqueue()
     [row] = cluster.call(
         "executor", "refresh_schedule", "holder-1", [CLUSTER_LEASE], [1], "-infinity", ZERO_ID, 10
@@ -185,11 +185,11 @@ UPDATE leasehold.outbox_pending
     WHERE scope = 'item' AND target = 'sms' AND claimed_by IS NULL AND due_at <= clock_timestamp()
     ORDER BY priority, due_at, intent_id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING intent_id"""
-# What bad statistics may choose as well: a loop that runs the subselect again for every row.
+# A plan that bad statistics can cause: a loop that runs the subselect again for every row.
 BAD_PLAN = ["hashjoin", "mergejoin", "hashagg", "material", "sort", "memoize", "bitmapscan"]
 
 
-def test_4_limit_1_claims_60_of_60_naively_and_1_by_us_under_the_same_plan_settings(outbox):
+def test_4_limit_1_claims_60_rows_in_a_naive_query_and_1_in_ours(outbox):
     outbox.publish()
     outbox.enqueue(60)
     superuser = outbox.database.connect()
@@ -206,7 +206,7 @@ def test_4_limit_1_claims_60_of_60_naively_and_1_by_us_under_the_same_plan_setti
     assert len(superuser.execute(claim).fetchall()) == 1
 
 
-# 18. A backlog that is not wanted costs nothing.
+# 18. The backlog of other targets costs nothing.
 
 NAIVE_WALK = """
 SELECT intent_id FROM leasehold.outbox_pending
@@ -228,7 +228,7 @@ UNWANTED = {
 
 
 def pages_read(connection, statement):
-    """All pages that a statement touches, with those of the functions that it calls."""
+    """Return the number of pages that a statement reads, including its functions."""
     explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) "
     with connection.transaction(force_rollback=True):
         plan = connection.execute(explain + statement).fetchone()["QUERY PLAN"][0]["Plan"]
@@ -236,7 +236,7 @@ def pages_read(connection, statement):
 
 
 def naive_pages_read(connection):
-    """What one index over all targets costs, filtered by the targets that are wanted."""
+    """Return the pages that a claim reads with one index over all targets and a filter."""
     with connection.transaction(force_rollback=True):
         connection.execute(
             "CREATE INDEX naive_due ON leasehold.outbox_pending (due_at)"
@@ -248,7 +248,7 @@ def naive_pages_read(connection):
         return pages_read(connection, NAIVE_WALK)
 
 
-def test_18_unwanted_backlog_is_read_by_one_filtered_index_and_not_by_ours(outbox):
+def test_18_backlog_of_other_targets_is_read_by_a_naive_claim_but_not_by_ours(outbox):
     database = outbox.database
     outbox.publish("wanted")
     outbox.publish("unwanted")
@@ -269,7 +269,7 @@ def test_18_unwanted_backlog_is_read_by_one_filtered_index_and_not_by_ours(outbo
         database.execute("ANALYZE leasehold.outbox_pending")
         naive_cost = naive_cost or naive_pages_read(superuser)
         cost[name] = pages_read(superuser, claim)
-    # Due times are random, so what the naive walk reads varies a little from run to run.
+    # Due times are random, so the pages of the naive claim vary a little.
     assert naive_cost > 10_000
     assert max(cost.values()) < 1000, cost
 
@@ -313,9 +313,7 @@ def test_19_later_enqueuer_of_a_stream_waits_and_other_streams_do_not(streams, d
     assert streams.pending(elsewhere["intent_id"])["stream_seq"] == 1
 
 
-def test_19_number_of_an_enqueuer_that_rolled_back_is_given_to_the_one_that_waited(
-    streams, database
-):
+def test_19_number_of_a_rolled_back_enqueue_goes_to_the_next_one(streams, database):
     slow, same = database.session("ingest"), database.session("ingest")
     slow.run("BEGIN")
     slow.run(ENQUEUE, [entries({"stream": "new"})])
@@ -338,7 +336,7 @@ END $$"""
 
 
 def opposite_batches(database, start_up, start_down):
-    """Both batches queue behind a lock on stream a, and then go; what became of each."""
+    """Let both batches wait for a lock on stream a, then release it; return both results."""
     blocker, up, down = (database.session() for _ in range(3))
     for session in (up, down):
         session.run("SET deadlock_timeout = '50ms'")
@@ -358,9 +356,7 @@ def opposite_batches(database, start_up, start_down):
     return outcomes
 
 
-def test_19_batches_over_two_streams_in_opposite_order_deadlock_naively_and_not_by_us(
-    streams, database
-):
+def test_19_batches_over_two_streams_in_opposite_order_deadlock_only_naively(streams, database):
     streams.enqueue(stream="a")
     streams.enqueue(stream="b")
     database.owner_execute(NAIVE_LOCKS)

@@ -159,12 +159,12 @@ async def test_one_unreadable_value_does_not_fail_its_neighbours(intake):
     assert "payload" in answers[1].problem
 
 
-async def test_batch_of_unreadable_values_only_is_refused_one_by_one(intake):
+async def test_batch_of_unreadable_values_has_a_verdict_for_each(intake):
     answers = await intake.enqueue_many([new(payload={"x": "\0"})] * 2)
     assert [one.verdict.value for one in answers] == ["invalid"] * 2
 
 
-async def test_nothing_to_hand_in_is_no_call(intake):
+async def test_empty_list_makes_no_call(intake):
     assert await intake.enqueue_many([]) == []
 
 

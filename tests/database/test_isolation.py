@@ -1,4 +1,4 @@
-"""A transaction that looks with an old snapshot decides nothing about leases."""
+"""Lease functions refuse isolation levels whose snapshot is older than their locks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = {
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("call", CALLS)
-def test_holder_with_an_old_snapshot_is_refused(outbox, level, call):
+def test_holder_with_an_isolation_level_above_read_committed_is_refused(outbox, level, call):
     outbox.acquire()
     connection = outbox.database.connect("executor")
     connection.execute(CALLS[call], {"lease": CLUSTER_LEASE})  # read committed: allowed

@@ -1,6 +1,6 @@
 """The reader and the dispatcher of a leader on a real database, one step at a time.
 
-A runner that starts nothing stands in for the calls: each test decides what becomes of them.
+The runner makes no calls: each test decides the result of a call.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from leasehold.observe.metrics import Metrics
 
 pytestmark = pytest.mark.one_server
 
-LARGE = "".join(map(str, range(500)))  # too large to come with the window
+LARGE = "".join(map(str, range(500)))  # too large to be sent with the window
 
 
 class PausingStore:
-    """The real store, which waits before or after a call of one name until it is told to go on."""
+    """The real store, but it waits before or after one call until the test continues it."""
 
     def __init__(self, store):
         self._store = store
@@ -110,7 +110,7 @@ class Leader:
         await self.completer.step()
 
     async def paused(self, service, when, name):
-        """Begin a step of a service, and return when it waits for this call of the store."""
+        """Start a step of a service, and return when it waits in this call of the store."""
         self.store.pause(when, name)
         step = asyncio.create_task(service.step())
         async with asyncio.timeout(10):
@@ -156,7 +156,7 @@ def ids(items):
 async def test_call_given_back_and_started_again_while_marks_are_removed_keeps_its_mark(
     leader, outbox
 ):
-    """It lost its mark, and with the next window it was called a second time beside the first."""
+    """The call lost its mark, and the next window started it a second time."""
     await leader.dispatcher.step()
     [first] = leader.runner.started
     # Something else has a stale mark. While it is removed, a late renewal gives this call back.
@@ -183,9 +183,7 @@ async def test_call_that_was_being_marked_when_the_leader_left_is_not_in_doubt(l
     assert (marked(outbox), leader.runner.started, leader.troubles) == ([], [], [])
 
 
-async def test_given_back_call_is_unmarked_when_the_leader_leaves_though_its_slot_is_not_free(
-    leader, outbox
-):
+async def test_given_back_call_is_unmarked_when_the_leader_leaves(leader, outbox):
     await leader.dispatcher.step()
     [item] = leader.runner.started
     leader.completer.give_back(item, 0.0)
@@ -193,7 +191,7 @@ async def test_given_back_call_is_unmarked_when_the_leader_leaves_though_its_slo
     assert (marked(outbox), len(leader.slots)) == ([], 1)
 
 
-async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(leader, outbox, stores):
+async def test_leader_whose_last_mark_failed_unmarks_its_other_calls(leader, outbox, stores):
     await leader.dispatcher.step()
     assert len(marked(outbox)) == 1
     leader.slots.let_go(leader.runner.started)
@@ -209,7 +207,7 @@ async def test_leader_that_could_not_mark_its_last_calls_unmarks_the_others(lead
 
 
 async def test_only_calls_that_start_now_are_marked_however_many_targets_have_work(stores, outbox):
-    """A marked call cannot be cancelled, and a successor doubts it."""
+    """A marked call cannot be cancelled, and a successor puts it in doubt."""
     targets = ("bank", "post", "fax")
     await publish(stores, *targets)
     for target in targets:
@@ -257,7 +255,7 @@ async def test_intent_cancelled_before_its_mark_is_neither_called_nor_missed(sto
 
 
 async def test_row_that_a_mark_left_out_too_early_is_called_after_the_reconcile(stores, outbox):
-    """As after a change of the row that the leader has not read."""
+    """The row has changed since the leader read it."""
     await publish(stores, "bank")
     [intent_id] = outbox.enqueue(1, "bank")
     leader = await leader_of(stores, "bank")
@@ -293,7 +291,7 @@ async def test_intent_that_finishes_during_a_read_is_not_called_again(leader, na
     await step
     await leader.dispatcher.step()
     assert leader.runner.started == [item]
-    # Nothing was left out by a mark either: that would cost a read of everything.
+    # The mark left nothing out either, which would cause a full read.
     assert (leader.queue.known(), leader.queue.has_left_out) == (set(), False)
 
 
@@ -320,9 +318,7 @@ async def test_retryable_result_is_called_again_under_the_next_attempt(leader):
     assert [one.claimed.attempt_no for one in leader.runner.started] == [1, 2]
 
 
-async def test_change_that_is_read_while_the_call_is_in_flight_counts_when_it_has_ended(
-    leader, outbox
-):
+async def test_change_read_during_a_call_applies_when_the_call_has_ended(leader, outbox):
     await leader.dispatcher.step()
     [item] = leader.runner.started
     outbox.database.execute(

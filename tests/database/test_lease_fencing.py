@@ -26,7 +26,7 @@ def ledger_size(database):
 
 
 def expire_by_the_clock(session):
-    """Let the lease be expired in another session's transaction, not visible before its commit."""
+    """Expire the lease in the transaction of another session; visible only after its commit."""
     session.run("UPDATE leasehold.leases SET expires_at = '-infinity', grace_expires_at = now()")
 
 
@@ -62,7 +62,7 @@ def test_takeover_waits_for_a_fenced_writer_in_flight_and_then_sees_its_work(
 
 
 def test_unlocked_check_of_the_fence_lets_a_takeover_slip_in(cluster, database):
-    """The naive form: EXISTS without a lock; both the old and the new holder then write."""
+    """The naive form is EXISTS without a lock: both the old and the new holder write."""
     [intent_id] = cluster.enqueue()
     holder = take(cluster, "holder-1")
     naive = database.session()
@@ -133,7 +133,7 @@ def test_writer_whose_lease_expires_while_it_waits_for_rows_writes_nothing(clust
     assert ledger_size(database) == 0
 
 
-def test_lost_lease_writes_nothing_of_a_batch_not_even_its_good_part(cluster, database):
+def test_lost_lease_writes_nothing_of_a_batch(cluster, database):
     ids = cluster.enqueue(5)
     stale = take(cluster, "holder-1")
     stale.begin(ids[:2])
@@ -166,7 +166,7 @@ def test_takeover_puts_begun_calls_in_doubt_in_the_name_of_the_replaced_holder(c
     assert cluster.pending(untouched) | {"seen_at": None} == before | {"seen_at": None}
 
 
-def test_same_holder_that_takes_its_lease_anew_doubts_its_own_old_calls(cluster):
+def test_holder_that_takes_its_lease_again_puts_its_old_calls_in_doubt(cluster):
     [intent_id] = cluster.enqueue()
     old = take(cluster, "holder-1")
     old.begin([intent_id])
@@ -179,7 +179,7 @@ def test_same_holder_that_takes_its_lease_anew_doubts_its_own_old_calls(cluster)
     assert new.begin([intent_id]) == ["begun"]
 
 
-def test_released_lease_leaves_its_begun_calls_for_the_successor_to_doubt(cluster):
+def test_begun_calls_of_a_released_lease_are_put_in_doubt_by_the_successor(cluster):
     [intent_id] = cluster.enqueue()
     holder = take(cluster, "holder-1")
     holder.begin([intent_id])
@@ -190,7 +190,7 @@ def test_released_lease_leaves_its_begun_calls_for_the_successor_to_doubt(cluste
     assert (row["state"], row["holder"], row["lease_epoch"]) == ("IN_DOUBT", "holder-1", 1)
 
 
-def test_record_tells_applied_terminal_missing_and_foreign_apart(cluster):
+def test_record_has_a_verdict_for_applied_finished_missing_and_foreign_items(cluster):
     cluster.publish("other", scope="cluster", lease_name="other-lease")
     cluster.publish("item-target")
     applied, finished = cluster.enqueue(2)
@@ -222,7 +222,7 @@ def test_retry_at_the_ceiling_is_not_recorded_while_the_others_are(cluster, data
 
 
 @pytest.mark.parametrize("guarantee", ["lookup", "blind"])
-def test_call_that_had_to_be_begun_and_was_not_cannot_be_recorded(cluster, guarantee):
+def test_result_of_a_call_that_had_to_be_begun_first_is_refused(cluster, guarantee):
     cluster.publish("careful", scope="cluster", guarantee=guarantee)
     unbegun, begun = cluster.enqueue(2, "careful")
     holder = take(cluster)
@@ -231,7 +231,7 @@ def test_call_that_had_to_be_begun_and_was_not_cannot_be_recorded(cluster, guara
         holder.record([begun, unbegun], "DISPATCHED")
     assert cluster.states(begun) == []
     assert holder.record([begun], "DISPATCHED") == ["applied"]
-    # No call was made, so that one may fail without having begun.
+    # No call was made, so this item may fail without having begun.
     assert holder.record([unbegun], "FAILED") == ["applied"]
 
 
@@ -243,7 +243,7 @@ def test_state_that_no_executor_may_report_is_refused(cluster):
             holder.record([intent_id], state)
 
 
-def test_begin_tells_what_it_refuses_and_marks_only_what_it_grants(cluster, database):
+def test_begin_has_a_verdict_for_each_item_and_marks_only_the_begun_ones(cluster, database):
     cluster.publish("other", scope="cluster", lease_name="other-lease")
     granted, begun, finished, spent = cluster.enqueue(4)
     [later] = cluster.enqueue(delay_seconds=60)
@@ -265,7 +265,7 @@ def test_begin_tells_what_it_refuses_and_marks_only_what_it_grants(cluster, data
     }
     rows = holder.call("begin_leased_attempts", *holder.fence, list(expected))
     assert {row["intent_id"]: row["verdict"] for row in rows} == expected
-    # Content is handed out with the right to call, and only with it.
+    # Content is returned only for begun calls.
     content = {row["intent_id"]: row["payload"] for row in rows if row["payload"] is not None}
     assert content == {granted: {"number": 0}}
     [row] = [row for row in rows if row["verdict"] == "begun"]

@@ -35,7 +35,7 @@ def test_fifteen_of_sixteen_concurrent_acquires_lose(outbox, database, before):
 
 
 @pytest.mark.parametrize("rival", ["holder-1", "holder-2"])
-def test_acquire_of_a_live_lease_fails_also_for_its_own_holder(outbox, database, rival):
+def test_acquire_of_a_live_lease_fails_for_its_own_holder_too(outbox, database, rival):
     take(outbox, "holder-1")
     before = lease_row(database)
     answer = outbox.acquire(rival)
@@ -48,7 +48,7 @@ def test_acquire_of_a_live_lease_fails_also_for_its_own_holder(outbox, database,
     assert after | {"seen_at": None} == before | {"seen_at": None}
 
 
-def test_times_of_a_lease_are_the_databases_and_as_long_as_asked(outbox, database):
+def test_times_of_a_lease_come_from_the_databases_clock(outbox, database):
     outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "holder-1", 60, 120)
     row = lease_row(database)
     assert (row["expires_at"] - row["acquired_at"]).total_seconds() == 60
@@ -70,7 +70,7 @@ def test_renewal_moves_the_expiry_and_never_the_epoch(outbox, database):
 def test_epoch_rises_on_each_acquire_and_never_falls(outbox, database):
     epochs = []
     for number in range(6):
-        # The same holder twice in a row, too: what it began before must not pass as its own.
+        # Also for the same holder twice in a row: its old calls must not count as its new ones.
         holder = take(outbox, f"holder-{number // 2}")
         epochs.append(holder.epoch)
         if number % 2:
@@ -81,7 +81,7 @@ def test_epoch_rises_on_each_acquire_and_never_falls(outbox, database):
     assert epochs == [1, 2, 3, 4, 5, 6]
 
 
-def test_lease_row_cannot_be_deleted_so_that_its_epoch_starts_anew(outbox, database):
+def test_lease_row_cannot_be_deleted_to_restart_its_epoch(outbox, database):
     take(outbox)
     for statement in ("DELETE FROM leasehold.leases", "TRUNCATE leasehold.leases"):
         with refused("P0001"):
@@ -89,7 +89,7 @@ def test_lease_row_cannot_be_deleted_so_that_its_epoch_starts_anew(outbox, datab
     assert lease_row(database)["lease_epoch"] == 1
 
 
-def test_released_lease_lets_a_successor_in_at_once_and_its_old_holder_out(outbox):
+def test_released_lease_is_free_at_once_and_lost_to_its_old_holder(outbox):
     holder = take(outbox, "holder-1")
     assert holder.release()
     assert not holder.release()
@@ -107,7 +107,7 @@ def test_stale_holder_can_neither_renew_nor_release_nor_write(outbox, successor)
     [intent_id] = outbox.enqueue()
     stale = take(outbox, "holder-1")
     outbox.expire_lease()
-    # Also when it was itself that took the lease anew: the epoch counts, not the name.
+    # Also if the same holder took the lease again: the epoch counts, not the name.
     take(outbox, successor)
     assert not stale.release()
     for act in (
@@ -139,7 +139,7 @@ def test_expired_holder_that_nobody_replaced_cannot_act_either(outbox):
 @pytest.mark.parametrize(
     "change", [{"name": "holder-2"}, {"epoch": 2}, {"lease_name": "another-lease"}]
 )
-def test_holder_who_errs_in_name_epoch_or_lease_is_refused(outbox, change):
+def test_wrong_holder_epoch_or_lease_name_is_refused(outbox, change):
     outbox.publish(scope="cluster")
     [intent_id] = outbox.enqueue()
     holder = take(outbox)
@@ -175,9 +175,7 @@ def test_acquire_that_waited_for_a_renewal_at_the_expiry_fails(outbox, database)
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_renewal_that_waited_for_an_acquire_at_the_expiry_fails_if_that_one_commits(
-    outbox, database, end
-):
+def test_renewal_that_waited_for_a_committed_acquire_fails(outbox, database, end):
     holder = take(outbox, "holder-1")
     outbox.expire_lease(grace=False)
     rival, slow = database.session("executor"), database.session("executor")
@@ -199,7 +197,7 @@ def test_renewal_that_waited_for_an_acquire_at_the_expiry_fails_if_that_one_comm
 
 
 def test_renewal_that_waits_until_its_lease_has_expired_fails(outbox, database):
-    """The naive form looks at the clock in the statement that waits, so before the wait."""
+    """The naive form reads the clock in the statement that waits, so before the wait."""
     holder = take(outbox)
     blocker, slow, naive = (database.session() for _ in range(3))
     blocker.run("BEGIN")
@@ -224,12 +222,12 @@ def test_renewal_that_waits_until_its_lease_has_expired_fails(outbox, database):
         " FROM leasehold.leases"
     )
     blocker.run("COMMIT")
-    assert mutant.result() == [{"lease_epoch": 1}], "the naive form revives a lease that is lost"
+    assert mutant.result() == [{"lease_epoch": 1}], "the naive form renews a lost lease"
     with refused("P7002"):
         waiting.result()
 
 
-def test_follower_that_finds_a_live_lease_locks_nothing_and_waits_for_nobody(outbox, database):
+def test_acquire_of_a_live_lease_locks_nothing_and_does_not_wait(outbox, database):
     take(outbox, "holder-1")
     busy, follower = database.session(), database.session("executor")
     busy.run("BEGIN")

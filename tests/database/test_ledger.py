@@ -1,4 +1,4 @@
-"""The ledger: appended to and nothing else, numbered without gaps, with one end per intent."""
+"""The ledger: append-only, numbered without gaps, one terminal row per intent."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def partition_of(outbox, intent):
 
 @pytest.fixture
 def intent(outbox):
-    """An intent with one RETRYABLE row, still pending."""
+    """Return a pending intent with one RETRYABLE row."""
     outbox.publish()
     [intent] = outbox.enqueue()
     outbox.complete(outbox.claim(), "RETRYABLE", retry_after_seconds=0)
     return intent
 
 
-def test_nobody_rewrites_or_removes_a_ledger_row_not_even_the_owner(outbox, intent):
+def test_not_even_the_owner_can_change_or_delete_a_ledger_row(outbox, intent):
     database = outbox.database
     database.owner_execute(LEDGER_ROW, ["00000000-0000-7000-8000-000000000000", 1, "RETRYABLE"])
     partition = partition_of(outbox, intent)
@@ -57,7 +57,7 @@ def test_nobody_rewrites_or_removes_a_ledger_row_not_even_the_owner(outbox, inte
     assert outbox.states(intent) == ["RETRYABLE"]
 
 
-def test_partition_made_later_refuses_changes_as_well(outbox):
+def test_partition_created_later_refuses_changes_too(outbox):
     made = outbox.call("executor", "create_ledger_partitions", 12)
     assert len(made) >= 6
     for row in made:
@@ -76,7 +76,7 @@ def test_partition_made_later_refuses_changes_as_well(outbox):
                 outbox.database.owner_execute(statement)
 
 
-def test_intent_ends_once_even_when_the_owner_writes_by_hand(outbox, intent):
+def test_not_even_the_owner_can_write_a_second_terminal_row(outbox, intent):
     outbox.complete(outbox.claim())
     index = f"{partition_of(outbox, intent).removeprefix('leasehold.')}_intent_id_idx"
     for state in ("DISPATCHED", "FAILED", "CANCELLED"):
@@ -92,7 +92,7 @@ def test_intent_ends_once_even_when_the_owner_writes_by_hand(outbox, intent):
     assert outbox.states(intent) == ["RETRYABLE", "DISPATCHED"]
 
 
-def test_completion_behind_an_end_written_by_hand_hits_the_guard(outbox, intent):
+def test_completion_after_a_terminal_row_written_by_hand_is_refused(outbox, intent):
     claims = outbox.claim()
     outbox.database.owner_execute(LEDGER_ROW, [intent, 2, "FAILED"])
     with refused("23505") as caught:
@@ -101,7 +101,7 @@ def test_completion_behind_an_end_written_by_hand_hits_the_guard(outbox, intent)
     assert outbox.states(intent) == ["RETRYABLE", "FAILED"]
 
 
-def test_index_of_the_one_end_states_its_invariant(outbox):
+def test_comment_of_the_terminal_index_states_its_invariant(outbox):
     [row] = outbox.database.execute(
         "SELECT obj_description('leasehold.outbox_attempts_one_terminal_per_intent'::regclass)"
         " AS comment"
@@ -109,7 +109,7 @@ def test_index_of_the_one_end_states_its_invariant(outbox):
     assert "at most one terminal outcome" in row["comment"]
 
 
-def test_row_that_the_ledger_must_not_hold_is_refused_from_the_owner_too(outbox, intent):
+def test_invalid_ledger_row_is_refused_for_the_owner_too(outbox, intent):
     for number, state in ((0, "RETRYABLE"), (21, "RETRYABLE"), (21, "ZOMBIE_REQUEUE"), (2, "DONE")):
         with refused("23514"):
             outbox.database.owner_execute(LEDGER_ROW, [intent, number, state])
@@ -118,7 +118,7 @@ def test_row_that_the_ledger_must_not_hold_is_refused_from_the_owner_too(outbox,
 
 
 @pytest.mark.parametrize("cached", [0, 19, 1000])
-def test_number_of_an_attempt_comes_from_the_ledger_not_from_its_cache(outbox, intent, cached):
+def test_attempt_number_comes_from_the_ledger_and_not_from_its_cache(outbox, intent, cached):
     claims = outbox.claim()
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET attempt_count = %s", [cached]
@@ -135,7 +135,7 @@ def test_number_of_an_attempt_comes_from_the_ledger_not_from_its_cache(outbox, i
     assert [row["attempt_no"] for row in outbox.ledger(intent)] == [1, 2, 3]
 
 
-def test_tampered_cache_does_not_buy_an_intent_more_attempts(outbox):
+def test_tampered_cache_does_not_give_an_intent_more_attempts(outbox):
     outbox.publish(attempts_max=2)
     [intent] = outbox.enqueue()
     outbox.complete(outbox.claim(), "RETRYABLE", retry_after_seconds=0)
@@ -145,7 +145,7 @@ def test_tampered_cache_does_not_buy_an_intent_more_attempts(outbox):
     assert outbox.states(intent) == ["RETRYABLE", "FAILED"]
 
 
-# Skips what others hold: time must not deadlock with those who live in it.
+# Skip locked rows: moving the time must not deadlock with the writers.
 LET_TIME_PASS = """
 WITH free AS MATERIALIZED (SELECT intent_id FROM leasehold.outbox_pending FOR UPDATE SKIP LOCKED)
 UPDATE leasehold.outbox_pending p
@@ -156,7 +156,7 @@ UPDATE leasehold.outbox_pending p
 
 
 def live(caller, number):
-    """Claim, then retry, die, begin and die, or finish: whatever chance says."""
+    """Claim, then at random retry, die, begin and die, or finish."""
     chance = random.Random(number)
     worker = f"worker-{number}"
     for _ in range(40):

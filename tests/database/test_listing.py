@@ -1,4 +1,4 @@
-"""Intents are found newest first, by looking at no more of them than a call may."""
+"""Intents are found newest first; each call looks at a bounded number of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def accepted_at(intent_id):
     return datetime.fromtimestamp((intent_id.int >> 80) / 1000, tz=UTC)
 
 
-async def test_list_of_what_is_rare_looks_at_a_bounded_window_and_says_how_far(
+async def test_search_for_rare_intents_looks_at_a_bounded_window_and_says_how_far(
     reader, outbox, rejected
 ):
     newer = sorted(outbox.enqueue(7))
@@ -41,14 +41,14 @@ async def test_list_of_what_is_rare_looks_at_a_bounded_window_and_says_how_far(
     assert (ids(second), second.searched_to) == ([rejected], None)
 
 
-async def test_window_that_ends_with_the_last_intent_still_says_how_far(reader, outbox):
+async def test_window_that_ends_at_the_last_intent_still_says_how_far_it_looked(reader, outbox):
     outbox.publish("sms")
     found = sorted(outbox.enqueue(5))
     listing = await reader.list_intents(window=5)
     assert (ids(listing), listing.searched_to) == (found[::-1], found[0])
 
 
-async def test_search_among_the_unfinished_is_bounded_too(reader, outbox):
+async def test_search_for_unfinished_intents_is_bounded_too(reader, outbox):
     outbox.publish("sms")
     held = outbox.enqueue(1)
     outbox.database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = 'infinity'")
@@ -60,9 +60,7 @@ async def test_search_among_the_unfinished_is_bounded_too(reader, outbox):
 
 
 @pytest.mark.parametrize("status", [None, Status.PENDING, Status.ACCEPTED])
-async def test_pages_of_a_filtered_list_hold_each_intent_once_whatever_the_window(
-    reader, outbox, status
-):
+async def test_pages_of_a_filtered_list_have_each_intent_once(reader, outbox, status):
     outbox.publish("sms")
     outbox.publish("mail")
     wanted = []
@@ -85,7 +83,7 @@ async def test_pages_of_a_filtered_list_hold_each_intent_once_whatever_the_windo
     assert seen == sorted(wanted, reverse=True)
 
 
-async def test_times_part_the_list_to_the_millisecond(reader, outbox):
+async def test_list_is_limited_by_time_to_the_millisecond(reader, outbox):
     outbox.publish("sms")
     older, newer = outbox.enqueue(1), []
     while not newer or accepted_at(newer[0]) == accepted_at(older[0]):
@@ -99,7 +97,7 @@ async def test_times_part_the_list_to_the_millisecond(reader, outbox):
     assert ids(await reader.list_intents(since=moment, until=moment)) == []
 
 
-async def test_time_before_or_after_everything_is_no_error(reader, outbox):
+async def test_time_before_or_after_all_intents_is_not_an_error(reader, outbox):
     outbox.publish("sms")
     found = outbox.enqueue(1)
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -113,7 +111,7 @@ async def test_time_without_a_zone_is_refused(reader):
         await reader.list_intents(since=datetime(2025, 1, 1))  # noqa: DTZ001
 
 
-async def test_window_ends_where_the_time_begins_and_says_that_all_was_seen(reader, outbox):
+async def test_search_that_reaches_the_start_time_is_complete(reader, outbox):
     outbox.publish("sms")
     outbox.enqueue(20)
     later = datetime.now(UTC) + timedelta(hours=1)
@@ -121,7 +119,7 @@ async def test_window_ends_where_the_time_begins_and_says_that_all_was_seen(read
     assert (ids(listing), listing.searched_to) == ([], None)
 
 
-async def test_who_may_see_some_targets_finds_no_other_whatever_is_asked_for(reader, outbox):
+async def test_reader_of_some_targets_finds_no_intents_of_others(reader, outbox):
     for target in ("sms", "mail", "post"):
         outbox.publish(target)
     found = {target: outbox.enqueue(1, target=target)[0] for target in ("sms", "mail", "post")}
@@ -142,6 +140,6 @@ async def test_who_may_see_some_targets_finds_no_other_whatever_is_asked_for(rea
         ({"status": "finished"}, "p_status is 'finished', which is not a status"),
     ],
 )
-async def test_what_cannot_be_asked_for_is_refused(reader, asked, reason):
+async def test_invalid_search_is_refused(reader, asked, reason):
     with pytest.raises(InvalidArgument, match=reason):
         await reader.list_intents(**asked)

@@ -1,4 +1,4 @@
-"""Applying migrations: each once, in order, by whoever comes first, wholly or not at all."""
+"""Migrations are applied once, in order, by one run, completely or not at all."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def test_runs_started_at_once_apply_each_step_once(empty_database, tree):
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-def test_run_that_waited_for_another_looks_again_at_what_is_applied(
-    empty_database, tree, isolation
-):
+def test_run_that_waited_for_another_reads_again_what_is_applied(empty_database, tree, isolation):
     empty_database.execute(
         f"ALTER DATABASE {empty_database.name} SET default_transaction_isolation = '{isolation}'"
     )
@@ -90,7 +88,7 @@ def test_run_that_waited_for_another_looks_again_at_what_is_applied(
 
 
 def _migrate_inside(session, tree):
-    """Do in one open transaction what a run does in its first two."""
+    """Do the first two transactions of a run in one open transaction."""
     steps = [*tree.files().preparation, tree.files().migrations[0]]
     for _, text in module._statements(steps[:2], "1.0.0"):
         session.run(text)
@@ -102,7 +100,7 @@ def _until_somebody_waits(database):
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     deadline = time.monotonic() + 10
     while database.execute(waits) == [{"count": 0}]:
-        assert time.monotonic() < deadline, "nobody waits for the lock of migrations"
+        assert time.monotonic() < deadline, "no session waits for the migration lock"
 
 
 def test_plan_says_what_would_run_and_changes_nothing(empty_database, tree):
@@ -137,7 +135,7 @@ def test_only_the_changed_function_is_applied_again(empty_database, tree):
     assert empty_database.execute("SELECT leasehold.count_all()") == [{"count_all": 100}]
 
 
-def test_other_line_ends_are_no_change(empty_database, tree):
+def test_other_line_endings_are_not_a_change(empty_database, tree):
     migrate(empty_database.url, files=tree.files())
     for name, text in FILES.items():
         (tree.root / name).write_bytes(text.replace("\n", "\r\n").encode())
@@ -216,7 +214,7 @@ def test_lost_connection_says_that_the_database_is_unavailable(empty_database, t
         migrate(empty_database.url, files=tree.files())
 
 
-def test_error_that_comes_only_with_the_commit_is_explained_too(empty_database, tree):
+def test_error_that_occurs_at_the_commit_is_explained_too(empty_database, tree):
     tree.write(
         "migrations/0003_deferred.sql",
         """ALTER TABLE leasehold.thing ADD other integer REFERENCES leasehold.other (id)
@@ -243,7 +241,7 @@ def test_runs_at_once_through_a_transaction_pooler_apply_each_step_once(empty_da
     with run_pooler(empty_database) as pooler, ThreadPoolExecutor(runs) as pool:
         done = [pool.submit(migrate, pooler.url, files=tree.files()) for _ in range(runs)]
         assert Counter(name for run in done for name in names(run.result(30))) == Counter(ALL)
-        # A session that was lent to us serves others afterwards, as whom it was before.
+        # Others use this session afterwards, so its role must be unchanged.
         with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
             state = connection.execute("SELECT current_user = session_user").fetchone()
         assert state == (True,)

@@ -64,18 +64,18 @@ def test_plan_and_print_together_are_refused():
 
 
 @pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}])
-def test_missing_address_is_told(environment):
+def test_missing_database_url_is_reported(environment):
     assert_one_line_of_error(run(**environment), "--database-url", VARIABLE)
 
 
-def test_wrong_password_is_told_in_one_line_without_it(database):
+def test_wrong_password_is_reported_in_one_line_and_not_shown(database):
     url = database.server.url_of(database.name, "readonly").replace(PASSWORD, "hunter2 hunter3")
     result = run("--database-url", url)
     assert_one_line_of_error(result, "password authentication failed")
     assert "hunter" not in result.output
 
 
-def test_refusal_is_told_in_one_line(database):
+def test_refusal_is_reported_in_one_line(database):
     database.execute("INSERT INTO leasehold.schema_migrations VALUES (9999, 'later', '')")
     result = run("--database-url", database.url)
     assert_one_line_of_error(result, "was migrated by a newer release")

@@ -23,7 +23,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def place(pristine_server):
-    """An empty database on a server that has none of our roles, with the logins below."""
+    """Return an empty database on a server without our roles, and with the logins below."""
     for login, attributes in {"dba": "CREATEROLE", "application": "NOINHERIT"}.items():
         pristine_server.execute(
             f"CREATE ROLE {{}} LOGIN {attributes} PASSWORD {{}}",
@@ -96,7 +96,7 @@ def test_after_the_script_a_member_of_the_owner_needs_no_other_privilege(place, 
     assert place.execute(owner) == [{"tableowner": "leasehold_owner"}]
 
 
-def test_role_of_a_later_release_is_asked_of_a_dba_by_name(place, tree):
+def test_error_names_the_role_of_a_later_release_that_a_dba_must_create(place, tree):
     run_script(place, script(files=tree.files()))
     place.execute("GRANT leasehold_owner TO test_application")
     roles = (tree.root / "roles.sql").read_text()

@@ -32,17 +32,17 @@ def assert_refused(database, files, because):
     assert snapshot(database.connect()) == before
 
 
-def test_edited_history_is_refused(migrated, tree):
+def test_edited_migration_is_refused(migrated, tree):
     tree.write("migrations/0001_first.sql", FILES["migrations/0001_first.sql"] + "-- edited")
     assert_refused(migrated, tree.files(), "0001_first.sql was changed after it was applied")
 
 
-def test_missing_history_is_refused(migrated, tree):
+def test_missing_migration_is_refused(migrated, tree):
     tree.remove("migrations/0001_first.sql")
     assert_refused(migrated, tree.files(), "0001 was applied, but its file is missing")
 
 
-def test_migration_put_behind_an_applied_one_is_refused(empty_database, tree):
+def test_new_migration_with_a_lower_number_is_refused(empty_database, tree):
     second = "migrations/0002_second.sql"
     tree.remove(second)
     tree.write("migrations/0003_third.sql", "SELECT 3;")
@@ -51,7 +51,7 @@ def test_migration_put_behind_an_applied_one_is_refused(empty_database, tree):
     assert_refused(empty_database, tree.files(), "give it the next free number")
 
 
-def test_two_migrations_of_one_number_are_refused(empty_database, tree):
+def test_two_migrations_with_one_number_are_refused(empty_database, tree):
     tree.write("migrations/0002_again.sql", "SELECT 2;")
     assert_refused(empty_database, tree.files(), "have the same number")
 

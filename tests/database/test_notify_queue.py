@@ -1,4 +1,4 @@
-"""A server whose queue of notifications is full refuses every NOTIFY, and no intent for it."""
+"""A server whose notification queue is full refuses NOTIFY, but still accepts intents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILL = "SELECT pg_notify('leasehold_due', repeat('x', 7000) || n) FROM generate_
 
 @pytest.fixture
 def full_queue():
-    """A server of its own: somebody listens on it, and does not read."""
+    """Start a server with a listener that never reads its notifications."""
     newest = max(available_binaries().values(), key=lambda one: one.version)
     if newest.version < 17:
         pytest.skip("the size of the queue can be set from PostgreSQL 17 on")
@@ -47,7 +47,7 @@ def _notify_for_ever(connection):
         connection.commit()
 
 
-async def test_full_queue_of_notifications_costs_no_intent(full_queue):
+async def test_full_notification_queue_does_not_prevent_an_enqueue(full_queue):
     async with PostgresStore(full_queue.url) as store:
         contract = Contract(target="sms", scope="item", guarantee="keyed")
         await store.publish_contract("sms", contract.terms(), "test")

@@ -1,4 +1,4 @@
-"""Who keeps dead rows from being removed is seen, by roles that may see little of other logins."""
+"""The oldest transaction that delays vacuum is visible, even to roles with few privileges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = {"fsync": "off", "wal_level": "logical", "max_prepared_transactions":
 
 
 def age(database):
-    """As an executor reads it, after some transactions of others."""
+    """Return the age as an executor reads it, after some transactions of others."""
     for _ in range(BURNT):
         database.execute("SELECT pg_current_xact_id()")
     with database.connect("executor") as connection:
@@ -26,11 +26,11 @@ def age(database):
     return row["oldest_xmin_age"]
 
 
-def test_nobody_holds_anything_back(database):
+def test_idle_database_has_no_old_transaction(database):
     assert age(database) < BURNT
 
 
-def test_transaction_that_has_written_is_seen_whoever_began_it(database):
+def test_writing_transaction_of_another_login_is_seen(database):
     with psycopg.connect(database.url) as writer:
         writer.execute("SELECT pg_current_xact_id()")
         assert age(database) >= BURNT
@@ -38,7 +38,7 @@ def test_transaction_that_has_written_is_seen_whoever_began_it(database):
     assert age(database) < BURNT
 
 
-def test_transaction_that_only_reads_is_seen_whoever_began_it(database):
+def test_reading_transaction_of_another_login_is_seen(database):
     with psycopg.connect(database.url) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.execute("SELECT 1")
@@ -46,7 +46,7 @@ def test_transaction_that_only_reads_is_seen_whoever_began_it(database):
     assert age(database) < BURNT
 
 
-def test_transaction_that_only_reads_another_database_keeps_nothing_here(database):
+def test_reading_transaction_of_another_database_does_not_count(database):
     with psycopg.connect(database.server.url) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.execute("SELECT 1")
@@ -55,7 +55,7 @@ def test_transaction_that_only_reads_another_database_keeps_nothing_here(databas
 
 @pytest.fixture
 def own_server():
-    """A database on a server that has what only a restart could give it."""
+    """Start a server with settings that need a restart."""
     binaries = next(iter(available_binaries().values()))
     with tempfile.TemporaryDirectory(dir=ram_disk()) as folder:
         # As root the server runs as another user, who must be able to enter this folder.
@@ -69,7 +69,7 @@ def own_server():
             server.close()
 
 
-def test_slot_and_prepared_transaction_are_seen_without_any_session(own_server):
+def test_replication_slot_and_prepared_transaction_are_seen_without_a_session(own_server):
     own_server.execute("SELECT pg_create_logical_replication_slot('forgotten', 'test_decoding')")
     assert age(own_server) >= BURNT
     own_server.execute("SELECT pg_drop_replication_slot('forgotten')")

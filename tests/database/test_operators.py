@@ -1,4 +1,4 @@
-"""Interventions of people: each is refused, or leaves a ledger row with a name and a note."""
+"""Interventions by operators: refused, or recorded with a name and a note."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def redrive(outbox, *intent_ids, note=NOTE):
 
 
 def finish(outbox, intent_id, state, **fields):
-    """Claim this one, begin, and report."""
+    """Claim this intent, begin it and report its result."""
     claims = [row for row in outbox.claim() if row["intent_id"] == intent_id]
     outbox.begin(claims)
     assert outbox.complete(claims, state, **fields)[0]["verdict"] == "applied"
@@ -89,14 +89,14 @@ def test_intent_that_may_have_had_an_effect_cannot_be_cancelled(blind):
     }
     ledgers = {intent_id: blind.ledger(intent_id) for intent_id in expected}
     assert {intent_id: cancel(blind, intent_id) for intent_id in expected} == expected
-    # Also when the claim has expired: repair's row must come first.
+    # Also if the claim has expired: the ledger row of repair must come first.
     blind.expire_claims()
     assert cancel(blind, claimed) == "in_flight"
     assert {intent_id: blind.ledger(intent_id) for intent_id in expected} == ledgers
 
 
 @pytest.mark.parametrize("doubt", ["IN_DOUBT", "SUBMITTED"])
-def test_doubt_is_resolved_in_the_operators_name(blind, doubt):
+def test_intent_in_doubt_is_resolved_in_the_operators_name(blind, doubt):
     ends = {"DISPATCHED": "accepted", "FAILED": "rejected", "RETRYABLE": "pending"}
     for state, status in ends.items():
         intent_id = new_finished(blind, doubt)
@@ -111,7 +111,7 @@ def test_doubt_is_resolved_in_the_operators_name(blind, doubt):
     assert [claim["intent_id"] for claim in blind.claim()] == [intent_id]
 
 
-def test_what_is_not_in_doubt_cannot_be_resolved(blind):
+def test_intent_that_is_not_in_doubt_cannot_be_resolved(blind):
     [in_flight] = blind.enqueue()
     blind.claim()
     [fresh] = blind.enqueue(delay_seconds=60)
@@ -128,7 +128,7 @@ def test_what_is_not_in_doubt_cannot_be_resolved(blind):
         assert blind.ledger(intent_id) == before
 
 
-def test_doubt_that_an_executor_is_asking_about_is_left_to_it(outbox):
+def test_intent_in_doubt_cannot_be_resolved_while_an_executor_looks_it_up(outbox):
     outbox.publish(guarantee="lookup")
     intent_id = new_finished(outbox, "IN_DOUBT")
     outbox.make_due()
@@ -152,7 +152,7 @@ def test_retry_without_an_attempt_left_is_refused_and_nothing_is_written(outbox)
         resolve(outbox, intent_id, "RETRYABLE")
     assert outbox.status(intent_id) == "held"
     assert outbox.states(intent_id) == ["IN_DOUBT"]
-    # The way out that the error names.
+    # Do what the error advises.
     assert resolve(outbox, intent_id, "FAILED") == "resolved"
     assert redrive(outbox, intent_id)[intent_id][0] == "redriven"
 
@@ -193,7 +193,7 @@ def test_redrive_of_a_rejected_intent_takes_a_new_key(outbox, database):
     old = new_finished(outbox, "FAILED", reason="bad_number")
     _, new = redrive(outbox, old)[old]
     assert submission_key(database, new) == new
-    # And again: a redrive of the redrive keeps what the gateway last saw, while it is in doubt.
+    # A redrive of the redrive keeps the key too, while the outcome is in doubt.
     finish(outbox, new, "FAILED", reason="deadline_exceeded")
     _, newest = redrive(outbox, new)[new]
     assert submission_key(database, newest) == new
@@ -217,7 +217,7 @@ def test_redrive_of_a_cancelled_intent_keeps_its_key(outbox, database):
     assert submission_key(database, new) == old
 
 
-def test_what_needs_no_redrive_gets_none(outbox, database):
+def test_only_a_finished_unsuccessful_intent_is_redriven(outbox, database):
     outbox.publish()
     accepted, rejected = new_finished(outbox, "DISPATCHED"), new_finished(outbox, "FAILED")
     [unfinished] = outbox.enqueue()
@@ -240,7 +240,7 @@ def test_what_needs_no_redrive_gets_none(outbox, database):
     assert row["rows"] == 5
 
 
-def test_redrives_of_one_intent_at_the_same_moment_make_one_intent(outbox, database):
+def test_concurrent_redrives_of_one_intent_make_one_intent(outbox, database):
     outbox.publish("pay", scope="stream")
     [old] = outbox.enqueue(target="pay", stream="a")
     cancel(outbox, old)
@@ -252,7 +252,7 @@ def test_redrives_of_one_intent_at_the_same_moment_make_one_intent(outbox, datab
 
 
 @pytest.mark.parametrize("scope", ["stream", "cluster"])
-def test_redriven_intent_goes_to_the_end_of_the_work_of_its_lease(outbox, scope):
+def test_redriven_intent_comes_after_the_pending_work_of_its_lease(outbox, scope):
     outbox.publish(scope=scope)
     [old] = outbox.enqueue(stream="a")
     cancel(outbox, old)
@@ -263,7 +263,7 @@ def test_redriven_intent_goes_to_the_end_of_the_work_of_its_lease(outbox, scope)
     assert [row["intent_id"] for row in window] == [other, new]
 
 
-def test_intervention_in_nobodys_name_is_refused(outbox):
+def test_intervention_without_an_operator_is_refused(outbox):
     outbox.publish()
     [intent_id] = outbox.enqueue()
     for operator in (None, "", "x" * 129, "a\nb"):
@@ -300,7 +300,7 @@ def test_intervention_without_a_reason_or_an_intent_is_refused(outbox):
     assert outbox.ledger(intent_id) == []
 
 
-def test_redriven_intent_does_not_win_its_gateway_a_new_key_window(outbox):
+def test_redriven_intent_keeps_the_key_window_of_the_first_try(outbox):
     outbox.publish(attempts_max=1, key_window_seconds=3600)
     [old] = outbox.enqueue()
     outbox.complete(outbox.claim(), "RETRYABLE")

@@ -1,4 +1,4 @@
-"""The ledger's months: made ahead, filled by the ids, and dropped when nobody needs them."""
+"""The monthly partitions of the ledger: created ahead, filled by id, and pruned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_partitions(outbox, months_ahead=0):
 
 
 def add_old_intents(outbox, months, count, unfinished=0):
-    """Intents accepted that many months ago, in a month that has its partition."""
+    """Add intents that were accepted this many months ago, with their partition."""
     parameters = {"months": months, "count": count, "unfinished": unfinished}
     rows = outbox.database.owner_execute(OLD_INTENTS, parameters)
     make_partitions(outbox)
@@ -77,7 +77,7 @@ def where_rows_are(database):
 
 
 def prune(database, *, months, batch_size=1000):
-    """Forget what was accepted before the month that began so many months ago."""
+    """Prune everything accepted before the month that began this many months ago."""
     [row] = database.owner_execute(
         "SELECT * FROM leasehold.prune("
         "  date_trunc('month', now(), 'UTC') - make_interval(months => %s), %s)",
@@ -86,8 +86,8 @@ def prune(database, *, months, batch_size=1000):
     return row
 
 
-def test_months_are_made_ahead_once(history, database):
-    """Migration has made this month and three more."""
+def test_months_are_created_ahead_once(history, database):
+    """The migration has created this month and three more."""
     expected = [month_name(database, months) for months in range(7)]
     assert partitions(database) == {*expected[:4], "outbox_attempts_default"}
     assert make_partitions(history, 3) == []
@@ -97,7 +97,7 @@ def test_months_are_made_ahead_once(history, database):
     assert partitions(database) == {*expected, "outbox_attempts_default"}
 
 
-def test_makers_of_the_same_moment_make_each_month_once(database):
+def test_concurrent_calls_create_each_month_once(database):
     made = race(database, 6, lambda caller, _: make_partitions(caller, 8))
     names = [name for one in made for name in one]
     assert sorted(names) == [month_name(database, months) for months in range(4, 9)]
@@ -111,7 +111,7 @@ def test_absurd_number_of_months_is_refused(history, database):
     assert partitions(database) == before
 
 
-def test_ledger_rows_lie_in_the_month_that_their_intent_was_accepted_in(history, database):
+def test_ledger_rows_are_in_the_month_in_which_their_intent_was_accepted(history, database):
     make_partitions(history, 1)
     add_old_intents(history, months=2, count=3, unfinished=1)
     history.enqueue(2)
@@ -119,16 +119,14 @@ def test_ledger_rows_lie_in_the_month_that_their_intent_was_accepted_in(history,
     rows = where_rows_are(database)
     assert rows.pop(month_name(database, -2)) >= 3
     assert set(rows) <= {month_name(database, 0)}
-    # The old one goes on in its old month, whatever the date is now.
+    # The old intent stays in its old month.
     history.make_due()
     history.complete(history.claim(), "DISPATCHED")
     assert where_rows_are(database) == {month_name(database, -2): 4, month_name(database, 0): 2}
 
 
-def test_rows_that_came_before_their_partition_are_not_lost_and_do_not_stop_its_making(
-    history, database
-):
-    # As in a database whose months have run out.
+def test_rows_in_the_default_partition_are_moved_when_their_month_is_created(history, database):
+    # As in a database without partitions for the next months.
     for name in partitions(database) - {"outbox_attempts_default"}:
         database.owner_execute(f"DROP TABLE leasehold.{name}")
     ids = history.enqueue(3)
@@ -140,7 +138,7 @@ def test_rows_that_came_before_their_partition_are_not_lost_and_do_not_stop_its_
     assert made == [month_name(database, months) for months in (-5, 0, 1)]
     assert database.execute(LEDGER) == before
     assert where_rows_are(database) == {made[0]: 2, made[1]: 2}
-    # The state machine goes on where it was.
+    # The functions still work on these rows.
     history.complete(history.claim(), "DISPATCHED")
     assert {history.status(intent_id) for intent_id in ids} == {"accepted"}
     assert make_partitions(history, 1) == []
@@ -158,7 +156,7 @@ def test_default_partition_catches_an_id_of_no_month(history, database):
     assert where_rows_are(database) == {"outbox_attempts_default": 2}
 
 
-def test_no_partition_can_be_changed_whichever_way_its_rows_came(history, database):
+def test_no_partition_can_be_changed_however_its_rows_got_there(history, database):
     add_old_intents(history, months=1, count=2)
     database.owner_execute(
         "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, started_at,"
@@ -174,7 +172,7 @@ def test_no_partition_can_be_changed_whichever_way_its_rows_came(history, databa
         for statement in ("DELETE FROM {}", "UPDATE {} SET holder = 'eve'"):
             with refused("P0001"):
                 database.owner_execute(statement.format(f"leasehold.{table}"))
-        # And one terminal row per intent holds in each of them.
+        # Each partition allows only one terminal row per intent.
         with refused("23505"):
             database.owner_execute(
                 f"INSERT INTO leasehold.{table} (intent_id, attempt_no, state, holder, started_at,"
@@ -220,14 +218,14 @@ def test_month_with_an_unfinished_intent_is_kept_whole_and_named(history, databa
     assert [answer["done"] for answer in answers] == [False, True]
     rows = database.execute("SELECT intent_id FROM leasehold.intents ORDER BY 1")
     assert [row["intent_id"] for row in rows] == unfinished
-    # Once it is finished, it goes as well.
+    # Once it is finished, it is pruned too.
     history.make_due()
     assert len(history.complete(history.claim(), "DISPATCHED")) == 1
     assert prune(database, months=1)["partition_dropped"] == month_name(database, -4)
     assert database.execute(LEDGER) == []
 
 
-def test_month_that_ends_after_the_moment_is_left(history, database):
+def test_month_that_ends_after_the_given_time_is_kept(history, database):
     add_old_intents(history, months=2, count=1)
     for moment in ("20 days", "31 days"):
         [answer] = database.owner_execute(
@@ -253,7 +251,7 @@ def test_key_of_a_pruned_intent_may_be_used_again_and_not_before(history, databa
     assert row["verdict"] == "not_found"
 
 
-def test_instances_that_died_before_the_moment_are_forgotten_and_others_not(history, database):
+def test_only_instances_that_died_before_the_given_time_are_pruned(history, database):
     for name in ("dead for long", "just dead", "alive"):
         history.call("executor", "renew_instance", name, "worker", [], {}, 60)
     for name, ago in (("dead for long", "3 months"), ("just dead", "1 minute")):
@@ -267,7 +265,7 @@ def test_instances_that_died_before_the_moment_are_forgotten_and_others_not(hist
     assert {row["instance_id"] for row in rows} == {"just dead", "alive"}
 
 
-def test_moment_less_than_a_day_ago_and_absurd_batches_are_refused(history, database):
+def test_time_less_than_a_day_ago_and_absurd_batch_sizes_are_refused(history, database):
     add_old_intents(history, months=2, count=1)
     for moment, batch_size in (
         ("now()", 10),

@@ -1,4 +1,4 @@
-"""append_attempts writes a plain batch without judging it, and writes what judging would write."""
+"""append_attempts writes a plain batch without judge_outcomes, and writes the same rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UUID_MAX = UUID(int=2**128 - 1)
 
 @dataclass
 class Reporter:
-    """Reports results either under a cluster lease or under claims, with the same words."""
+    """Reports results under a cluster lease or under claims, with the same interface."""
 
     outbox: Outbox
     fence: str
@@ -41,7 +41,7 @@ class Reporter:
         self.claims: dict[UUID, Any] = {}
 
     def new(self, target: str = "sms") -> UUID:
-        """An intent that the reporter holds."""
+        """Return an intent that the reporter holds."""
         [intent_id] = self.outbox.enqueue(target=target)
         self.hold(target)
         return intent_id
@@ -102,7 +102,7 @@ def tried(reporter):
 
 
 def submitted(reporter):
-    """Accepted under a reference, which the row keeps."""
+    """Return a submitted intent with a reference."""
     intent_id = reporter.new()
     assert reporter.report([intent_id], "SUBMITTED") == {intent_id: "applied"}
     reporter.hold("sms")
@@ -110,7 +110,7 @@ def submitted(reporter):
 
 
 def miscounted(reporter):
-    """The ledger is the truth for the attempt number, whatever the cache says."""
+    """Return an intent with a wrong attempt_count: the ledger decides the attempt number."""
     intent_id = tried(reporter)
     reporter.outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET attempt_count = 7 WHERE intent_id = %s", [intent_id]
@@ -125,12 +125,12 @@ def finished(reporter):
 
 
 def foreign(reporter):
-    """An intent that is pending, but not under this reporter's fence."""
+    """Return a pending intent of another lease or claim."""
     return reporter.outbox.enqueue(target="other")[0]
 
 
 def foreign_scope(reporter):
-    """The same, of a scope that has no lease name, or no claims."""
+    """Return a pending intent of the other scope."""
     scope = "item" if reporter.fence == "lease" else "cluster"
     reporter.outbox.publish("elsewhere", scope=scope)
     return reporter.outbox.enqueue(target="elsewhere")[0]
@@ -151,7 +151,7 @@ REFUSED = {
 
 
 def ledger_rows(reporter, intent_id):
-    """The rows without what differs between any two writes, and how long the last call took."""
+    """Return the rows without the columns that always differ, and the duration of the last call."""
     rows = reporter.outbox.ledger(intent_id)
     apart = ("intent_id", "started_at", "finished_at", "transaction_id", "lease_token")
     kept = [{name: row[name] for name in row if name not in apart} for row in rows]
@@ -162,7 +162,7 @@ def ledger_rows(reporter, intent_id):
 @pytest.mark.parametrize("state", ["DISPATCHED", "FAILED"])
 @pytest.mark.parametrize("other", REFUSED, ids=lambda kind: kind.__name__)
 def test_plain_batch_writes_what_a_judged_batch_writes(reporter, has_words, state, other):
-    """One result that is refused makes the second batch be judged."""
+    """The second batch has one refused result, so judge_outcomes judges it."""
     plain, judged = ([kind(reporter) for kind in PLAIN] for _ in range(2))
     words = {"reference": "r-1", "code": "200", "detail": "d" * 3000} if has_words else {}
     outsider = other(reporter)
@@ -175,13 +175,13 @@ def test_plain_batch_writes_what_a_judged_batch_writes(reporter, has_words, stat
             ledger_rows(reporter, each) for each in (one, twin)
         )
         assert ours == theirs
-        # A begun call lasts since then: as long as the test takes.
+        # A begun call lasts until now, so its duration depends on the test.
         assert seconds == other_seconds or (kind is begun and seconds > 0 < other_seconds)
         assert reporter.outbox.pending(one) is reporter.outbox.pending(twin) is None
 
 
-def test_plain_batch_is_not_judged_and_any_other_is(reporter):
-    """Without the function that judges, only plain batches can be written."""
+def test_only_a_plain_batch_skips_judge_outcomes(reporter):
+    """Without judge_outcomes, only plain batches can be written."""
     batches = [[kind(reporter) for kind in PLAIN] for _ in range(3)]
     reporter.outbox.database.owner_execute(
         "ALTER FUNCTION leasehold.judge_outcomes(leasehold.outcome[], timestamptz, text)"
@@ -195,7 +195,7 @@ def test_plain_batch_is_not_judged_and_any_other_is(reporter):
 
 
 def test_claimed_row_is_refused_without_its_token(outbox):
-    """NULL is not the token of a row that has none, either."""
+    """NULL does not match the token of an unclaimed row either."""
     workers = Reporter(outbox, "claim")
     claimed, [unclaimed] = workers.new(), outbox.enqueue()
     results = [
@@ -225,7 +225,7 @@ def test_claim_that_is_lost_is_refused_in_a_batch_of_dispatched_results(outbox, 
     assert [outbox.states(one) for one in ids] == [["DISPATCHED"], [], ["DISPATCHED"]]
 
 
-def test_call_that_had_to_be_begun_and_was_not_cannot_be_recorded(reporter):
+def test_result_of_a_call_that_had_to_be_begun_first_is_refused(reporter):
     unbegun, other = reporter.new("careful"), begun(reporter)
     with refused("P7003"):
         reporter.report([unbegun, other])
@@ -276,10 +276,10 @@ def test_writer_whose_lease_expires_while_it_waits_for_rows_writes_nothing(
 
 
 @pytest.mark.parametrize("what", ["cancelled", "moved"])
-def test_row_that_changes_while_a_writer_waits_is_judged_as_it_is_then(
+def test_row_that_changes_while_a_writer_waits_is_judged_after_the_wait(
     leader, outbox, database, what
 ):
-    """One is gone, so that nothing is written twice; the other stands elsewhere in the table."""
+    """One row is deleted, the other moves within the table; nothing is written twice."""
     first, second = sorted([leader.new(), leader.new()])
     other, slow = database.session(), database.session("executor")
     other.run("BEGIN")

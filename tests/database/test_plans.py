@@ -37,7 +37,7 @@ TARGETS_OF_THE_BACKLOG = {
 
 
 class Backlog:
-    """The loaded database, and the names of what is in it."""
+    """The loaded database and the names of its targets, leases and intents."""
 
     def __init__(self, database: Database):
         self.database = database
@@ -69,7 +69,7 @@ class Backlog:
         return row["found"]
 
     def forget_statistics(self) -> None:
-        """Nobody promises in which order tests run, nor that nothing else analyzes."""
+        """Remove the statistics, because tests run in any order and autovacuum may analyze."""
         tables = [f"leasehold.{table}" for table in large_tables(self.database)]
         self.database.execute(
             "DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [tables]
@@ -104,7 +104,7 @@ def backlog(request: pytest.FixtureRequest, loaded: Backlog) -> Backlog:
 def explained(
     backlog: Backlog, statement: str, params: Sequence[Any] = (), *, before: Sequence[str] = ()
 ) -> Iterator[Plans]:
-    """The plans of the second time, and those of the seventh, when generic plans are settled."""
+    """Return the plans of the second call, and of the seventh, which uses generic plans."""
     explainer = Explainer(backlog.database)
     yield explainer.run(statement, params, times=2, before=before)
     yield explainer.run(statement, params, times=5, before=before)
@@ -122,7 +122,7 @@ def check(
     rows_max: int = 100,
     buffers_max: int = 1000,
 ) -> None:
-    """The call finds what it should, by exactly these indexes, touching only so much."""
+    """Check that a call returns the expected rows, by these indexes, and reads few pages."""
     for plans in explained(backlog, statement, params, before=before):
         assert len(plans.rows) == returned
         plans.assert_bounded(rows_max=rows_max, buffers_max=buffers_max)
@@ -145,7 +145,7 @@ CLAIMING = {"outbox_pending_claimable", "outbox_pending_expired_leases", INTENTS
 
 
 @pytest.mark.parametrize("most_of_it_is", TARGETS_OF_THE_BACKLOG)
-def test_claim_does_not_read_what_it_cannot_take(backlog: Backlog, most_of_it_is: str) -> None:
+def test_claim_does_not_read_rows_that_it_cannot_take(backlog: Backlog, most_of_it_is: str) -> None:
     targets = TARGETS_OF_THE_BACKLOG[most_of_it_is]
     check(backlog, CLAIM, [COUNT, targets], by=CLAIMING, buffers_max=400)
 
@@ -155,7 +155,7 @@ def test_claim_for_an_idle_target_costs_next_to_nothing(backlog: Backlog) -> Non
     check(backlog, CLAIM, [COUNT, ["idle"]], returned=0, by=by, rows_max=5, buffers_max=30)
 
 
-def test_claim_that_replaces_expired_ones_reads_only_those(backlog: Backlog) -> None:
+def test_claim_of_expired_claims_reads_only_those(backlog: Backlog) -> None:
     check(backlog, CLAIM, [COUNT, ["expired"]], by=CLAIMING | {LEDGER, PENDING})
 
 
@@ -168,7 +168,7 @@ def test_repair_reads_only_expired_claims(backlog: Backlog) -> None:
     )
 
 
-def test_repair_of_missed_deadlines_does_not_read_what_is_in_doubt(backlog: Backlog) -> None:
+def test_repair_of_missed_deadlines_does_not_read_intents_in_doubt(backlog: Backlog) -> None:
     check(
         backlog,
         "SELECT * FROM leasehold.repair_missed_deadlines(%s, 'reaper')",
@@ -243,7 +243,7 @@ def test_begin_in_a_stream_looks_no_further_than_its_head(backlog: Backlog) -> N
 
 
 @pytest.mark.parametrize("names", [[CLUSTER_LEASE], "streams"])
-def test_refresh_reads_on_from_its_cursor(backlog: Backlog, names: list[str] | str) -> None:
+def test_refresh_continues_from_its_cursor(backlog: Backlog, names: list[str] | str) -> None:
     leases, epochs = leases_of(backlog, names)
     [middle] = backlog.database.execute(
         "SELECT last_modified_at, intent_id FROM leasehold.outbox_pending"
@@ -264,7 +264,7 @@ def test_refresh_reads_on_from_its_cursor(backlog: Backlog, names: list[str] | s
     ("names", "index"),
     [([CLUSTER_LEASE], "cluster_due"), ("streams", "stream_order")],
 )
-def test_due_window_reads_only_what_comes_next(
+def test_due_window_reads_only_the_next_rows(
     backlog: Backlog, names: list[str] | str, index: str
 ) -> None:
     leases, epochs = leases_of(backlog, names)
@@ -278,8 +278,8 @@ def test_due_window_reads_only_what_comes_next(
         plans.assert_bounded(rows_max=COUNT * len(leases), buffers_max=400)
 
 
-def test_due_window_with_content_is_read_on_from_where_it_ended(backlog: Backlog) -> None:
-    """Neither what was read before nor what else was ever accepted is looked at."""
+def test_due_window_with_content_continues_from_where_it_ended(backlog: Backlog) -> None:
+    """It reads neither earlier pages nor other intents."""
     window = "SELECT * FROM leasehold.refresh_due_rows('holder', %s, '{1}', '{cluster}', %s, %s"
     first = backlog.database.execute(f"{window})", [[CLUSTER_LEASE], COUNT, 0])
     after = [[first[-1][name]] * 4 for name in ("due_at", "intent_id")]
@@ -363,7 +363,7 @@ def test_newest_intents_are_listed_without_a_sort(backlog: Backlog) -> None:
 
 
 def test_reader_of_events_far_behind_reads_its_page_and_no_more(backlog: Backlog) -> None:
-    """All million rows are of one transaction: not even that makes a page cost more."""
+    """All million rows are of one transaction, which must not make a page cost more."""
     [middle] = backlog.database.execute(
         "SELECT transaction_id::text::bigint AS number FROM leasehold.outbox_attempts"
         " WHERE intent_id = %s LIMIT 1",
@@ -383,7 +383,7 @@ def test_reader_of_events_far_behind_reads_its_page_and_no_more(backlog: Backlog
         ("rejected", {INTENTS, PENDING, TERMINAL}),
     ],
 )
-def test_list_of_what_nobody_has_ends_with_its_window(
+def test_search_without_a_match_ends_with_its_window(
     backlog: Backlog, status: str | None, by: set[str]
 ) -> None:
     window = 500
@@ -410,7 +410,7 @@ def test_depth_of_a_queue_is_counted_no_further_than_its_limit(backlog: Backlog)
         plans.assert_bounded(rows_max=200 * len(targets), buffers_max=3000)
 
 
-def test_former_terms_are_judged_by_one_pending_row_each(backlog: Backlog) -> None:
+def test_former_terms_read_one_pending_row_each(backlog: Backlog) -> None:
     moved = """
         INSERT INTO leasehold.contracts (target, version, terms, published_by)
         SELECT target, version + 1, terms || '{"scope": "cluster", "lease_name": "other"}', 'test'
@@ -421,7 +421,7 @@ def test_former_terms_are_judged_by_one_pending_row_each(backlog: Backlog) -> No
         plans.assert_bounded(rows_max=20, buffers_max=200)
 
 
-# The same assertions, on what they are there to catch.
+# The same assertions on plans that they must refuse.
 
 NAIVE_CLAIM = """
 SELECT intent_id FROM leasehold.outbox_pending
@@ -430,7 +430,7 @@ SELECT intent_id FROM leasehold.outbox_pending
 """
 
 
-def test_claim_by_one_filtered_walk_is_caught(backlog: Backlog) -> None:
+def test_plan_test_finds_a_claim_that_filters_one_index(backlog: Backlog) -> None:
     for plans in explained(backlog, NAIVE_CLAIM, [["quiet", "ranked"]]):
         with pytest.raises(AssertionError):
             plans.assert_bounded(rows_max=100, buffers_max=400)
@@ -448,7 +448,7 @@ def test_claim_by_one_filtered_walk_is_caught(backlog: Backlog) -> None:
         ),
     ],
 )
-def test_loss_of_an_index_is_caught(backlog: Backlog, index: str, call: str) -> None:
+def test_plan_test_finds_a_missing_index(backlog: Backlog, index: str, call: str) -> None:
     lost = f"DROP INDEX leasehold.outbox_pending_{index}"
     for plans in explained(backlog, f"SELECT * FROM leasehold.{call}", before=[lost]):
         with pytest.raises(AssertionError):

@@ -1,8 +1,8 @@
-"""Queues of one target, half done: all that waits is due, and as much is finished already.
+"""Queues of one target, half finished: the other half is due.
 
-With statistics of the time when nothing was done, the planner takes a batch for a large part of the
-queue, and to read all ids from the first one on for a bargain. What is finished must not be read
-again all the same, or a queue would become slower with everything that it does.
+The statistics are from the time before the work began. With them the planner believes that a batch
+is a large part of the queue, and that reading all ids from the first one is cheap. Finished rows
+must not be read all the same: otherwise a queue becomes slower with every finished intent.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def led(half_done: Database) -> list[UUID]:
     return [row["intent_id"] for row in rows]
 
 
-# Where a statement does not return a row for each of the batch.
+# Statements that do not return a row for each entry of the batch.
 ROWS = {"%(needs_content)s": BATCH + 1, "mark_calls": 1}
 
 
@@ -83,7 +83,7 @@ def check(
     explainer.connection.close()
 
 
-def test_claim_reads_nothing_that_is_finished(half_done: Database) -> None:
+def test_claim_reads_no_finished_rows(half_done: Database) -> None:
     check(half_done, CLAIM)
 
 
@@ -96,7 +96,7 @@ def test_claim_reads_nothing_that_is_finished(half_done: Database) -> None:
         f"complete_outbox_attempts('worker', {RESULTS})",
     ],
 )
-def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -> None:
+def test_worker_reads_no_finished_rows(half_done: Database, call: str) -> None:
     check(half_done, f"SELECT * FROM leasehold.{call}", before=[CLAIM])
 
 
@@ -111,9 +111,7 @@ def test_worker_reads_nothing_that_is_finished(half_done: Database, call: str) -
         f"record_attempts('{LEASE}', 'holder', 1, %(results)s)",
     ],
 )
-def test_leader_reads_nothing_that_is_finished(
-    half_done: Database, led: list[UUID], call: str
-) -> None:
+def test_leader_reads_no_finished_rows(half_done: Database, led: list[UUID], call: str) -> None:
     results = [{"intent_id": str(one), "state": "DISPATCHED"} for one in led]
     params: Any = {"ids": led, "numbers": [1] * len(led), "results": json.dumps(results)}
     params |= {"needs_content": [True] * len(led)}

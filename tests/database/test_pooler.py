@@ -21,7 +21,7 @@ TASKS = 50
 SETTINGS = PoolSettings(through_pooler=True, size_max=TASKS, statement_seconds=20, wait_seconds=20)
 
 
-async def test_item_cycle_of_many_tasks_over_two_sessions(pooler, outbox):
+async def test_many_tasks_claim_and_complete_items_over_two_sessions(pooler, outbox):
     outbox.publish("sms", guarantee="lookup")
     async with PostgresStore(pooler.url, SETTINGS) as store:
 
@@ -50,7 +50,7 @@ async def test_item_cycle_of_many_tasks_over_two_sessions(pooler, outbox):
     assert Counter(one.status for one in statuses) == {"accepted": TASKS}
 
 
-async def test_single_winner_of_many_acquires_keeps_its_lease(pooler):
+async def test_winner_of_many_acquires_keeps_its_lease_through_a_pooler(pooler):
     async with PostgresStore(pooler.url, SETTINGS) as store:
         asked = [store.acquire_lease("leader", f"holder-{n}", 60) for n in range(TASKS)]
         answers = await asyncio.gather(*asked)
@@ -63,7 +63,7 @@ async def test_single_winner_of_many_acquires_keeps_its_lease(pooler):
         assert (await store.acquire_lease("leader", "next", 60)).lease.epoch == lease.epoch + 1
 
 
-async def test_scheduled_work_under_a_lease(pooler, outbox):
+async def test_leader_records_its_results_through_a_pooler(pooler, outbox):
     outbox.publish("bank", scope="cluster", lease_name="leader")
     outbox.enqueue(5, target="bank")
     async with PostgresStore(pooler.url_as("executor"), SETTINGS) as store:
@@ -82,7 +82,7 @@ async def test_scheduled_work_under_a_lease(pooler, outbox):
         assert {one.intent_id for one in left} == set(ids[:2])
 
 
-async def test_limits_hold_for_each_call_and_for_nobody_else(pooler):
+async def test_limits_of_a_call_do_not_leak_to_other_clients(pooler):
     settings = PoolSettings(through_pooler=True, statement_seconds=0.3, lock_seconds=0.2)
     async with PostgresStore(pooler.url, settings) as store:
         with pytest.raises(DatabaseUnavailable) as raised:
@@ -94,21 +94,21 @@ async def test_limits_hold_for_each_call_and_for_nobody_else(pooler):
             other.commit()
 
 
-async def test_name_of_the_application_reaches_the_server(pooler):
+async def test_application_name_reaches_the_server(pooler):
     settings = PoolSettings(through_pooler=True, application_name="leasehold pooled")
     async with PostgresStore(pooler.url, settings) as store:
         shown = await store._query.value("SELECT current_setting('application_name')")
     assert shown == "leasehold pooled"
 
 
-async def test_forgotten_setting_is_told(pooler):
+async def test_missing_pooler_setting_is_reported(pooler):
     with pytest.raises(DatabaseUnavailable, match="set LEASEHOLD_THROUGH_POOLER=true"):
         async with PostgresStore(pooler.url):
             pass
 
 
 async def sessions_of(store):
-    """How many sessions of the server a crowd of calls meets."""
+    """Return the number of server sessions that many concurrent calls use."""
     asked = [
         store._query.value("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for _ in range(TASKS)
     ]

@@ -1,7 +1,6 @@
-"""Who may do what: one table of expectations, every cell tried as the login itself.
+"""The privileges of each role: one table of expectations; every cell is tried with a real login.
 
-A table, column or function without an entry here fails the tests: whoever adds one says who may
-use it. Everything that is tried is rolled back.
+A table, column or function without an entry here fails the tests. Every attempt is rolled back.
 """
 
 from __future__ import annotations
@@ -178,7 +177,7 @@ SELECT p.proname AS name, p.prosecdef AS is_definer, pg_get_userbyid(p.proowner)
 
 @pytest.fixture
 def columns(outbox, database):
-    """The columns of every relation; the months of the ledger are all alike."""
+    """Return the columns of every relation; the partitions of the ledger count as one."""
     outbox.call("executor", "create_ledger_partitions", 0)
     return {row["relation"]: row["columns"] for row in database.execute(COLUMNS)}
 
@@ -196,7 +195,7 @@ def kind_of(relation: str) -> str:
 
 
 def refusal(connection, statement: sql.Composable | str) -> type[psycopg.Error] | None:
-    """Try it and roll it back: the error's class, or None where it is allowed."""
+    """Try a statement and roll it back. Return the class of its error, or None if it is allowed."""
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(statement)
@@ -221,7 +220,7 @@ def test_every_relation_and_function_has_an_entry(columns, functions):
         assert set(hidden) <= set(found)
 
 
-def test_no_role_reads_a_column_that_is_not_for_it(database, columns):
+def test_no_role_reads_a_column_that_it_may_not(database, columns):
     expected, found = {}, {}
     for role in ROLES:
         connection = database.connect(role)
@@ -245,7 +244,7 @@ def test_no_role_writes_to_any_relation_except_through_the_functions(database, c
         for relation, names in columns.items():
             refusals = {errors.InsufficientPrivilege}
             if relation in VIEWS:
-                # These cannot be written to by anybody, whatever the privileges.
+                # Nobody can write to these, with any privileges.
                 refusals |= {errors.ObjectNotInPrerequisiteState, errors.WrongObjectType}
             for verb, statement in WRITES.items():
                 places = [relation, names[0]][: statement.count("{}")]
@@ -255,14 +254,14 @@ def test_no_role_writes_to_any_relation_except_through_the_functions(database, c
     assert not_refused == {}
 
 
-def test_no_role_executes_a_function_that_is_not_for_it(database, functions):
+def test_no_role_executes_a_function_that_it_may_not(database, functions):
     expected, found = {}, {}
     for role in (*ROLES, "owner"):
         connection = database.connect(role)
         for row in functions:
             name = row["name"]
             expected[role, name] = role == "owner" or role in FUNCTIONS[name]
-            # A refusal of the arguments, which are all NULL, comes after that of the caller.
+            # All arguments are NULL. Privileges are checked before arguments.
             found[role, name] = not is_denied(connection, call_of(row))
     assert found == expected
 
@@ -290,7 +289,7 @@ def test_no_login_becomes_another_role(database):
     assert found == {(login, role): login == role for login in roles for role in roles}
 
 
-def test_no_runtime_role_makes_anything_in_the_schema(database):
+def test_no_runtime_role_creates_anything_in_the_schema(database):
     found = {}
     for role in ROLES:
         connection = database.connect(role)
@@ -317,7 +316,7 @@ def test_stranger_has_nothing_at_all(database, columns, functions):
             assert is_denied(connection, compose("SELECT FROM leasehold.{} LIMIT 0", relation))
         for row in functions:
             assert is_denied(connection, call_of(row)), row["name"]
-    # Nor does anything but the missing USAGE on the schema stand between the two.
+    # Without USAGE on the schema, the other grants do not matter.
     granted = database.execute("""
         SELECT c.relname AS name, g.privilege_type
           FROM pg_class c,
@@ -339,11 +338,11 @@ def test_stranger_has_nothing_at_all(database, columns, functions):
     assert granted == []
 
 
-def test_function_that_runs_as_its_owner_looks_into_the_callers_temporary_schema_last(functions):
+def test_security_definer_function_searches_the_temporary_schema_last(functions):
     definers = [row for row in functions if row["is_definer"]]
     for row in definers:
         assert row["path"] == "pg_catalog, leasehold, pg_temp", row["name"]
     assert {row["owner"] for row in functions} == {"leasehold_owner"}
-    # What a role may call runs as the owner; what only the owner may call need not, but for prune.
+    # Granted functions run as the owner. Functions of the owner need not, except prune.
     callable_names = {name for name, roles in FUNCTIONS.items() if roles} - {"final_status"}
     assert {row["name"] for row in definers} == callable_names | {"prune"}

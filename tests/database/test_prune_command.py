@@ -25,7 +25,7 @@ def run(*arguments, **environment):
     return CliRunner().invoke(app, ["prune", *arguments], env=environment)
 
 
-def test_old_months_go_in_small_steps_and_young_ones_stay(outbox, database):
+def test_old_months_are_pruned_in_small_steps_and_recent_ones_stay(outbox, database):
     outbox.publish()
     add_old_intents(outbox, months=5, count=5)
     add_old_intents(outbox, months=4, count=3, unfinished=1)
@@ -43,7 +43,7 @@ def test_old_months_go_in_small_steps_and_young_ones_stay(outbox, database):
     assert left["n"] == 3 + len(kept)
 
 
-def test_day_before_which_to_forget_may_be_named(outbox, database):
+def test_day_before_which_to_prune_can_be_given(outbox, database):
     outbox.publish()
     add_old_intents(outbox, months=5, count=2)
     nothing = run("--before", "2001-01-01", "--database-url", database.url)
@@ -53,7 +53,7 @@ def test_day_before_which_to_forget_may_be_named(outbox, database):
     assert result.stdout.splitlines()[-1] == "Deleted 2 intents in 1 month."
 
 
-def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database, monkeypatch):
+def test_locked_ledger_is_tried_again_later(outbox, database, monkeypatch):
     outbox.publish()
     add_old_intents(outbox, months=5, count=1)
     reader = database.session()
@@ -73,7 +73,7 @@ def test_busy_ledger_is_tried_again_and_not_waited_for(outbox, database, monkeyp
 
 
 @pytest.mark.parametrize("arguments", [[], ["--keep-days", "3", "--before", "2020-01-01"]])
-def test_command_wants_one_word_on_how_much_to_keep(arguments):
+def test_command_needs_exactly_one_retention_option(arguments):
     result = run(*arguments, "--database-url", "postgresql://127.0.0.1:1/x")
     assert result.exit_code == 1
     assert "either --before or --keep-days" in result.stderr
@@ -91,6 +91,6 @@ def test_login_that_is_not_the_owner_is_refused(database):
     assert "Traceback" not in result.output
 
 
-def test_missing_database_says_how_to_give_one():
+def test_missing_database_url_is_reported_with_advice():
     result = run("--keep-days", "31")
     assert (result.exit_code, VARIABLE in result.stderr) == (1, True)

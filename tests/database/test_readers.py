@@ -1,4 +1,4 @@
-"""What readers of the HTTP API look at: content, queues, instances and leases, page by page."""
+"""The reads behind the HTTP API: content, queues, instances and leases, in pages."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def test_content_is_read_as_it_was_accepted(stores, auditor, outbox):
     assert await auditor.read_content(NOBODY) is None
 
 
-async def test_content_is_for_auditors_alone(stores):
+async def test_only_auditors_can_read_content(stores):
     for store in (stores.readonly, stores.operator, stores.ingest, stores.executor):
         with pytest.raises(AccessDenied):
             await store.read_content(NOBODY)
 
 
-async def test_depth_counts_what_is_unfinished_in_every_scope_up_to_its_limit(stores, outbox):
+async def test_depth_counts_unfinished_intents_of_every_scope_up_to_its_limit(stores, outbox):
     outbox.publish("items")
     outbox.publish("streams", scope="stream")
     outbox.publish("clusters", scope="cluster")
@@ -56,18 +56,18 @@ async def test_depth_counts_what_is_unfinished_in_every_scope_up_to_its_limit(st
     targets = ["items", "streams", "clusters", "others", "nobody"]
     depths = await stores.readonly.read_queue_depths(dict.fromkeys(targets, 100))
     expected = {"items": 4, "streams": 4, "clusters": 3, "others": 2, "nobody": 0}
-    assert depths == expected, "claimed ones count, finished ones do not"
+    assert depths == expected, "claimed intents count, finished ones do not"
     limits = {"items": 3, "streams": 4, "clusters": 1}
     assert await stores.readonly.read_queue_depths(limits) == limits
     assert await stores.readonly.read_queue_depths({}) == {}
 
 
-async def test_depth_with_a_limit_that_is_none_is_refused(stores):
+async def test_depth_with_an_invalid_limit_is_refused(stores):
     with pytest.raises(InvalidArgument, match="from 1 to 10000000"):
         await stores.readonly.read_queue_depths({"sms": 0})
 
 
-async def test_instances_are_read_page_by_page_and_the_dead_are_told(stores, database):
+async def test_instances_are_read_in_pages_and_dead_ones_are_shown_as_such(stores, database):
     for name in ("a", "b", "c"):
         await stores.executor.renew_instance(name, "worker", [], {"pid": 7}, 30)
     database.owner_execute(
@@ -83,7 +83,7 @@ async def test_instances_are_read_page_by_page_and_the_dead_are_told(stores, dat
     assert first[0].started_at <= first[0].seen_at < first[0].expires_at
 
 
-async def test_leases_are_read_by_the_beginning_of_their_names(stores, outbox):
+async def test_leases_are_read_by_the_prefix_of_their_names(stores, outbox):
     names = ["stream/a/1", "stream/a/2", "stream/a/\u00fc", "stream/ab/1", "t", "stream"]
     for name in names:
         await stores.executor.acquire_lease(name, "holder", 30)

@@ -1,4 +1,4 @@
-"""The reaper's log: whose work was recovered, and every line about an intent can be followed."""
+"""The reaper's log: it names the recovered holders, and lines about an intent have all ids."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def reaper(stores):
 
 
 def lines(caplog, event):
-    """The fields of each line of this event."""
+    """Return the fields of each log line of this event."""
     found = [vars(one).get("leasehold_fields", {}) for one in caplog.records]
     return [fields for fields in found if fields.get("event") == event]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_line_about_a_recovered_intent_can_be_followed(outbox, reaper, caplog, is_begun):
+async def test_line_about_a_recovered_intent_has_all_ids(outbox, reaper, caplog, is_begun):
     caplog.set_level("INFO")
     outbox.publish(guarantee="blind")
     [intent_id] = outbox.enqueue(trace_context=TRACE.traceparent)
@@ -43,7 +43,7 @@ async def test_line_about_a_recovered_intent_can_be_followed(outbox, reaper, cap
     assert line["stale_seconds"] >= 3
 
 
-async def test_line_about_a_missed_deadline_can_be_followed(outbox, reaper, caplog, database):
+async def test_line_about_a_missed_deadline_has_all_ids(outbox, reaper, caplog, database):
     caplog.set_level("INFO")
     outbox.publish()
     [intent_id] = outbox.enqueue(trace_context=TRACE.traceparent, deadline_seconds=60)

@@ -1,4 +1,4 @@
-"""The cursor of a schedule: whatever commits when, no row is skipped."""
+"""The cursor of a leader's reader: no row is skipped, in any order of commits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reader:
         return self.outbox.call("executor", "refresh_schedule", *arguments)
 
     def refresh(self):
-        """The ids that changed; those not yet safely passed are given again next time."""
+        """Return the changed ids. Those after the horizon are returned again next time."""
         seen, position, horizons = [], self.cursor, []
         while page := self.page(position):
             seen += [row["intent_id"] for row in page]
@@ -73,7 +73,7 @@ def set_modified(database, moment, where="true", params=()):
 
 
 def test_row_of_a_late_committing_writer_is_not_skipped(cluster, database, reader):
-    """The seed's cursor skips it; kept here as the mutant."""
+    """The cursor of the seed skips the row; it is kept here as a mutant."""
     late = database.session("ingest")
     late.run("BEGIN")
     [first] = late.run(ENQUEUE, [entry()])
@@ -83,7 +83,7 @@ def test_row_of_a_late_committing_writer_is_not_skipped(cluster, database, reade
     late.run("COMMIT")
 
     cursor = {"at": seen[-1]["last_modified_at"], "id": seen[-1]["intent_id"]}
-    assert database.execute(SEED_REFRESH, cursor) == [], "the mutant is to lose the late row"
+    assert database.execute(SEED_REFRESH, cursor) == [], "the mutant must lose the late row"
     assert first["intent_id"] in reader.refresh()
     assert reader.refresh() == []
 
@@ -105,11 +105,11 @@ def test_row_committed_behind_the_first_page_while_the_second_is_read_is_not_ski
 
     reader.page = commit_after_the_first_page
     assert reader.refresh() == [first, second]
-    # The horizon of the last page alone would lie behind the row already.
+    # The horizon of the last page alone would already be past the row.
     assert hidden["intent_id"] in reader.refresh()
 
 
-def test_rows_of_one_moment_are_not_skipped_between_pages(cluster, database):
+def test_rows_with_equal_times_are_not_skipped_between_pages(cluster, database):
     ids = cluster.enqueue(25)
     set_modified(database, "timestamptz '2020-02-02 02:02:02.000002Z'")
     for limit in (1, 2, 24, 25, 26):
@@ -119,11 +119,11 @@ def test_rows_of_one_moment_are_not_skipped_between_pages(cluster, database):
         cluster.expire_lease()
 
 
-def test_row_modified_again_at_the_cursors_own_moment_is_not_skipped(cluster, database):
+def test_row_modified_again_at_the_time_of_the_cursor_is_not_skipped(cluster, database):
     [intent_id] = cluster.enqueue()
     holder = take(cluster)
     reader = Reader(cluster, [holder])
-    # The clock stands still, or even ran ahead before: a later stamp must still be a higher one.
+    # Even if the clock stands still or went back, a later timestamp must be higher.
     set_modified(database, "clock_timestamp() + interval '1 hour'")
     for change in (
         lambda: holder.begin([intent_id]),
@@ -138,7 +138,7 @@ def test_row_modified_again_at_the_cursors_own_moment_is_not_skipped(cluster, da
         assert after["last_modified_at"] > before["last_modified_at"]
 
 
-def test_row_stamped_with_the_cursors_moment_by_an_open_writer_is_not_skipped(
+def test_row_of_an_open_writer_with_the_time_of_the_cursor_is_not_skipped(
     cluster, database, reader
 ):
     low, high = sorted(cluster.enqueue(2))
@@ -177,9 +177,7 @@ def test_refresh_changes_nothing_and_may_be_repeated(cluster, database, reader):
     assert after == before
 
 
-def test_writer_open_for_long_blocks_nobody_and_holds_the_horizon_only_while_open(
-    cluster, database
-):
+def test_open_writer_blocks_nobody_and_delays_the_horizon_only_until_it_ends(cluster, database):
     writer = database.session("ingest")
     writer.run("BEGIN")
     writer.run(ENQUEUE, [entry()])
@@ -187,7 +185,7 @@ def test_writer_open_for_long_blocks_nobody_and_holds_the_horizon_only_while_ope
     ids = cluster.enqueue(2)
     holder = take(cluster)
     reader = Reader(cluster, [holder])
-    # Everyone else goes on meanwhile, and sees what is committed, again and again.
+    # Meanwhile others work and see the committed rows, repeatedly.
     assert holder.begin(ids[:1]) == ["begun"]
     assert holder.record(ids[:1], "RETRYABLE") == ["applied"]
     for _ in range(2):
@@ -198,7 +196,7 @@ def test_writer_open_for_long_blocks_nobody_and_holds_the_horizon_only_while_ope
     assert reader.refresh() == []
 
 
-def test_writer_of_items_alone_does_not_hold_the_horizon_back(cluster, database, reader):
+def test_writer_of_items_does_not_delay_the_horizon(cluster, database, reader):
     cluster.publish("item-target")
     writer = database.session("ingest")
     writer.run("BEGIN")
@@ -224,7 +222,7 @@ def test_change_made_by_an_operator_is_seen(cluster):
     assert reader.refresh() == [row["new_intent_id"]]
 
 
-def test_changes_under_many_leases_come_in_one_order_and_only_under_these(cluster, database):
+def test_changes_under_several_leases_come_in_one_order(cluster, database):
     cluster.publish("pay", scope="stream")
     for number in range(12):
         cluster.enqueue(target="pay", stream=f"s{number % 4}")
@@ -239,7 +237,7 @@ def test_changes_under_many_leases_come_in_one_order_and_only_under_these(cluste
     assert len(expected) == 9
 
 
-def test_window_of_a_cluster_lease_is_the_first_of_each_priority_by_due_time(cluster):
+def test_window_of_a_cluster_lease_has_the_first_rows_of_each_priority(cluster):
     cluster.publish("item-target")
     cluster.publish("other", scope="cluster", lease_name="other-lease")
     cluster.enqueue(3, "item-target")
@@ -256,7 +254,7 @@ def test_window_of_a_cluster_lease_is_the_first_of_each_priority_by_due_time(clu
     assert all(row["horizon"] is not None for row in rows)
 
 
-def test_window_has_its_share_of_each_target_and_nothing_that_is_held(cluster):
+def test_window_has_rows_of_each_target_and_no_held_ones(cluster):
     cluster.publish("slow", scope="cluster", guarantee="blind")
     cluster.enqueue(10, "slow")
     [late] = cluster.enqueue(1)
@@ -272,7 +270,7 @@ def test_window_has_its_share_of_each_target_and_nothing_that_is_held(cluster):
     assert not {*held} & {*rest}
 
 
-def test_window_of_streams_is_the_first_of_each_by_number(cluster):
+def test_window_of_streams_has_the_first_items_of_each(cluster):
     cluster.publish("pay", scope="stream")
     ids = {name: cluster.enqueue(5, "pay", stream=name, priority=3) for name in ("a", "b", "c")}
     holders = {one.lease_name: one for one in claim_streams(cluster)}
@@ -284,7 +282,7 @@ def test_window_of_streams_is_the_first_of_each_by_number(cluster):
     assert found == expected
 
 
-def test_stale_holder_reads_no_schedule_not_even_of_its_other_leases(cluster):
+def test_stale_holder_reads_nothing_even_under_its_other_leases(cluster):
     cluster.publish("pay", scope="stream")
     for name in ("a", "b"):
         cluster.enqueue(target="pay", stream=name)
@@ -302,6 +300,6 @@ def test_stale_holder_reads_no_schedule_not_even_of_its_other_leases(cluster):
 
 
 @pytest.mark.parametrize("cursor", [(None, ZERO_ID), ("-infinity", None)])
-def test_cursor_with_a_hole_is_refused_instead_of_hiding_rows(reader, cursor):
+def test_incomplete_cursor_is_refused_instead_of_hiding_rows(reader, cursor):
     with refused("22023"):
         reader.page(cursor)

@@ -1,4 +1,4 @@
-"""Repair: what dead workers left is ended once, in their name, and nothing stands in its way."""
+"""Repair: expired claims of dead workers are finished or requeued once, in their name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def repair(outbox, batch_size=100, worker="reaper"):
 
 
 def dead_claims(outbox, count=1, target="sms", *, begun=False, **terms):
-    """Claims of a worker that died, before or after it had begun its calls."""
+    """Return claims of a worker that died before or after it began its calls."""
     outbox.publish(target, **terms)
     outbox.enqueue(count, target=target)
     claims = outbox.claim("dead", batch_size=count, targets=[target])
@@ -32,7 +32,7 @@ def dead_claims(outbox, count=1, target="sms", *, begun=False, **terms):
     return claims
 
 
-def test_dead_workers_claim_goes_back_in_exactly_one_second_with_a_row_in_its_name(outbox):
+def test_claim_of_a_dead_worker_is_requeued_in_its_name_after_one_second(outbox):
     [claim] = dead_claims(outbox)
     [repaired] = repair(outbox)
     [row] = outbox.ledger(claim["intent_id"])
@@ -109,7 +109,7 @@ def test_reaper_and_claimers_together_replace_each_dead_worker_once(outbox):
     ],
     ids=lambda value: value.get("guarantee") if isinstance(value, dict) else None,
 )
-def test_begun_call_of_a_dead_worker_is_in_doubt_and_due_as_its_gateway_allows(
+def test_begun_call_of_a_dead_worker_is_in_doubt_and_due_by_its_guarantee(
     outbox, terms, delay_seconds, status
 ):
     [claim] = dead_claims(outbox, begun=True, **terms)
@@ -127,7 +127,7 @@ def test_begun_call_of_a_dead_worker_is_in_doubt_and_due_as_its_gateway_allows(
         assert pending["due_at"] - row["finished_at"] == timedelta(seconds=delay_seconds)
 
 
-def test_doubt_past_the_gateways_key_window_is_asked_about_or_held_but_not_sent_again(outbox):
+def test_doubt_past_the_key_window_is_looked_up_or_held_and_not_resent(outbox):
     terms = {"guarantee": "keyed", "key_window_seconds": 3600, "quarantine_seconds": 90}
     fresh, old = dead_claims(outbox, 2, begun=True, can_look_up=True, **terms)
     [silent] = dead_claims(outbox, 1, "silent", begun=True, **terms)
@@ -145,7 +145,7 @@ def test_doubt_past_the_gateways_key_window_is_asked_about_or_held_but_not_sent_
     assert outbox.status(silent["intent_id"]) == "held"
 
 
-def test_keyed_doubt_with_no_attempt_left_is_held_for_a_person_not_called_failed(outbox):
+def test_keyed_doubt_with_no_attempt_left_is_held_and_not_failed(outbox):
     [claim] = dead_claims(outbox, begun=True, attempts_max=1)
     repair(outbox)
     assert outbox.states(claim["intent_id"]) == ["IN_DOUBT"]
@@ -166,7 +166,7 @@ def test_poison_work_that_kills_every_worker_ends_as_failed(outbox):
     assert repair(outbox) == []
 
 
-def test_poison_work_ends_also_when_claims_come_before_the_reaper(outbox):
+def test_poison_work_ends_too_if_claims_come_before_the_reaper(outbox):
     [claim] = dead_claims(outbox, attempts_max=4)
     for _ in range(3):
         assert len(outbox.claim("next victim")) == 1
@@ -177,14 +177,14 @@ def test_poison_work_ends_also_when_claims_come_before_the_reaper(outbox):
     assert outbox.states(claim["intent_id"]) == [*["ZOMBIE_REQUEUE"] * 3, "FAILED"]
 
 
-def test_one_shot_of_a_dead_worker_is_not_shot_again(outbox):
+def test_one_shot_intent_of_a_dead_worker_is_not_retried(outbox):
     [claim] = dead_claims(outbox, retry_policy="one_shot")
     [row] = repair(outbox)
     assert (row["state"], row["reason"]) == ("FAILED", "one_shot")
     assert outbox.pending(claim["intent_id"]) is None
 
 
-def test_dead_workers_claim_past_its_deadline_ends_as_failed(outbox):
+def test_claim_of_a_dead_worker_past_its_deadline_ends_as_failed(outbox):
     [claim] = dead_claims(outbox, retry_policy="deadline", deadline_seconds=60)
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() - interval '1 second'"
@@ -195,14 +195,14 @@ def test_dead_workers_claim_past_its_deadline_ends_as_failed(outbox):
     assert outbox.status(claim["intent_id"]) == "exhausted"
 
 
-# What was in doubt stays in doubt, whoever dies while asking
+# Intents in doubt stay in doubt if a worker dies during its lookup
 
 
 @pytest.mark.parametrize("successor", ["reaper", "claimer"])
 @pytest.mark.parametrize(
     ("doubt", "status"), [("IN_DOUBT", "in_doubt"), ("SUBMITTED", "confirming")]
 )
-def test_worker_that_dies_while_asking_leaves_the_doubt_to_be_asked_again(
+def test_worker_that_dies_during_a_lookup_leaves_the_intent_in_doubt(
     outbox, doubt, status, successor
 ):
     outbox.publish(guarantee="lookup")
@@ -224,7 +224,7 @@ def test_worker_that_dies_while_asking_leaves_the_doubt_to_be_asked_again(
     assert outbox.status(intent) == status
 
 
-def test_call_in_doubt_is_never_called_failed_because_those_who_asked_died(outbox):
+def test_intent_in_doubt_never_fails_because_workers_died(outbox):
     outbox.publish(guarantee="lookup", attempts_max=3)
     [intent] = outbox.enqueue()
     claims = outbox.claim()
@@ -251,7 +251,7 @@ def collect_warnings(outbox):
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-def test_row_that_is_already_finished_does_not_keep_its_neighbours_from_repair(outbox, batch_size):
+def test_finished_row_does_not_prevent_the_repair_of_others(outbox, batch_size):
     warnings = collect_warnings(outbox)
     bad, *good = dead_claims(outbox, 4, attempts_max=1)
     outbox.database.owner_execute(
@@ -268,7 +268,7 @@ def test_row_that_is_already_finished_does_not_keep_its_neighbours_from_repair(o
 
 
 def unrepairable(outbox, claim):
-    """Let the ledger refuse this intent for a reason that repair knows nothing about."""
+    """Make the ledger refuse this intent for a reason that repair does not know."""
     outbox.database.owner_execute(
         "ALTER TABLE leasehold.outbox_attempts"
         f" ADD CONSTRAINT poison CHECK (intent_id <> '{claim['intent_id']}')"
@@ -295,7 +295,7 @@ def test_row_that_cannot_be_repaired_is_set_aside_with_a_warning_for_a_minute(ou
     assert [row["intent_id"] for row in repair(outbox)] == [bad["intent_id"]]
 
 
-def test_dead_worker_gets_no_second_life_from_a_row_set_aside(outbox):
+def test_dead_worker_cannot_use_a_claim_that_repair_set_aside(outbox):
     [claim] = dead_claims(outbox)
     unrepairable(outbox, claim)
     repair(outbox)
@@ -308,7 +308,7 @@ def test_dead_worker_gets_no_second_life_from_a_row_set_aside(outbox):
     assert outbox.ledger(claim["intent_id"]) == []
 
 
-def test_bad_row_keeps_nobody_from_claiming(outbox):
+def test_bad_row_does_not_prevent_claims(outbox):
     warnings = collect_warnings(outbox)
     bad, *good = dead_claims(outbox, 3)
     unrepairable(outbox, bad)
@@ -323,7 +323,7 @@ def test_bad_row_keeps_nobody_from_claiming(outbox):
 # Deadlines
 
 
-def test_item_that_nobody_took_before_its_deadline_is_failed(outbox):
+def test_item_that_nobody_claimed_before_its_deadline_fails(outbox):
     outbox.publish("lookup", guarantee="lookup")
     outbox.publish()
     missed, claimed, in_time = outbox.enqueue(3, deadline_seconds=600)
@@ -369,7 +369,7 @@ def test_eight_reapers_fail_each_missed_deadline_once(outbox):
     assert Counter(repaired) == Counter(ids)
 
 
-def test_row_that_is_already_finished_does_not_keep_other_deadlines_from_repair(outbox):
+def test_finished_row_does_not_prevent_the_repair_of_other_deadlines(outbox):
     warnings = collect_warnings(outbox)
     outbox.publish()
     bad, *good = outbox.enqueue(4, deadline_seconds=600)

@@ -1,4 +1,4 @@
-"""Each scope of the HTTP API acts as one database role, whatever the login behind it may do."""
+"""Each scope of the HTTP API acts as one database role, even if the login has more rights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOTH_WAYS = pytest.mark.parametrize("through_pooler", [False, True], ids=["direc
 
 @pytest.fixture
 def login(server, database):
-    """The address of a login that is a member of what it is given, and no superuser."""
+    """Return a function that creates a login with the given roles and returns its URL."""
     made = []
 
     def make(*roles, inherits="INHERIT"):
@@ -63,7 +63,7 @@ async def test_each_store_acts_as_its_own_role(login, through_pooler):
 
 
 @BOTH_WAYS
-async def test_store_has_no_right_of_another_though_the_login_has_all(
+async def test_store_has_only_its_own_rights_even_if_the_login_has_all(
     login, outbox, through_pooler
 ):
     outbox.publish()
@@ -111,11 +111,11 @@ async def test_roles_do_not_leak_between_calls_that_share_a_poolers_sessions(poo
     assert found == [ROLES[name] for name in asked]
     with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
         roles = {connection.execute("SELECT current_user = session_user").fetchone()[0]}
-    assert roles == {True}, "what a call acted as ended with it"
+    assert roles == {True}, "the role of a call ends with the call"
 
 
-async def test_login_that_inherits_nothing_serves_all_the_same(login, outbox):
-    """So that the login itself, outside these stores, may nothing."""
+async def test_login_that_inherits_no_rights_can_serve(login, outbox):
+    """So the login itself has no rights outside these stores."""
     outbox.publish()
     async with RoleStores(login(*ROLES.values(), inherits="NOINHERIT")) as stores:
         assert await stores.ingest.enqueue_intent(NewIntent(target="sms", payload=1))
@@ -132,7 +132,7 @@ async def test_every_role_that_a_login_lacks_is_named_with_the_grant_to_run(logi
     assert f'GRANT {lacking} TO "test_serve_0"' in str(raised.value)
 
 
-async def test_grant_that_was_told_is_the_one_that_helps(login, database):
+async def test_grant_in_the_error_message_is_the_missing_one(login, database):
     url = login()
     with pytest.raises(AccessDenied) as raised:
         async with RoleStores(url):
@@ -143,7 +143,7 @@ async def test_grant_that_was_told_is_the_one_that_helps(login, database):
         assert await current_role(stores.api) == "leasehold_api"
 
 
-async def test_server_without_our_roles_is_told_to_be_migrated(pristine_server):
+async def test_server_without_the_roles_is_reported_as_not_migrated(pristine_server):
     name = pristine_server.create_database(empty=True)
     try:
         with pytest.raises(MigrationError, match=r"leasehold_ingest, .*run `leasehold migrate`"):
@@ -153,7 +153,7 @@ async def test_server_without_our_roles_is_told_to_be_migrated(pristine_server):
         pristine_server.drop_database(name)
 
 
-async def test_login_that_may_not_act_as_a_role_is_told_by_a_plain_store_as_well(login):
+async def test_plain_store_reports_a_login_that_may_not_act_as_its_role(login):
     with pytest.raises(AccessDenied, match="GRANT leasehold_ingest TO the login"):
         async with PostgresStore(login(), PoolSettings(role="leasehold_ingest")):
             pass
@@ -174,6 +174,6 @@ async def test_small_stores_take_few_connections(login, database):
 
 
 @pytest.mark.parametrize("role", ["", "a b", "x -c is_superuser=on", 'x"', "Owner", "x" * 64])
-def test_what_is_no_name_of_a_role_never_reaches_the_server(role):
+def test_malformed_role_name_never_reaches_the_server(role):
     with pytest.raises(InvalidArgument, match="must be the name of a role"):
         PoolSettings(role=role)

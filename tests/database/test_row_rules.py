@@ -1,4 +1,4 @@
-"""Rows that no table may hold, whoever writes them: each is refused under the name of its rule."""
+"""Invalid rows are refused with the name of their rule, even for the owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.sqlstates import refused
 
 FUNCTIONS = Path(leasehold.store.postgres.__file__).parent / "sql" / "functions"
 
-# What changes in a row that would do.
+# Changes that make a valid row invalid.
 OF_INTENTS = {
     "payload_or_body": [{"payload": None}, {"body": b"a", "content_type": "text/plain"}],
     "body_names_its_type": [{"content_type": "text/plain"}, {"payload": None, "body": b"a"}],
@@ -114,6 +114,6 @@ def test_pending_row_that_breaks_a_rule_is_refused_under_its_name(outbox, rule, 
         ("check_attempt_row", "outbox_attempts", OF_ATTEMPTS),
     ],
 )
-def test_no_rule_is_left_out_above(function, prefix, tried):
+def test_every_rule_is_covered_above(function, prefix, tried):
     text = (FUNCTIONS / f"{function}.sql").read_text()
     assert re.findall(rf"'{prefix}_(\w+)'", text) == list(tried)

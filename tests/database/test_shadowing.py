@@ -1,4 +1,4 @@
-"""A caller's temporary objects never stand in for ours in a function that runs as its owner."""
+"""Temporary objects of a caller never replace ours in a security definer function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 
 @pytest.fixture
 def trapped(outbox, database):
-    """Each role's session has temporary tables in the place of ours, and looks there first."""
+    """Return sessions of each role whose temporary tables shadow ours."""
     tables = database.execute(
         "SELECT relname FROM pg_class"
         " WHERE relnamespace = 'leasehold'::regnamespace AND relkind IN ('r', 'p', 'v')"
@@ -18,7 +18,7 @@ def trapped(outbox, database):
     names = [row["relname"] for row in tables]
     for role in ("ingest", "executor", "operator"):
         connection = outbox.as_role(role)
-        # A type and the catalogs' own names can be shadowed as well.
+        # Types and names of the catalog can be shadowed too.
         for name in (*names, "outcome", "pg_locks", "pg_inherits", "pg_class", "pg_database"):
             connection.execute(f"CREATE TEMP TABLE {name} (trap integer)")
             connection.execute(f"GRANT ALL ON pg_temp.{name} TO PUBLIC")
@@ -26,8 +26,8 @@ def trapped(outbox, database):
     return outbox
 
 
-def test_function_that_looks_into_the_temporary_schema_first_is_led_astray(outbox, database):
-    """The naive form: a search_path that does not name pg_temp is searched after it."""
+def test_function_that_searches_the_temporary_schema_first_is_deceived(outbox, database):
+    """The naive form: if the search_path does not name pg_temp, pg_temp is searched first."""
     take(outbox)
     database.owner_execute(
         "CREATE FUNCTION leasehold.naive() RETURNS bigint LANGUAGE sql SECURITY DEFINER"
@@ -40,7 +40,7 @@ def test_function_that_looks_into_the_temporary_schema_first_is_led_astray(outbo
     assert outbox.call("executor", "naive") == [{"naive": 0}]
 
 
-def test_items_walk_their_whole_way_past_the_traps(trapped):
+def test_shadowing_tables_do_not_affect_items(trapped):
     trapped.publish()
     done, doubtful, lost = trapped.enqueue(3)
     claims = {row["intent_id"]: row for row in trapped.claim()}
@@ -64,7 +64,7 @@ def test_items_walk_their_whole_way_past_the_traps(trapped):
     assert trapped.states(lost) == ["IN_DOUBT"]
 
 
-def test_leases_and_schedules_are_the_real_ones(trapped):
+def test_shadowing_tables_do_not_affect_leases_and_schedules(trapped):
     trapped.publish(scope="cluster")
     trapped.publish("pay", scope="stream")
     [clustered] = trapped.enqueue()

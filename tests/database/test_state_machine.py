@@ -1,4 +1,4 @@
-"""Whatever workers, holders, operators and time do, in whatever order: the model foresees it.
+"""Random steps of workers, holders, operators and time do what the model predicts.
 
 TEST_HYPOTHESIS_EXAMPLES=500 runs it at length, with other examples each time.
 """
@@ -33,7 +33,7 @@ SETTINGS = settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
-# What each mutant does wrong: a function whose text is changed, or a trigger that spoils a write.
+# The mutants: functions with a changed text, and triggers that corrupt a write.
 CHANGED = {
     "a completion needs no token": (
         "judge_outcomes",
@@ -105,18 +105,18 @@ def run(outbox: Outbox, chosen: settings) -> None:
 
 
 def expect_a_disagreement(outbox: Outbox) -> None:
-    """What is drawn is the same each time, so a mutant that is found is found always."""
+    """The examples are the same each time, so a mutant that is found is always found."""
     with pytest.raises((DisagreementError, Flaky)):
         run(outbox, settings(SETTINGS, max_examples=300, derandomize=True, phases=[Phase.generate]))
 
 
 @pytest.mark.one_server
-@pytest.mark.timeout(600 + 2 * int(EXAMPLES or 0))  # a failure is made small first
-def test_every_step_does_what_the_model_foresees_and_breaks_no_invariant(outbox: Outbox) -> None:
+@pytest.mark.timeout(600 + 2 * int(EXAMPLES or 0))  # hypothesis shrinks a failure first
+def test_every_step_does_what_the_model_predicts_and_keeps_the_invariants(outbox: Outbox) -> None:
     run(outbox, SETTINGS)
 
 
-# What the machine finds, it finds on any server.
+# One server version is enough to find mutants.
 on_one_server = pytest.mark.parametrize(
     "postgres",
     [
@@ -126,7 +126,7 @@ on_one_server = pytest.mark.parametrize(
     indirect=True,
     scope="session",
 )
-# Found late; test_call_marks tests the same without chance.
+# It takes many examples to find; test_call_marks tests the same directly.
 RARE = "a takeover forgets the marked calls"
 
 
@@ -135,7 +135,7 @@ RARE = "a takeover forgets the marked calls"
     "mutant",
     [pytest.param(one, marks=[pytest.mark.thorough] if one == RARE else []) for one in CHANGED],
 )
-def test_machine_finds_the_function_that_does_wrong(outbox: Outbox, mutant: str) -> None:
+def test_machine_finds_a_broken_function(outbox: Outbox, mutant: str) -> None:
     function, pattern, replacement = CHANGED[mutant]
     outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full
     [row] = outbox.database.execute(
@@ -151,7 +151,7 @@ def test_machine_finds_the_function_that_does_wrong(outbox: Outbox, mutant: str)
 
 @on_one_server
 @pytest.mark.parametrize("mutant", SPOILED)
-def test_machine_finds_the_write_that_is_spoiled(outbox: Outbox, mutant: str) -> None:
+def test_machine_finds_a_corrupted_write(outbox: Outbox, mutant: str) -> None:
     event, body = SPOILED[mutant]
     outbox.database.owner_execute(
         "CREATE FUNCTION leasehold.spoil() RETURNS trigger LANGUAGE plpgsql"

@@ -1,4 +1,4 @@
-"""Each method of the store, as the role that it is for, on the real functions."""
+"""Each method of the store, with the role that needs it, on the real functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 async def sms(stores):
-    """A target whose gateway knows keys."""
+    """Publish a target with a keyed gateway."""
     await stores.operator.publish_contract(
         "sms", {"scope": "item", "guarantee": "keyed", "gateway": None}, "ann"
     )
@@ -44,14 +44,14 @@ async def sms(stores):
 
 @pytest.fixture
 async def payments(stores):
-    """A target whose gateway can be asked."""
+    """Publish a target with a lookup gateway."""
     terms = {"scope": "item", "guarantee": "lookup", "gateway": None}
     await stores.operator.publish_contract("payments", terms, "ann")
     return "payments"
 
 
 async def enqueue(stores, target, count=1, **fields):
-    """Intents that must be accepted; their ids."""
+    """Enqueue intents that must be accepted, and return their ids."""
     given = [NewIntent(target=target, payload={"number": n}, **fields) for n in range(count)]
     answers = await stores.ingest.enqueue_intents(given)
     assert {answer.verdict for answer in answers} == {EnqueueVerdict.ACCEPTED}
@@ -86,7 +86,7 @@ async def test_verdict_comes_per_intent_in_the_order_given(stores, sms):
     assert "priority" in answers[4].problem
 
 
-async def test_one_intent_alone_raises_instead(stores, sms):
+async def test_single_enqueue_raises_instead_of_returning_a_verdict(stores, sms):
     one = NewIntent(target=sms, payload=[1], idempotency_key="k", metadata={"source": "test"})
     intent_id = await stores.ingest.enqueue_intent(one)
     assert await stores.ingest.enqueue_intent(one) == intent_id
@@ -97,7 +97,7 @@ async def test_one_intent_alone_raises_instead(stores, sms):
         await stores.ingest.enqueue_intent(NewIntent(target=sms))
 
 
-async def test_claim_hands_out_all_that_a_call_needs(stores, outbox, sms):
+async def test_claim_returns_everything_that_a_call_needs(stores, outbox, sms):
     due = datetime(2020, 1, 1, tzinfo=UTC)
     deadline = datetime.now(UTC) + timedelta(days=1)
     intent_id = await stores.ingest.enqueue_intent(
@@ -134,7 +134,7 @@ async def test_payload_comes_unparsed_and_equal(stores, sms):
     assert claimed.payload.value() == payload
 
 
-async def test_claim_keeps_to_the_limits_of_its_targets(stores, sms, payments):
+async def test_claim_respects_the_limits_of_its_targets(stores, sms, payments):
     await enqueue(stores, sms, 3)
     await enqueue(stores, payments, 3)
     claimed = await stores.executor.claim_outbox_batch(10, "w", 30, [sms, payments], [1, 2])
@@ -151,7 +151,7 @@ async def test_claim_keeps_to_the_limits_of_its_targets(stores, sms, payments):
         (Submitted(reference="s", ask_after_seconds=5), AttemptState.SUBMITTED, Status.CONFIRMING),
     ],
 )
-async def test_outcome_stands_on_the_ledger_under_its_state(stores, sms, outcome, state, status):
+async def test_outcome_is_on_the_ledger_with_its_state(stores, sms, outcome, state, status):
     [intent_id] = await enqueue(stores, sms)
     claimed = await claim(stores, sms)
     [recorded] = await stores.executor.complete_outbox_attempts("w", results(claimed, outcome))
@@ -165,7 +165,7 @@ async def test_outcome_stands_on_the_ledger_under_its_state(stores, sms, outcome
     assert (seen.status, seen.status.is_final) == (status, state.is_terminal)
 
 
-async def test_what_was_dispatched_can_be_left_out_of_the_answer(stores, outbox, sms):
+async def test_dispatched_results_can_be_left_out_of_the_reply(stores, outbox, sms):
     await enqueue(stores, sms, 4)
     sent, failed, doubtful, stale = claimed = await claim(stores, sms)
     outbox.database.owner_execute(
@@ -184,7 +184,7 @@ async def test_what_was_dispatched_can_be_left_out_of_the_answer(stores, outbox,
     assert attempt.state is AttemptState.DISPATCHED
 
 
-async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stores):
+async def test_doubt_about_a_blind_gateway_is_held_without_a_due_time(stores):
     await stores.operator.publish_contract(
         "fax", {"scope": "item", "guarantee": "blind", "gateway": None}, "ann"
     )
@@ -200,7 +200,7 @@ async def test_doubt_about_a_blind_gateway_is_held_and_no_moment_is_made_up(stor
     assert (seen.status, seen.due_at) == (Status.HELD, None)
 
 
-async def test_late_result_is_told_apart_stale_finished_and_unknown(stores, outbox, sms):
+async def test_late_result_is_stale_finished_or_unknown(stores, outbox, sms):
     await enqueue(stores, sms, 2)
     stale, finished = claimed = await claim(stores, sms)
     await stores.executor.complete_outbox_attempt("w", finished.claim, Accepted())
@@ -235,14 +235,14 @@ async def test_heartbeat_says_which_claims_are_lost(stores, sms):
     assert renewed[given_back.claim.lease_token].lease_expires_at is None
 
 
-async def test_nothing_to_renew_begin_or_complete_is_no_error(stores):
+async def test_empty_renewal_begin_or_completion_is_not_an_error(stores):
     assert await stores.executor.renew_outbox_leases("w", [], 60) == []
     assert await stores.executor.begin_outbox_attempts("w", []) == []
     assert await stores.executor.complete_outbox_attempts("w", []) == []
     assert await stores.executor.release_outbox_claims("w", [], 0) == []
 
 
-async def test_repair_names_the_holder_that_fell_silent(stores, outbox, sms, payments):
+async def test_repair_names_the_silent_holder(stores, outbox, sms, payments):
     await enqueue(stores, sms)
     await enqueue(stores, payments)
     claimed = await claim(stores, sms, payments)
@@ -267,7 +267,7 @@ async def test_missed_deadline_is_finished_by_repair(stores, database, sms):
     assert (seen.status, seen.reason) == (Status.EXHAUSTED, "deadline_exceeded")
 
 
-async def test_lease_is_taken_renewed_released_and_taken_again(stores):
+async def test_lease_is_acquired_renewed_released_and_acquired_again(stores):
     store = stores.executor
     first = await store.acquire_lease("leader", "a", 30, 60)
     assert first.is_ours
@@ -283,7 +283,7 @@ async def test_lease_is_taken_renewed_released_and_taken_again(stores):
     assert (third.is_ours, third.lease.epoch) == (True, 2)
 
 
-async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores, outbox):
+async def test_every_fenced_call_of_a_replaced_holder_raises(stores, outbox):
     store = stores.executor
     old = (await store.acquire_lease("leader", "a", 30)).lease
     outbox.expire_lease("leader")
@@ -303,7 +303,7 @@ async def test_holder_that_was_replaced_learns_it_from_every_fenced_call(stores,
         assert raised.value.lease_name == "leader"
 
 
-async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores):
+async def test_work_of_a_leader_is_read_begun_and_recorded_under_its_lease(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "lookup", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
@@ -335,7 +335,7 @@ async def test_scheduled_work_is_read_begun_and_recorded_under_its_lease(stores)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_what_was_accepted_is_recorded_under_its_lease_with_what_was_said(stores, is_told):
+async def test_accepted_results_are_recorded_under_the_lease_with_their_details(stores, is_told):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
@@ -375,7 +375,7 @@ async def test_marked_call_cannot_be_cancelled_until_it_is_unmarked(stores):
     assert (await store.mark_calls(lease, list(rows.values()), 3)).left_out == [first]
 
 
-async def test_marked_call_is_the_same_whether_its_content_came_with_the_window_or_not(stores):
+async def test_call_is_marked_with_or_without_its_content(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("bank", terms, "ann")
@@ -418,7 +418,7 @@ async def test_marked_call_is_the_same_whether_its_content_came_with_the_window_
         ("keyed", "small", 0),
     ],
 )
-async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_along(
+async def test_window_omits_content_that_is_large_unrequested_or_must_be_begun(
     stores, guarantee, payload, content_bytes
 ):
     store = stores.executor
@@ -430,7 +430,7 @@ async def test_content_that_is_large_unasked_for_or_to_be_begun_does_not_come_al
     assert not row.has_content
 
 
-async def test_window_is_read_on_from_where_it_ended(stores):
+async def test_window_continues_from_where_it_ended(stores):
     store = stores.executor
     for target in ("bank", "post"):
         terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
@@ -450,7 +450,7 @@ async def test_window_is_read_on_from_where_it_ended(stores):
         assert [row.horizon is None for row in rows] == [False] + [True] * (len(rows) - 1)
 
 
-async def test_held_row_is_a_change_without_a_due_time_and_in_no_window(stores):
+async def test_held_row_is_a_change_without_a_due_time_and_not_in_the_window(stores):
     store = stores.executor
     terms = {"scope": "cluster", "guarantee": "blind", "gateway": None, "lease_name": "leader"}
     await stores.operator.publish_contract("fax", terms, "ann")
@@ -525,7 +525,7 @@ async def test_contract_gets_a_version_and_keeps_it_while_unchanged(stores):
         await stores.operator.publish_contract("sms", terms | {"attempts_max": 21}, "ann")
 
 
-async def test_partitions_are_made_ahead_once(stores):
+async def test_partitions_are_created_ahead_once(stores):
     await stores.executor.create_ledger_partitions(3)
     made = await stores.executor.create_ledger_partitions(5)
     assert len(made) == 2
@@ -534,7 +534,7 @@ async def test_partitions_are_made_ahead_once(stores):
 
 
 @pytest.mark.parametrize("role", ["ingest", "executor"])
-async def test_notice_reaches_who_listens(stores, database, role):
+async def test_notification_reaches_the_listener(stores, database, role):
     listener = await psycopg.AsyncConnection.connect(database.url, autocommit=True)
     async with listener:
         await listener.execute("LISTEN leasehold_due")
@@ -543,12 +543,12 @@ async def test_notice_reaches_who_listens(stores, database, role):
     assert sorted(heard) == ["payments", "sms"]
 
 
-async def test_reader_gets_nothing_for_what_is_not_known(stores):
+async def test_unknown_intent_has_no_ledger_and_no_status(stores):
     assert await stores.readonly.read_ledger([IntentId(uuid4())]) == []
     assert await stores.readonly.read_status([]) == []
 
 
-async def test_lease_that_nobody_ever_had_is_lost_too(stores):
+async def test_lease_that_nobody_ever_held_is_lost_too(stores):
     made_up = Lease(
         name="x", holder_id="a", epoch=3, expires_at=LONG_AGO, grace_expires_at=LONG_AGO
     )

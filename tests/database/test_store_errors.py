@@ -1,4 +1,4 @@
-"""Each SQLSTATE becomes one error class; each is really provoked."""
+"""Each SQLSTATE becomes one error class; the tests provoke each error for real."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_second_terminal_row_is_a_guard_hit_on_every_partition(database, outbox,
 
 
 @pytest.mark.parametrize("intent_id", [OLD_ID, None], ids=["default", "month"])
-def test_any_other_unique_violation_is_a_defect_and_passes_as_it_is(database, outbox, intent_id):
+def test_other_unique_violation_is_a_defect_and_not_translated(database, outbox, intent_id):
     if intent_id is None:
         outbox.publish("sms")
         [intent_id] = outbox.enqueue()
@@ -125,17 +125,17 @@ async def test_argument_out_of_bounds_is_refused_by_name(stores):
         await stores.executor.claim_outbox_batch(0, "w", 30, [])
 
 
-async def test_text_that_cannot_even_be_sent_is_refused(stores):
+async def test_text_that_cannot_be_sent_is_refused(stores):
     with pytest.raises(InvalidArgument, match="NUL"):
         await stores.executor.acquire_lease("a\x00b", "w", 30)
 
 
-async def test_role_that_may_not_call_is_told_whom_to_ask(stores):
+async def test_role_that_may_not_call_a_function_is_told_which_grant_it_needs(stores):
     with pytest.raises(AccessDenied, match=r"claim_outbox_batch.*: have a DBA grant"):
         await stores.ingest.claim_outbox_batch(1, "w", 30, [])
 
 
-async def test_database_without_the_schema_is_to_be_migrated(empty_database, database):
+async def test_database_without_the_schema_is_reported_as_not_migrated(empty_database, database):
     async with PostgresStore(empty_database.url) as store:
         with pytest.raises(MigrationError, match="run `leasehold migrate`"):
             await store.release_instance("x")
@@ -182,19 +182,19 @@ async def test_wait_for_a_lock_ends_before_the_lease_does(database, stores):
         ("SELECT FROM leasehold.nothing", MigrationError, "42P01"),
     ],
 )
-def test_whole_classes_of_errors_are_known(database, statement, kind, sqlstate):
+def test_classes_of_sqlstates_are_translated(database, statement, kind, sqlstate):
     with pytest.raises(kind) as raised, translated():
         database.connect().execute(statement)
     assert raised.value.__cause__.sqlstate == sqlstate
 
 
 def end_both(last, first):
-    """Either may be the one that the server gives up."""
+    """End both sessions; the server may choose either as the victim."""
     last.result()
     first.result()
 
 
-def test_deadlock_is_rolled_back_and_may_be_tried_again(database):
+def test_deadlock_can_be_retried(database):
     database.owner_execute(
         "INSERT INTO leasehold.leases SELECT name, 'a', 1, now(), now(), now(), now()"
         "  FROM unnest('{x,y}'::text[]) AS name"
@@ -212,19 +212,19 @@ def test_deadlock_is_rolled_back_and_may_be_tried_again(database):
 
 
 @pytest.mark.parametrize("statement", ["SELEKT", "SELECT nothing", RAISE.format("ZZ999")])
-def test_unknown_error_is_a_defect_and_passes_as_it_is(database, statement):
+def test_unknown_error_is_a_defect_and_not_translated(database, statement):
     with pytest.raises(psycopg.Error) as raised, translated():
         database.connect().execute(statement)
     assert not isinstance(raised.value, LeaseholdError)
 
 
-def test_table_has_every_state_that_the_functions_raise(database):
+def test_table_has_every_sqlstate_that_the_functions_raise(database):
     sources = database.execute(
         "SELECT prosrc FROM pg_proc WHERE pronamespace = 'leasehold'::regnamespace"
     )
     raised = {part.split("'")[1] for row in sources for part in row["prosrc"].split("ERRCODE")[1:]}
     assert raised >= {"22023", "P7002", "P7003", "P7004", "P7005", "P0001"}
-    raised.remove("23514")  # a row that breaks a rule of its table: a defect, told as it is
+    raised.remove("23514")  # a row that breaks a rule of its table is a defect, and not translated
     assert [state for state in raised if not {state, state[:2]} & set(ERRORS)] == []
 
 

@@ -1,4 +1,4 @@
-"""Connections are bounded in number, in waiting and in time; limits are kept by the server."""
+"""Connections, waits and calls are bounded; the server enforces the limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def query_on(url, **settings):
 
 
 @BOTH_WAYS
-async def test_limits_are_the_servers_own(database, through_pooler):
+async def test_limits_are_settings_of_the_server_session(database, through_pooler):
     names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
     async with query_on(
         database.url_as("executor"),
@@ -62,7 +62,7 @@ async def test_limits_are_the_servers_own(database, through_pooler):
     assert activity == "leasehold test"
 
 
-async def test_direct_limits_leave_the_options_of_the_address_alone(database):
+async def test_limits_keep_the_options_of_the_database_url(database):
     url = make_conninfo(database.url, options="-c search_path=leasehold")
     async with query_on(url) as query:
         assert await query.value("SELECT current_setting('search_path')") == "leasehold"
@@ -70,7 +70,7 @@ async def test_direct_limits_leave_the_options_of_the_address_alone(database):
 
 
 @BOTH_WAYS
-async def test_long_statement_is_ended_by_the_server(database, through_pooler):
+async def test_long_statement_is_cancelled_by_the_server(database, through_pooler):
     async with query_on(
         database.url, through_pooler=through_pooler, statement_seconds=0.3, lock_seconds=0.2
     ) as query:
@@ -81,7 +81,7 @@ async def test_long_statement_is_ended_by_the_server(database, through_pooler):
 
 
 @BOTH_WAYS
-async def test_call_is_one_transaction_that_is_committed_when_it_returns(database, through_pooler):
+async def test_call_is_one_transaction_and_committed_on_return(database, through_pooler):
     async with query_on(database.url, through_pooler=through_pooler) as query:
         first = await query.value("SELECT pg_current_xact_id()::text")
         status = "SELECT pg_xact_status(%s::xid8) AS status"
@@ -92,7 +92,7 @@ async def test_call_is_one_transaction_that_is_committed_when_it_returns(databas
 
 async def test_pooled_call_leaves_nothing_in_the_session(database):
     async with query_on(database.url, through_pooler=True, size_max=1) as query:
-        for _ in range(10):  # beyond what psycopg would prepare after
+        for _ in range(10):  # more often than psycopg's prepare threshold
             await query.value("SELECT 1")
         async with query._pool.connection() as connection:
             found = await connection.execute(
@@ -113,7 +113,7 @@ PID = "SELECT pg_backend_pid()"
 
 
 async def test_most_used_connection_is_lent_first(database):
-    """Whatever was asked of others meanwhile, and in which order they came back."""
+    """It does not matter what other connections did, or in which order they were returned."""
     async with query_on(database.url, size_min=4, size_max=4) as query:
         warm = {await query.value(PID) for _ in range(10)}
         assert len(warm) == 1
@@ -163,14 +163,14 @@ LISTS = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", LISTS)
-async def test_list_reaches_the_server_as_it_is(database, through_pooler, kind):
+async def test_list_reaches_the_server_unchanged(database, through_pooler, kind):
     async with query_on(database.url, through_pooler=through_pooler) as query:
-        for _ in range(3):  # also when the statement is prepared, and for another type of number
+        for _ in range(3):  # also after the statement is prepared, and with another number type
             for given in (LISTS[kind], LISTS[kind][:1], []):
                 assert await query.value(f"SELECT %s::{kind}[]", given) == given
 
 
-async def test_rows_are_made_as_each_call_asks(database):
+async def test_each_call_chooses_its_row_factory(database):
     async with query_on(database.url) as query:
         made = [
             await query.rows(lambda _, kind=kind: kind, "SELECT 1 AS a, 2 AS b")
@@ -212,14 +212,14 @@ async def test_cancelled_call_gives_its_connection_back(database, through_pooler
         assert await query.value("SELECT 1") == 1
 
 
-async def test_error_in_a_pooled_call_is_that_of_the_call(database):
+async def test_error_in_a_pooled_call_is_raised_unchanged(database):
     async with query_on(database.url, through_pooler=True) as query:
         with pytest.raises(InvalidArgument, match="division by zero"):
             await query.rows(first_column, "SELECT 1 / 0")
         assert await query.value("SELECT 1") == 1
 
 
-async def test_unreachable_database_tells_the_reason_and_not_the_password(database):
+async def test_error_of_an_unreachable_database_has_the_reason_but_no_password(database):
     parts = conninfo_to_dict(database.url)
     wrong = make_conninfo(database.url, password="hunter1")
     gone = make_conninfo(database.url, port=1, password="hunter1")
@@ -232,7 +232,7 @@ async def test_unreachable_database_tells_the_reason_and_not_the_password(databa
 
 @pytest.fixture
 def mortal(postgres):
-    """A server of its own, for a test that stops it."""
+    """Start a separate server, for a test that stops it."""
     folder = Path(tempfile.mkdtemp(prefix="leasehold-mortal-"))
     folder.chmod(0o711)  # as root the server runs as another user
     server = EmbeddedPostgres(
@@ -245,7 +245,7 @@ def mortal(postgres):
 
 
 @BOTH_WAYS
-async def test_database_that_went_away_is_unavailable_and_found_again(mortal, through_pooler):
+async def test_restarted_database_is_unavailable_and_then_available_again(mortal, through_pooler):
     settings = PoolSettings(wait_seconds=1, through_pooler=through_pooler)
     async with PostgresStore(mortal.url, settings) as store:
         assert (await store.acquire_lease("leader", "a", 30)).is_ours
@@ -268,7 +268,7 @@ async def test_database_that_went_away_is_unavailable_and_found_again(mortal, th
 
 
 @BOTH_WAYS
-async def test_network_that_swallows_everything_ends_the_call_in_time(database, through_pooler):
+async def test_call_on_a_silent_network_ends_in_time(database, through_pooler):
     parts = conninfo_to_dict(database.url)
     async with swallowing_network(parts["host"], parts["port"]) as (port, swallow):
         url = make_conninfo(database.url, port=port)
@@ -290,7 +290,7 @@ async def test_network_that_swallows_everything_ends_the_call_in_time(database, 
 
 @asynccontextmanager
 async def swallowing_network(host, port):
-    """A way to the server that at some moment passes nothing on, and closes nothing."""
+    """Return a proxy to the server that can stop forwarding without closing connections."""
     is_open = asyncio.Event()
     is_open.set()
     tasks, writers = [], []

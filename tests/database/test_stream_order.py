@@ -37,7 +37,7 @@ def test_item_that_is_not_the_head_cannot_begin(streams):
     holder = holders["stream/pay/a"]
     assert holder.begin([second]) == ["out_of_order"]
     assert holder.begin([first, third]) == ["begun", "out_of_order"]
-    # The head is on its way, but not done.
+    # The head has begun, but is not finished.
     assert holder.begin([second]) == ["out_of_order"]
     assert holders["stream/pay/b"].begin([elsewhere]) == ["begun"]
     holder.record([first], "DISPATCHED")
@@ -50,14 +50,14 @@ def test_items_of_one_call_are_one_ordered_batch_however_they_are_listed(streams
     [holder] = claim_streams(streams)
     assert holder.begin([ids[2], ids[0], ids[1]]) == ["begun", "begun", "begun"]
     assert holder.begin([ids[3]]) == ["out_of_order"]
-    # The results may come in any order.
+    # The results may be reported in any order.
     assert holder.record([ids[1]], "DISPATCHED") == ["applied"]
     assert holder.record([ids[2], ids[0]], "DISPATCHED") == ["applied", "applied"]
     assert holder.begin([ids[3]]) == ["begun"]
 
 
 @pytest.mark.parametrize("trouble", ["in_doubt", "held", "confirming", "retry", "not_due", "spent"])
-def test_nothing_overtakes_a_head_that_cannot_go_on_now(streams, database, trouble):
+def test_nothing_overtakes_a_head_that_cannot_begin_now(streams, database, trouble):
     guarantee = {"in_doubt": "lookup", "held": "blind"}.get(trouble, "keyed")
     streams.publish("pay", scope="stream", guarantee=guarantee)
     delay = 60 if trouble == "not_due" else 0
@@ -80,7 +80,7 @@ def test_nothing_overtakes_a_head_that_cannot_go_on_now(streams, database, troub
     assert [row["stream_seq"] for row in holder.window()] == [1, 2, 3]
 
 
-def test_head_that_is_cancelled_lets_the_next_one_begin(streams):
+def test_next_item_can_begin_after_its_head_was_cancelled(streams):
     head, following = streams.enqueue(2, "pay", stream="a")
     [holder] = claim_streams(streams)
     streams.call("operator", "cancel_intent", head, "ada", "not wanted")
@@ -96,7 +96,7 @@ def test_result_of_a_call_that_was_never_begun_is_refused_in_every_stream(stream
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_later_enqueuer_of_a_stream_waits_and_gets_the_later_number(streams, database, is_known):
+def test_second_enqueue_of_a_stream_waits_and_gets_the_later_number(streams, database, is_known):
     if is_known:
         streams.enqueue_entries(json.loads(entry("a", "first")))
     early, late, elsewhere = (database.session("ingest") for _ in range(3))
@@ -114,7 +114,7 @@ def test_later_enqueuer_of_a_stream_waits_and_gets_the_later_number(streams, dat
 
 
 @pytest.mark.usefixtures("streams")
-def test_enqueuer_that_rolls_back_leaves_no_trace_in_the_order(database):
+def test_rolled_back_enqueue_does_not_affect_the_order(database):
     early, late = database.session("ingest"), database.session("ingest")
     early.run("BEGIN")
     early.run(ENQUEUE, [entry("a", "early")])
@@ -126,7 +126,7 @@ def test_enqueuer_that_rolls_back_leaves_no_trace_in_the_order(database):
 
 
 def test_numbers_from_a_sequence_would_let_a_later_commit_show_an_earlier_number(empty_database):
-    """The naive form: the second to take a number commits first, and is acted on first."""
+    """In the naive form the second to take a number commits first, and its item is called first."""
     empty_database.execute("CREATE TABLE item (seq bigserial, payload text)")
     early, late = empty_database.session(), empty_database.session()
     early.run("BEGIN")
@@ -152,15 +152,17 @@ def test_two_batches_over_the_same_streams_do_not_deadlock(database):
     assert {row["verdict"] for row in waiting.result()} == {"accepted"}
 
 
-def test_claiming_costs_per_stream_and_not_per_row(streams, database):
+def test_cost_of_a_claim_depends_on_streams_and_not_on_rows(streams, database):
     streams.publish("small", scope="stream")
     add_rows(database, "small", 100)
     alone = claim_blocks(database, "small")
     add_rows(database, "pay", 20_000)
     [table] = database.execute("SELECT pg_relation_size('leasehold.outbox_pending') / 8192 AS n")
-    assert table["n"] > 10 * SLACK_BLOCKS, "the table is too small to tell a scan from a walk"
-    # With stale statistics first, then with fresh ones; a big stream is as cheap as a small one,
-    # and also costs nothing to who does not ask for it.
+    assert table["n"] > 10 * SLACK_BLOCKS, (
+        "the table is too small to tell a sequential scan from an index scan"
+    )
+    # With stale statistics first, then with fresh ones. A big stream must be as cheap as a small
+    # one, and must cost nothing for a claim of another target.
     for _ in range(2):
         blocks = {target: claim_blocks(database, target) for target in ("small", "pay")}
         assert max(blocks.values()) <= alone + SLACK_BLOCKS, (alone, blocks)
@@ -178,7 +180,7 @@ def add_rows(database, target, count):
 
 
 def claim_blocks(database, target):
-    """Blocks that a claim of this target touches; what the first call loads is not counted."""
+    """Return the blocks that a claim of this target reads, without those of its first call."""
     session = database.session("executor")
     for _ in range(2):
         session.run("BEGIN")

@@ -1,4 +1,4 @@
-"""Fair shares of streams: every stream is held once, nobody has more than one more than another."""
+"""Fair shares: every stream has one holder, and the shares of a target differ by at most one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.lease_holder import GRACE_SECONDS, LEASE_SECONDS
 
-# Streams per target; all targets are shared out at the same time.
+# Streams per target; all targets are distributed at the same time.
 TARGETS = {"t1": 1, "t2": 2, "t7": 7, "t23": 23, "t50": 50}
 ROUNDS_MAX = 12
 
@@ -24,7 +24,7 @@ def streams(outbox):
 
 
 class Instance:
-    """What an instance does in a round: say that it lives, renew, give up, claim."""
+    """An instance. In each round it reports, renews, releases surplus streams and claims."""
 
     def __init__(self, outbox, name, targets=tuple(TARGETS)):
         self.outbox = outbox
@@ -36,7 +36,7 @@ class Instance:
         self.call("renew_instance", self.name, "worker", self.targets, {}, 60)
 
     def round(self) -> int:
-        """How many streams changed hands."""
+        """Run one round, and return how many streams changed their holder."""
         self.report()
         for row in self.call("renew_streams", self.name, *self.leases(), *self.timing()):
             if row["verdict"] == "lease_lost":
@@ -71,7 +71,7 @@ def settle(instances):
 
 
 def assert_balanced(database, instances):
-    """Every stream is held by exactly one of these, and shares differ by at most one per target."""
+    """Check that each stream has one holder, and that shares differ by at most one per target."""
     rows = database.execute("SELECT lease_name, holder_id, lease_epoch FROM leasehold.leases")
     held = {row["lease_name"]: (row["holder_id"], row["lease_epoch"]) for row in rows}
     believed = [(name, (one.name, epoch)) for one in instances for name, epoch in one.held.items()]
@@ -85,23 +85,23 @@ def assert_balanced(database, instances):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_no_instance_is_left_with_less_than_its_share_of_any_target(streams, database, count):
+def test_no_instance_has_less_than_its_share_of_any_target(streams, database, count):
     instances: list[Instance] = []
     for number in range(count):
-        # Each comes when the others have already taken everything.
+        # Each starts when the others already hold all streams.
         instances.append(Instance(streams, f"instance-{number}"))
         settle(instances)
     assert_balanced(database, instances)
 
 
-def test_instances_that_start_together_settle_too(streams, database):
+def test_instances_that_start_together_balance_too(streams, database):
     instances = [Instance(streams, f"instance-{number}") for number in range(3)]
     settle(instances)
     assert_balanced(database, instances)
 
 
 @pytest.mark.parametrize("end", ["dies", "says goodbye"])
-def test_instance_that_is_gone_is_replaced_and_its_share_spread(streams, database, end):
+def test_share_of_a_dead_instance_goes_to_the_others(streams, database, end):
     gone, *others = instances = [Instance(streams, f"instance-{number}") for number in range(3)]
     settle(instances)
     if end == "dies":
@@ -110,7 +110,7 @@ def test_instance_that_is_gone_is_replaced_and_its_share_spread(streams, databas
             " WHERE instance_id = %s",
             [gone.name],
         )
-        # Until its leases expire they stay with it: dead or slow, nobody can tell.
+        # Its leases remain until they expire: nobody can tell whether it is dead or slow.
         settle(others)
         assert sum(len(one.held) for one in others) < sum(TARGETS.values())
         for lease_name in gone.held:
@@ -145,7 +145,7 @@ def test_stream_with_a_call_in_flight_is_never_surplus(streams, database):
 
 @pytest.mark.parametrize("never_held", [True, False])
 def test_neglected_stream_is_claimed_beyond_the_share(streams, database, never_held):
-    """The other instance lives, says so, and claims nothing: work must not stand still for it."""
+    """The other instance is alive but claims nothing; the stream must not wait for it."""
     idle = Instance(streams, "idle")
     if not never_held:
         settle([idle])

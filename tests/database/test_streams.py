@@ -1,4 +1,4 @@
-"""Stream leases: the two phases of their expiry, who may take one, and what nobody may overlook."""
+"""Stream leases: the two phases of expiry, who may take a stream, and that none is missed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.lease_holder import Holder, claim_streams, take
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
-# Phase of the lease and whether a call is in flight; True where another may take the stream.
+# Phase of the lease, and whether a call is in flight; True if another may take the stream.
 TRUTH_TABLE = {
     ("within", "idle"): False,
     ("within", "busy"): False,
@@ -63,7 +63,7 @@ def names(holders) -> set[str]:
 
 @pytest.mark.parametrize("how", ["claim_streams", "acquire_lease"])
 @pytest.mark.parametrize("taker", ["holder-1", "holder-2"])
-def test_stream_is_taken_from_its_holder_only_as_the_two_phases_say(streams, taker, how):
+def test_stream_is_taken_over_only_as_its_phase_of_expiry_permits(streams, taker, how):
     heads = {}
     for phase, load in TRUTH_TABLE:
         [heads[phase, load]] = streams.enqueue(target="pay", stream=f"{phase}-{load}")
@@ -87,8 +87,8 @@ def test_stream_is_taken_from_its_holder_only_as_the_two_phases_say(streams, tak
     assert (row["holder"], row["lease_epoch"]) == ("holder-1", 1)
 
 
-def test_maintenance_of_the_seed_never_frees_an_idle_stream_in_the_first_window(empty_database):
-    """Its count of submissions is over rows that have one, so it is never 0."""
+def test_maintenance_query_of_the_seed_never_frees_an_idle_stream(empty_database):
+    """It counts only over rows that have a submission, so its count is never 0."""
     empty_database.execute(SEED_TABLES)
     empty_database.execute(
         "INSERT INTO service_id_claims VALUES ('first-idle', 'holder-1',"
@@ -97,12 +97,12 @@ def test_maintenance_of_the_seed_never_frees_an_idle_stream_in_the_first_window(
     assert empty_database.execute(SEED_MAINTENANCE) == []
 
 
-def test_slow_holder_in_its_grace_that_was_not_replaced_may_record_and_renew(streams, database):
+def test_slow_holder_can_record_and_renew_during_its_grace(streams, database):
     head, following = streams.enqueue(2, "pay", stream="a")
     [holder] = claim_streams(streams)
     holder.begin([head])
     streams.expire_lease(holder.lease_name, grace=False)
-    # It may end what it began, but begin nothing.
+    # It may finish calls that it began, but begin none.
     with refused("P7002"):
         holder.begin([following])
     with refused("P7002"):
@@ -114,7 +114,7 @@ def test_slow_holder_in_its_grace_that_was_not_replaced_may_record_and_renew(str
     assert row["lease_epoch"] == holder.epoch == 1
 
 
-def test_slow_holder_that_was_replaced_may_not(streams):
+def test_replaced_slow_holder_can_neither_record_nor_renew(streams):
     [head] = streams.enqueue(target="pay", stream="a")
     [slow] = claim_streams(streams, "holder-1")
     slow.begin([head])
@@ -128,7 +128,7 @@ def test_slow_holder_that_was_replaced_may_not(streams):
     assert streams.states(head) == ["IN_DOUBT"]
 
 
-def test_claimer_leaves_a_stream_alone_whose_holder_is_writing_and_does_not_wait(streams, database):
+def test_claim_skips_a_stream_whose_holder_is_writing(streams, database):
     ids = {name: streams.enqueue(target="pay", stream=name) for name in ("a", "b")}
     held = {stream_of(holder): holder for holder in claim_streams(streams, "holder-1")}
     writer, claimer = database.session("executor"), database.session("executor")
@@ -170,20 +170,20 @@ def test_stream_that_never_had_a_lease_is_found(streams):
     assert holder.begin([first]) == ["begun"]
 
 
-def test_seeds_own_queries_lose_a_first_time_batch(empty_database):
+def test_queries_of_the_seed_lose_a_first_batch(empty_database):
     empty_database.execute(SEED_TABLES)
     empty_database.execute("INSERT INTO batches VALUES ('brand new', 1, false)")
-    # A service that never was claimed has no row that could be claimed.
+    # A service that was never claimed has no row to claim.
     assert empty_database.execute(SEED_CLAIM) == []
     empty_database.execute("INSERT INTO service_id_claims VALUES ('brand new')")
     assert empty_database.execute(SEED_CLAIM) == [{"service_id": "brand new"}]
-    # And a batch that was never tried has no status, which NOT IN does not let through.
+    # A batch that was never tried has a NULL status, and NOT IN is not true for NULL.
     assert empty_database.execute(SEED_BATCHES) == []
     empty_database.execute("INSERT INTO batch_statuses VALUES ('brand new', 1, 'UNKNOWN')")
     assert len(empty_database.execute(SEED_BATCHES)) == 1
 
 
-def test_finished_stream_is_not_claimed_again_and_not_asked_for_targets_are_left(streams):
+def test_finished_stream_and_other_targets_are_not_claimed(streams):
     streams.publish("other", scope="stream")
     [done] = streams.enqueue(target="pay", stream="done")
     streams.enqueue(target="other", stream="unasked")
@@ -216,7 +216,7 @@ def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
     second.renew()
 
 
-def test_streams_of_odd_names_are_covered_by_leases_of_their_own(streams):
+def test_streams_with_odd_names_have_separate_leases(streams):
     odd = ["a/b", "a", "pay/a", "%", "stream/pay/a", "ä ö", "'", "x" * 255]
     streams.enqueue_entries([{"target": "pay", "payload": name, "stream": name} for name in odd])
     holders = claim_streams(streams)
@@ -227,7 +227,7 @@ def test_streams_of_odd_names_are_covered_by_leases_of_their_own(streams):
         assert holder.begin([row["intent_id"]]) == ["begun"]
 
 
-def test_stream_taken_by_name_is_fenced_like_one_that_was_claimed(streams):
+def test_stream_acquired_by_name_is_fenced_like_a_claimed_one(streams):
     [head] = streams.enqueue(target="pay", stream="a")
     holder = take(streams, "holder-1", "stream/pay/a")
     assert claim_streams(streams, "holder-2") == []

@@ -1,6 +1,6 @@
 """The database tests run on the embedded PostgreSQL and on the distribution's.
 
-A test that is named for a version runs on that version, whatever ran before it.
+A test with a version in its id runs on that version.
 """
 
 from __future__ import annotations

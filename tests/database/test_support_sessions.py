@@ -36,7 +36,7 @@ def test_sleeping_is_not_waiting_for_a_lock(sessions):
         first.start("SELECT pg_sleep(30)").assert_blocked(timeout=0.2)
 
 
-def test_result_that_does_not_come_says_why(sessions):
+def test_missing_result_says_why(sessions):
     first, second = sessions
     first.run("BEGIN")
     first.run("LOCK TABLE counter")
@@ -46,7 +46,7 @@ def test_result_that_does_not_come_says_why(sessions):
         waiting.result(timeout=0.1)
 
 
-def test_error_of_the_database_surfaces_as_itself(sessions):
+def test_error_of_the_database_is_raised_unchanged(sessions):
     first, _ = sessions
     with pytest.raises(psycopg.errors.DivisionByZero):
         first.run("SELECT 1 / 0")

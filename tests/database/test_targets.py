@@ -54,10 +54,10 @@ async def test_contract_comes_back_from_the_database_as_it_was_published(stores,
     assert await stores.executor.read_contract(contract.target, version) == published
     assert await stores.readonly.read_contracts() == [published]
     again = await stores.operator.publish_contract(contract.target, published.terms(), "ada")
-    assert again == version, "terms that were read back are the same terms"
+    assert again == version, "the terms read back are the same"
 
 
-async def test_database_decides_by_what_the_contract_says(stores, database):
+async def test_database_uses_the_terms_of_the_contract(stores, database):
     for contract in CONTRACTS:
         await stores.operator.publish_contract(contract.target, contract.terms(), "ada")
     columns = [
@@ -90,7 +90,7 @@ async def test_defaults_of_the_database_are_those_of_the_contract(stores):
         assert published.terms.value().items() <= expected.terms().items()
 
 
-async def test_terms_that_cannot_be_read_are_told_and_do_not_hide_their_neighbours(stores):
+async def test_unreadable_terms_are_reported_and_do_not_hide_other_targets(stores):
     await stores.operator.publish_contract(
         "sms", {"scope": "item", "guarantee": "keyed", "gateway": None}, "ada"
     )
@@ -127,12 +127,12 @@ async def test_intent_without_a_priority_has_that_of_its_contract(stores):
 
 
 @pytest.mark.parametrize("priority", [-1, 4, 1.5, "1", None, True, [1]])
-def test_priority_that_no_intent_could_have_is_refused_in_plain_sql_too(outbox, priority):
+def test_invalid_priority_is_refused_in_plain_sql_too(outbox, priority):
     with refused("22023"):
         outbox.publish(priority=priority)
 
 
-def test_priority_of_plain_sql_may_be_spelt_as_any_number(outbox):
+def test_priority_in_plain_sql_can_be_any_spelling_of_the_number(outbox):
     outbox.publish(priority=3.0)
     outbox.enqueue()
     assert [claim["priority"] for claim in outbox.claim()] == [3]

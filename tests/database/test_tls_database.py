@@ -1,4 +1,4 @@
-"""The database over TLS: every connection is encrypted, and verified where that was asked for.
+"""The database over TLS: every connection is encrypted, and verified if configured.
 
 The server's certificate is for localhost alone, so 127.0.0.1 is the same server under another name.
 """
@@ -53,7 +53,7 @@ class TlsServer:
         return read_settings(database_url=url or self.url, **given)
 
     def seen(self, like: str) -> dict[str, bool]:
-        """Who is connected, by name, and whether encrypted."""
+        """Return the connections by application name, and whether each is encrypted."""
         with psycopg.connect(self.url) as connection:
             rows = connection.execute(
                 "SELECT application_name, bool_and(ssl)"
@@ -106,21 +106,21 @@ async def test_certificate_that_the_authority_did_not_sign_is_refused(tls_server
         await open_store(settings)
 
 
-async def test_require_encrypts_and_verifies_nobody(tls_server):
+async def test_sslmode_require_encrypts_without_verification(tls_server):
     settings = tls_server.settings(tls_server.other_name, database_tls="require")
     async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
         await store.read_published_contracts()
         assert tls_server.seen("leasehold") == {"leasehold": True}
 
 
-async def test_require_refuses_a_server_without_tls(database):
+async def test_sslmode_require_refuses_a_server_without_tls(database):
     assert database.execute("SHOW ssl") == [{"ssl": "off"}]
     settings = read_settings(database_url=database.url, database_tls="require")
     with pytest.raises(DatabaseUnavailable, match="SSL"):
         await open_store(settings)
 
 
-async def test_every_connection_of_an_instance_is_encrypted_the_notifier_too(tls_server):
+async def test_every_connection_of_an_instance_is_encrypted(tls_server):
     settings = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.ca)
     async with (
         Instance(settings),
@@ -135,7 +135,7 @@ async def test_every_connection_of_an_instance_is_encrypted_the_notifier_too(tls
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_verifies_as_everything_else_does(tls_server, command):
+def test_command_verifies_the_certificate_too(tls_server, command):
     def run(ca):
         return subprocess.run(
             [PROGRAM, *COMMANDS[command]],

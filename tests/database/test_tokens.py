@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API: stored as hashes, named once, revoked for ever, read by one role."""
+"""Tokens of the HTTP API: stored as hashes, revoked permanently, read by one role."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def create(store, name="ci", *, scopes=(TokenScope.INGEST,), targets=None,
     return token, made
 
 
-async def test_token_is_found_by_its_hash_as_it_was_made(owner, api):
+async def test_token_is_found_by_its_hash(owner, api):
     scopes, targets = {TokenScope.INGEST, TokenScope.READ}, {"sms", "mail"}
     token, made = await create(owner, scopes=scopes, targets=targets)
     assert (made.name, made.scopes, made.targets) == ("ci", scopes, targets)
@@ -43,13 +43,13 @@ async def test_token_is_found_by_its_hash_as_it_was_made(owner, api):
     assert await owner.list_tokens() == [made]
 
 
-async def test_token_without_targets_is_for_all_of_them(owner, api):
+async def test_token_without_targets_is_for_all_targets(owner, api):
     await create(owner)
     [found] = (await api.read_active_tokens()).values()
     assert found.targets is None
 
 
-async def test_database_keeps_nothing_that_opens_a_door(owner, database):
+async def test_database_does_not_store_the_token_itself(owner, database):
     token, _ = await create(owner)
     [row] = database.execute("SELECT t::text AS text, token_hash FROM leasehold.api_tokens AS t")
     assert token.removeprefix("lh_") not in row["text"]
@@ -67,7 +67,7 @@ async def test_revoked_token_is_no_longer_read_and_stays_in_the_list(owner, api)
     assert not old.may(TokenScope.INGEST)
 
 
-async def test_second_revocation_changes_nothing_and_says_so(owner):
+async def test_second_revocation_changes_nothing_and_returns_its_own_verdict(owner):
     await create(owner)
     await owner.revoke_token("ci", "eve")
     before = await owner.list_tokens()
@@ -76,7 +76,7 @@ async def test_second_revocation_changes_nothing_and_says_so(owner):
     assert await owner.list_tokens() == before
 
 
-async def test_name_that_the_ledger_may_hold_is_never_given_to_another_token(owner):
+async def test_name_of_a_token_is_never_reused(owner):
     await create(owner)
     with pytest.raises(InvalidArgument, match=r"'ci' already exists; .* cannot be used again"):
         await create(owner)
@@ -85,7 +85,7 @@ async def test_name_that_the_ledger_may_hold_is_never_given_to_another_token(own
         await create(owner)
 
 
-async def test_token_that_is_known_already_is_refused_under_another_name(owner):
+async def test_existing_token_is_refused_under_another_name(owner):
     token, _ = await create(owner)
     with pytest.raises(InvalidArgument, match="already exists under another name"):
         await create(owner, "other", token=token)
@@ -106,13 +106,13 @@ async def test_token_that_is_known_already_is_refused_under_another_name(owner):
         ({"targets": [f"t{n}" for n in range(1001)]}, "p_targets has 1001 entries"),
     ],
 )
-async def test_token_that_makes_no_sense_is_refused_and_leaves_nothing(owner, given, reason):
+async def test_invalid_token_is_refused_and_not_stored(owner, given, reason):
     with pytest.raises(InvalidArgument, match=reason):
         await create(owner, **given)
     assert await owner.list_tokens() == []
 
 
-async def test_hash_that_is_none_is_refused(owner):
+async def test_malformed_hash_is_refused(owner):
     for wrong in (b"", b"x" * 31, b"x" * 33):
         with pytest.raises(InvalidArgument, match="32 bytes of a SHA-256"):
             await owner.create_token(
@@ -120,7 +120,7 @@ async def test_hash_that_is_none_is_refused(owner):
             )
 
 
-async def test_there_are_never_more_active_tokens_than_an_instance_reads(owner, api, database):
+async def test_number_of_active_tokens_is_bounded(owner, api, database):
     database.owner_execute(
         "SELECT leasehold.create_token('t' || n, sha256(n::text::bytea), '{read}', NULL, 'ada')"
         "  FROM generate_series(1, 1000) AS n"
@@ -134,13 +134,13 @@ async def test_there_are_never_more_active_tokens_than_an_instance_reads(owner, 
     assert "t7" not in {one.name for one in found.values()}
 
 
-async def test_list_goes_on_after_a_name(owner):
+async def test_list_continues_after_a_name(owner):
     made = [(await create(owner, name))[1] for name in ("a", "b", "c")]
     assert await owner.list_tokens(limit=2) == made[:2]
     assert await owner.list_tokens("b", 2) == made[2:]
 
 
-async def test_scope_of_a_later_release_is_left_out_not_an_error(api, database):
+async def test_scope_of_a_later_release_is_ignored(api, database):
     database.execute("ALTER TABLE leasehold.api_tokens DROP CONSTRAINT api_tokens_scopes_known")
     database.execute(
         "INSERT INTO leasehold.api_tokens VALUES"
@@ -150,7 +150,7 @@ async def test_scope_of_a_later_release_is_left_out_not_an_error(api, database):
     assert found.scopes == {TokenScope.READ}
 
 
-def test_two_who_give_the_same_name_at_once_make_one_token(database):
+def test_concurrent_creations_with_one_name_make_one_token(database):
     first, second = database.session("owner"), database.session("owner")
     make = "SELECT leasehold.create_token('ci', sha256(%s), '{read}', NULL, 'ada')"
     first.run("BEGIN")
@@ -174,7 +174,7 @@ def test_two_who_give_the_same_name_at_once_make_one_token(database):
         "TRUNCATE leasehold.api_tokens",
     ],
 )
-async def test_not_even_the_owner_rewrites_a_token(owner, database, change):
+async def test_not_even_the_owner_can_change_a_token(owner, database, change):
     await create(owner, targets={"sms"})
     await owner.revoke_token("ci", "ada")
     before = await owner.list_tokens()
@@ -183,7 +183,7 @@ async def test_not_even_the_owner_rewrites_a_token(owner, database, change):
     assert await owner.list_tokens() == before
 
 
-async def test_nobody_else_reads_the_hashes_or_makes_a_token(stores):
+async def test_other_roles_can_neither_read_hashes_nor_create_tokens(stores):
     for store in (stores.ingest, stores.executor, stores.operator, stores.readonly):
         with pytest.raises(AccessDenied):
             await store.read_active_tokens()
@@ -193,7 +193,7 @@ async def test_nobody_else_reads_the_hashes_or_makes_a_token(stores):
             await store.list_tokens()
 
 
-async def test_who_checks_tokens_can_do_nothing_else(api):
+async def test_role_that_checks_tokens_can_do_nothing_else(api):
     for call in (create(api), api.revoke_token("ci", "x"), api.list_tokens()):
         with pytest.raises(AccessDenied):
             await call

@@ -38,18 +38,18 @@ PAYLOAD = {"text": "Grüezi :name %s $1 '' \\ \\u0000", "amount": 1.5}
 
 
 class Rollback(Exception):
-    """Ends a transaction as an error of the application does."""
+    """Raised in a transaction to roll it back, as an error of the application would."""
 
 
 class Way:
-    """One driver's transaction, with what is enqueued in it."""
+    """The transaction of one driver, with helpers to enqueue in it."""
 
     def __init__(self, transaction, database):
         self.transaction = transaction
         self.address = database.url_as("ingest")
 
     def enqueue(self, *intents, rollback=False):
-        """Enqueue in one transaction; the id, or the error, of each."""
+        """Enqueue in one transaction; return the id or the error of each."""
         return self._run(enqueue_in, aenqueue_in, intents, rollback)
 
     def enqueue_many(self, intents):
@@ -199,7 +199,7 @@ def test_every_field_of_an_intent_is_stored(way, database):
     assert (row["metadata"], row["trace_context"][:3]) == ({"order": 4711}, "00-")
 
 
-def test_decimal_is_stored_with_every_digit_and_a_key_that_is_no_text_is_refused(way, database):
+def test_decimal_keeps_every_digit_and_a_key_that_is_not_text_is_refused(way, database):
     [stored, refused] = way.enqueue(
         NewIntent(target="sms", payload={"amount": Decimal("1.10")}),
         NewIntent(target="sms", payload={1: 2}),

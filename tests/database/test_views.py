@@ -1,4 +1,4 @@
-"""What people see: the derived status of an intent, and the supervisor's one row."""
+"""The views: the derived status of an intent, and the supervisor's one row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.lease_holder import take
 
 
 def finish(outbox, target, state, **fields):
-    """A new intent of this target, called, with this outcome."""
+    """Enqueue an intent, call it and report this outcome."""
     [intent_id] = outbox.enqueue(target=target)
     [claim] = [row for row in outbox.claim(targets=[target]) if row["intent_id"] == intent_id]
     outbox.begin([claim])
@@ -34,7 +34,7 @@ def targets(outbox):
     return outbox
 
 
-def test_every_status_is_derived_from_what_happened(targets, database):
+def test_every_status_is_derived_from_the_ledger_and_the_pending_row(targets, database):
     expected = {}
     [fresh] = targets.enqueue(target="chain")
     expected[fresh] = ("pending", None, 0)
@@ -63,7 +63,7 @@ def test_every_status_is_derived_from_what_happened(targets, database):
     assert seen(database, claimed)["begun_at"] is not None
 
 
-def test_status_shows_what_the_gateway_said(targets, database):
+def test_status_shows_the_answer_of_the_gateway(targets, database):
     fields = {"reference": "their-7", "code": "202", "detail": "queued"}
     row = seen(database, finish(targets, "sms", "DISPATCHED", **fields))
     assert {name: row[name] for name in fields} == fields
@@ -105,7 +105,7 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
     [retried] = targets.enqueue(target="chain")
     for _ in range(2):
         holder.record([retried], "RETRYABLE", retry_after_seconds=0)
-    # What ended more than an hour ago is history.
+    # Results of more than an hour ago do not count.
     [gone] = targets.enqueue(target="once")
     database.owner_execute("DELETE FROM leasehold.outbox_pending WHERE intent_id = %s", [gone])
     database.owner_execute(
@@ -142,7 +142,7 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
     }
 
 
-def test_supervisor_tells_the_age_of_the_oldest_by_its_id(targets, database):
+def test_supervisor_takes_the_age_of_the_oldest_intent_from_its_id(targets, database):
     targets.enqueue()
     database.owner_execute(
         "INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,"
@@ -153,7 +153,7 @@ def test_supervisor_tells_the_age_of_the_oldest_by_its_id(targets, database):
     assert row["oldest_pending_seconds"] == pytest.approx(2 * 86400, abs=60)
 
 
-def test_doubt_is_as_old_as_its_first_row_however_often_the_gateway_was_asked(targets, database):
+def test_age_of_a_doubt_counts_from_its_first_row(targets, database):
     [intent_id] = targets.enqueue(target="lookup")
     minutes = [("RETRYABLE", 90), ("IN_DOUBT", 60), ("RETRYABLE", 50), ("IN_DOUBT", 40)]
     for number, (state, ago) in enumerate([*minutes, ("IN_DOUBT", 5)], start=1):
@@ -169,7 +169,7 @@ def test_doubt_is_as_old_as_its_first_row_however_often_the_gateway_was_asked(ta
     assert oldest_doubt(database) == pytest.approx(40 * 60, abs=60)
     finish(targets, "lookup", "IN_DOUBT")
     assert oldest_doubt(database) == pytest.approx(40 * 60, abs=60)
-    # What is held for a person is not a doubt that resolves itself.
+    # An intent that is held for a person does not resolve by itself.
     database.owner_execute("UPDATE leasehold.outbox_pending SET due_at = 'infinity'")
     assert oldest_doubt(database) is None
 

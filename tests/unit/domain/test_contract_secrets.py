@@ -37,7 +37,7 @@ def accept(**gateway):
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_secret_in_place_of_the_name_of_its_variable_is_refused_unseen(secret):
+def test_secret_in_place_of_a_variable_name_is_refused_and_not_shown(secret):
     for gateway in ({"signing_secret_env": secret}, {"secret_headers": {"X-Token": secret}}):
         [problem] = problems(**gateway)
         assert "must be the name of an environment variable" in problem

@@ -216,7 +216,7 @@ def fail_in_the_main_thread():
         (fail_in_the_main_thread, "uncaught"),
     ],
 )
-def test_what_python_itself_would_print_is_a_line_of_the_log(stream, capfd, act, told):
+def test_output_of_python_itself_becomes_a_log_line(stream, capfd, act, told):
     configure_logs("json", "info", stream)
     act()
     [line] = lines(stream)

@@ -55,7 +55,7 @@ def test_error_never_contains_the_password_not_even_in_its_causes(url):
     assert source_lines == []
 
 
-def test_unreachable_database_is_told_as_such():
+def test_unreachable_database_is_reported_as_unreachable():
     with pytest.raises(DatabaseUnavailable, match=r"cannot connect to the database: .*refused"):
         connect(UNREACHABLE[0], application_name="test")
 
@@ -80,7 +80,7 @@ def test_connect_timeout_of_the_address_is_kept():
     assert connection_parameters("postgresql://h/d?connect_timeout=3")["connect_timeout"] == "3"
 
 
-def test_password_that_a_driver_repeats_is_blanked_out():
+def test_password_in_a_message_of_the_driver_is_hidden():
     assert without_password("no\n  hunter1  here", {"password": "hunter1"}) == "no *** here"
     assert without_password("nothing secret", {}) == "nothing secret"
 
@@ -114,7 +114,7 @@ def test_settings_become_a_part_of_the_address_and_change_nothing_else(authoriti
     }
 
 
-def test_address_that_is_stricter_than_asked_for_keeps_its_word():
+def test_stricter_sslmode_of_the_url_is_kept():
     assert tls_of(f"{PLAIN}?sslmode=verify-full", "require")["sslmode"] == "verify-full"
     assert tls_of(f"{PLAIN}?sslmode=require", "prefer")["sslmode"] == "require"
 
@@ -130,35 +130,35 @@ def test_address_that_is_stricter_than_asked_for_keeps_its_word():
         ("nonsense", "require"),
     ],
 )
-def test_address_that_says_less_than_is_asked_for_is_refused(said, asked):
+def test_weaker_sslmode_of_the_url_is_refused(said, asked):
     with pytest.raises(InvalidArgument, match=rf"{asked}, .* weaker sslmode={said}: remove it"):
         with_tls(f"{PLAIN}?sslmode={said}", asked, None)
 
 
-def test_authorities_that_nobody_would_ask_are_refused(authorities):
+def test_certificate_authority_without_verification_is_refused(authorities):
     for tls in (None, "prefer", "require"):
         with pytest.raises(InvalidArgument, match="set database_tls to verify-full"):
             with_tls(PLAIN, tls, authorities)
     assert tls_of(f"{PLAIN}?sslmode=verify-full", ca=authorities)["sslrootcert"] == authorities
 
 
-def test_two_files_of_authorities_contradict_each_other(authorities):
+def test_two_different_authority_files_are_refused(authorities):
     with pytest.raises(InvalidArgument, match="differ: remove one of them"):
         with_tls(f"{PLAIN}?sslrootcert=/other.pem", "verify-full", authorities)
 
 
-def test_file_of_authorities_that_is_missing_is_named():
+def test_missing_authority_file_is_named():
     with pytest.raises(InvalidArgument, match=r"the file /nowhere\.pem does not exist"):
         with_tls(PLAIN, "verify-full", "/nowhere.pem")
     assert tls_of(PLAIN, "verify-full", "system")["sslrootcert"] == "system"
 
 
-def test_encryption_by_kerberos_is_not_taken_for_tls():
+def test_kerberos_encryption_does_not_count_as_tls():
     with pytest.raises(InvalidArgument, match="gssencmode: remove one of them"):
         with_tls(f"{PLAIN}?gssencmode=prefer", "verify-full", None)
 
 
-def test_address_of_keywords_may_have_slashes_in_its_password():
+def test_keyword_address_can_have_slashes_in_its_password():
     assert connection_parameters("host=h password=a://b")["password"] == "a://b"
 
 

@@ -23,11 +23,11 @@ from leasehold.store.postgres.json_arguments import (
 INTENT = IntentId(UUID(int=1))
 
 
-def test_what_is_not_given_is_left_out():
+def test_missing_fields_are_left_out():
     assert intent_entry(NewIntent(target="sms", payload=0)) == {"target": "sms", "payload": 0}
 
 
-def test_document_that_was_checked_travels_as_it_was_written():
+def test_checked_document_is_sent_unchanged():
     amount = b'{"amount": 0.12345678901234567890, "to": "\xc3\xa9"}'
     new = NewIntent(target="sms", payload=JsonDocument(amount), metadata=JsonDocument(b"{}"))
     written = intents_argument([new, NewIntent(target="sms", payload=1)])
@@ -38,7 +38,7 @@ def test_document_that_was_checked_travels_as_it_was_written():
     ]
 
 
-def test_body_travels_as_base64_and_moments_with_their_zone():
+def test_body_is_sent_as_base64_and_times_with_their_zone():
     east = timezone(timedelta(hours=3))
     entry = intent_entry(
         NewIntent(
@@ -58,13 +58,13 @@ def test_empty_body_is_a_body():
     assert intent_entry(NewIntent(target="sms", body=b""))["body"] == ""
 
 
-def test_moment_without_a_zone_is_refused():
+def test_time_without_a_zone_is_refused():
     with pytest.raises(InvalidArgument, match="no time zone"):
         intent_entry(NewIntent(target="sms", payload=1, due_at=datetime(2030, 1, 1)))  # noqa: DTZ001
 
 
 @pytest.mark.parametrize("payload", [float("nan"), float("inf"), b"bytes", {1, 2}, object()])
-def test_payload_that_is_no_json_is_refused(payload):
+def test_payload_that_is_not_json_is_refused(payload):
     with pytest.raises(InvalidArgument, match="a value is not valid JSON"):
         intents_argument([NewIntent(target="sms", payload={"value": payload})])
 
@@ -105,7 +105,7 @@ def test_result_carries_the_fence_of_its_claim():
     assert (without["state"], without["retry_after_seconds"]) == ("SUBMITTED", 3)
 
 
-def test_document_is_parsed_anew_for_each_reader():
+def test_document_is_parsed_again_for_each_reader():
     document = JsonDocument(b'{"a": [1]}')
     document.value()["a"].append(2)
     assert document.value() == {"a": [1]}
