@@ -27,6 +27,7 @@ Processes:
     cli_process          any `leasehold` command in a subprocess
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal
     skewed_clock/        a sitecustomize that shifts the wall clock of a process
+    suspended_machine/   a sitecustomize that lets the machine of a process be suspended
 
 Network:
     api                  the HTTP API in the test's event loop, and clients with tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,12 @@ async def block(_submission: Submission) -> None:
         time.sleep(5)  # noqa: ASYNC251 (that is the point)
         while not (Path(os.environ["TEST_FOLDER"]) / "unblock").exists():
             time.sleep(0.02)  # noqa: ASYNC251 (as above)
+
+
+async def suspend(_submission: Submission) -> None:
+    """Let the machine be suspended for an hour; needs `suspended_machine` on PYTHONPATH."""
+    if is_first("suspend"):
+        sys.modules["sitecustomize"].suspended_seconds = 3600.0
 
 
 async def cling(_submission: Submission) -> None:

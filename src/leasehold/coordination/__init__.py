@@ -2,7 +2,7 @@
 
 The protocol of a claim, which is the lease of one item:
 
-1. A worker reads its monotonic clock and then asks the database for due items
+1. A worker reads its `trust_clock` and then asks the database for due items
    (`claim_outbox_batch`). Each item is leased to it under a fresh token, until a time on the
    database's clock.
 2. The worker trusts the claim for less than that, counted from the clock reading *before* it asked

@@ -9,7 +9,7 @@ the session of the former leader ends, and the row, which holds the epoch of eve
   or failover of the database, or the network can also end the session while its holder lives and
   does not know. So a free lock does not prove that the holder has stopped.
 - Therefore a leader begins no new call once its last answered ping was sent more than
-  `start_seconds` ago, on its own monotonic clock. A successor that gets the lock takes the row only
+  `start_seconds` ago, on its own trust clock. A successor that gets the lock takes the row only
   if the last renewal is as old on the database's clock, which counts from later.
 - Calls that have begun may finish for `trust_seconds`, counted the same way. The server ends a
   session that is silent for that long, and not before (`store.postgres.lock_session`). So unless

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost, NotLeader
-from leasehold.domain.lease import TrustWindow
+from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
 from leasehold.service.deadline import within_deadline
@@ -129,7 +128,7 @@ class Elector:
         backend: LeaseBackend,
         metrics: Metrics,
         begin_session: Callable[[Elector, Term], TermSession],
-        clock: Clock = time.monotonic,
+        clock: Clock = trust_clock,
     ) -> None:
         self.name = f"elector {lease_name}"
         self.wake = asyncio.Event()

@@ -12,12 +12,11 @@ out by asking for the same lease.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
-from leasehold.domain.lease import TrustWindow
+from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent
 from leasehold.service.service import AGAIN, Pause
@@ -55,7 +54,7 @@ class Reaper:
         worker_id: str,
         timings: Callable[[], Timings],
         metrics: Metrics,
-        clock: Clock = time.monotonic,
+        clock: Clock = trust_clock,
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store

@@ -6,12 +6,12 @@ on: to lose an item is to end its trust and cancel its call, and whoever works o
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import DONE, RECORDING
+from leasehold.domain.lease import trust_clock
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +27,7 @@ _target = attrgetter("target")
 class Slots:
     """The items that one worker, or one leader in one term, has in flight."""
 
-    def __init__(self, worker_id: str, total: int, clock: Clock = time.monotonic) -> None:
+    def __init__(self, worker_id: str, total: int, clock: Clock = trust_clock) -> None:
         self.worker_id = worker_id
         self.total = total
         self.clock = clock

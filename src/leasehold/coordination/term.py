@@ -1,7 +1,7 @@
 """Terms: the time that one holder spends under one epoch of a lease.
 
 The holder acts under a `Term`: the lease as it was acquired, and a trust window on the holder's own
-monotonic clock. Each renewal extends the window, counted from before the renewal was sent. A term
+`trust_clock`. Each renewal extends the window, counted from before the renewal was sent. A term
 ends once: when the database reports the lease as lost, when trust runs out, or when the holder
 steps down. A holder that is elected again gets a new term, so nothing of the old term is ever
 written under the new epoch.

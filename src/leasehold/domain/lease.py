@@ -1,17 +1,20 @@
 """Leases, claims, and how long their holders may trust them.
 
 The database decides who holds a lease, on its own clock. A holder cannot read that clock between
-two calls, so it keeps a trust window on its monotonic clock, counted from before the request was
+two calls, so it keeps a trust window on its own `trust_clock`, counted from before the request was
 sent. The database counts from later, so trust ends before the lease does.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from leasehold.domain.intent import IntentId
@@ -21,6 +24,14 @@ LeaseToken = NewType("LeaseToken", UUID)
 # The clocks of two machines run at different speeds: by up to 0.1 % while they are being corrected.
 # This is ten times that.
 CLOCK_DRIFT = 0.01
+
+# The clock of all trust. It never steps, and where the system has such a clock it also counts the
+# time that the machine was suspended, as the database does; time.monotonic does not.
+trust_clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrustWindow:
-    """How long we may act under a lease, on our monotonic clock."""
+    """How long we may act under a lease, on our `trust_clock`."""
 
     ends_at: float
 

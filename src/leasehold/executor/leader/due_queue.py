@@ -6,7 +6,7 @@ to read on from where the last read ended, `lacking` those to read from the begi
 
 Rows may be learnt any number of times and in any order: the newest version of each counts.
 
-Time is our monotonic clock. A row says in how many seconds it is due by the database's clock, so
+Time is our `trust_clock`. A row says in how many seconds it is due by the database's clock, so
 our own wall clock may be wrong.
 """
 
