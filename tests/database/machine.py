@@ -51,7 +51,10 @@ LEASE_SECONDS = LEASE_UNITS * UNIT_SECONDS
 kinds = st.sampled_from(list(KINDS))
 workers = st.sampled_from(["worker-1", "worker-2", "worker-3"])
 batch_sizes = st.sampled_from([10, 1, 2])
-asked_kinds = st.sampled_from([ITEM_KINDS, ("lookup",), ("keyed", "blind")])
+# The targets of scope item, and the one that may be moved there.
+asked_kinds = st.sampled_from([(*ITEM_KINDS, "cluster"), ("lookup",), ("keyed", "blind")])
+# Where the target "cluster" is executed: under one of two leases, or by workers.
+homes = st.sampled_from(["executor", "executor", "annex", "item"])
 reports = st.sampled_from(REPORTS)
 units = st.integers(0, 2)
 picks = st.lists(st.integers(0, 12), min_size=1, max_size=3)
@@ -88,16 +91,28 @@ class ItemMachine(RuleBasedStateMachine):
         self.outbox = outbox
         self.model = Model()
         self.names = {kind: f"{kind}-{number}" for kind in KINDS}
-        self.cluster_lease = f"executor-{number}"
-        self.lease_names = [self.cluster_lease, *(self.stream_lease(name) for name in "ab")]
+        self.cluster_leases = [f"executor-{number}", f"annex-{number}"]
+        streams = [self.stream_lease(name) for name in "ab"]
+        self.lease_names = [*self.cluster_leases, *streams]
         self.current = dict(KINDS)
         self.versions = dict.fromkeys(KINDS, 0)
         self.keys: dict[tuple[str, int], tuple[UUID, int]] = {}
+        self.tokens: dict[UUID, int] = {}  # the highest fencing token of each submission key
         # Every claim that was ever given out. Most are stale, and are used all the same.
         self.claims = [Claim(PHANTOM, "worker-1", PHANTOM)]
 
     def stream_lease(self, stream: str) -> str:
         return f"stream/{self.names['stream']}/{stream}"
+
+    def cluster_lease(self, terms: Terms) -> str:
+        return f"{terms.lease}-{self.cluster_leases[0].rpartition('-')[2]}"
+
+    def note_token(self, row: DictRow) -> None:
+        """A gateway that saw a higher token for this key would refuse the call."""
+        key, token = row["submission_key"], row["fencing_token"]
+        if token < self.tokens.setdefault(key, token):
+            raise DisagreementError(f"the token of {key} fell from {self.tokens[key]} to {token}")
+        self.tokens[key] = token
 
     def teardown(self) -> None:
         # Repair looks at all targets, so this example must not leave work for the next one.
@@ -128,16 +143,21 @@ class ItemMachine(RuleBasedStateMachine):
         plain = {"payload": 0, "delay": 0, "priority": 1, "stream": "a"}
         self.enqueue([plain | {"kind": kind, "key": key} for key, kind in enumerate(kinds)])
 
-    @rule(kind=kinds, attempts_max=st.integers(1, 4), can_look_up=st.booleans())
-    def publish(self, kind: str, attempts_max: int, can_look_up: bool = False) -> None:
+    @rule(kind=kinds, attempts_max=st.integers(1, 4), can_look_up=st.booleans(), home=homes)
+    def publish(
+        self, kind: str, attempts_max: int, can_look_up: bool = False, home: str = "executor"
+    ) -> None:
         policy = "one_shot" if attempts_max == 1 else "max_attempts"
         can_look_up = can_look_up or KINDS[kind].can_look_up
         terms = replace(
             KINDS[kind], attempts_max=attempts_max, policy=policy, can_look_up=can_look_up
         )
+        if kind == "cluster":
+            is_item = home == "item"
+            terms = replace(terms, scope="item") if is_item else replace(terms, lease=home)
         self.versions[kind] += terms != self.current[kind] or self.versions[kind] == 0
         self.current[kind] = terms
-        contract = terms.as_contract(self.cluster_lease)
+        contract = terms.as_contract(self.cluster_lease(terms))
         rows = self.call("operator", "publish_contract", self.names[kind], contract, "operator")
         expect(rows, [{"publish_contract": self.versions[kind]}])
 
@@ -179,7 +199,7 @@ class ItemMachine(RuleBasedStateMachine):
             item.stream_seq = len(self.model.items) + 1
             item.lease_name = self.stream_lease(stream)
         elif terms.scope == "cluster":
-            item.lease_name = self.cluster_lease
+            item.lease_name = self.cluster_lease(terms)
         self.model.items[intent_id] = item
         return item
 
@@ -213,6 +233,7 @@ class ItemMachine(RuleBasedStateMachine):
         for row in sorted(rows, key=lambda row: accepted.index(row["intent_id"])):
             item = self.model.items[row["intent_id"]]
             expect((row["attempt_no"], row["last_state"]), (len(item.states) + 1, item.last_state))
+            self.note_token(row)
             self.claims.append(Claim(item.intent_id, worker, row["lease_token"]))
             self.model.hand_out(self.claims[-1])
 

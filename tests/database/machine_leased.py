@@ -1,7 +1,7 @@
 """The state machine, part two: leases, streams, operators, and the comparison after each step.
 
-Two holders share a cluster lease and two streams. Grants go stale and are used all the same: the
-database must refuse the writes of a stale holder.
+Two holders share two cluster leases and two streams. Grants go stale and are used all the same:
+the database must refuse the writes of a stale holder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Machine(ItemMachine):
 
     def __init__(self, outbox: Outbox, number: int):
         super().__init__(outbox, number)
-        self.grants = [Grant(self.cluster_lease, "holder-1", 1)]  # never granted
+        self.grants = [Grant(self.cluster_leases[0], "holder-1", 1)]  # never granted
         self.redriven: dict[UUID, UUID] = {}
         self.before = Snapshot([], [])
 
@@ -57,9 +57,9 @@ class Machine(ItemMachine):
 
     # Leases.
 
-    @rule(holder=holders, grace=graces)
-    def acquire(self, holder: str, grace: int) -> None:
-        name = self.cluster_lease
+    @rule(holder=holders, grace=graces, which=st.sampled_from([0, 0, 1]))
+    def acquire(self, holder: str, grace: int, which: int = 0) -> None:
+        name = self.cluster_leases[which]
         is_free = self.model.is_free(name)
         in_flight = [*self.model.in_flight(name), *self.model.called(name)]
         if is_free:
@@ -152,6 +152,8 @@ class Machine(ItemMachine):
         expect({row["intent_id"]: row["verdict"] for row in rows}, verdicts)
         for intent_id, verdict in verdicts.items():
             if verdict == "begun":
+                [row] = [one for one in rows if one["intent_id"] == intent_id]
+                self.note_token(row)
                 item = self.model.items[intent_id]
                 item.begun, item.begun_epoch = True, grant.epoch
                 item.first_tried = self.model.now if item.first_tried is None else item.first_tried
@@ -191,6 +193,8 @@ class Machine(ItemMachine):
         [first, *contents] = rows
         expect(set(first["left_out"]), numbers.keys() - may_be_made.keys())
         expect({row["intent_id"] for row in contents}, set(due) if needs_content else set())
+        for row in contents:
+            self.note_token(row)
         self.model.marks.setdefault(grant.name, {})[mark_no] = marked
 
     def due_under(self, grant: Grant, ids: list[UUID]) -> dict[UUID, int]:
@@ -251,7 +255,7 @@ class Machine(ItemMachine):
             newest = list(range(len(self.claims) - known))
             self.complete(newest, state, retry_after, as_stranger=False)
 
-    @rule(which=which_one, state=reports)
+    @rule(which=which_one, state=st.sampled_from(["DISPATCHED", "FAILED", "SUBMITTED"]))
     def complete_under_an_old_token(self, which: int, state: str) -> None:
         """A paused worker wakes up and reports, sometimes in the name of the current holder."""
         replaced = self.replaced_claims() or self.claims
@@ -263,8 +267,11 @@ class Machine(ItemMachine):
         self.complete([0], state, 1, as_stranger=False)
 
     def replaced_claims(self) -> list[Claim]:
-        claimed = {item.intent_id: item.claim for item in self.model.items.values() if item.claim}
-        return [c for c in self.claims if claimed.get(c.intent_id, c).token != c.token]
+        """Claims of work that somebody else holds now; the newest holders first."""
+        held = [item for item in self.model.items.values() if item.claim is not None]
+        held.sort(key=lambda item: item.claim_expires, reverse=True)
+        now = {item.intent_id: item.claim for item in held}
+        return [c for one in now for c in self.claims if c.intent_id == one and c != now[one]]
 
     @rule(worker=workers, begin=st.booleans(), repaired=st.booleans())
     def lose_a_worker(self, worker: str, begin: bool, repaired: bool) -> None:

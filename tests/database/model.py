@@ -35,6 +35,7 @@ class Terms:
     quarantine: int = 4
     key_window: int | None = None
     can_look_up: bool = False
+    lease: str = "executor"
 
     def as_contract(self, lease_name: str) -> dict[str, object]:
         terms: dict[str, object] = {

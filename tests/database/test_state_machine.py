@@ -76,6 +76,11 @@ CHANGED = {
         r"array_agg\(p\.lease_token\) = v_tokens",
         "true",
     ),
+    "a redrive forgets the fencing token": (
+        "redrive_intent",
+        r"v_old\.intent_id, v_token_base\)",
+        "v_old.intent_id, 0)",
+    ),
     "a stream is begun out of order": (
         "begin_leased_attempts",
         r"earlier\.stream_seq < p\.stream_seq",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
+from tests.support.lease_holder import take
 
 
 def submissions(engine, guarantee):
@@ -90,3 +92,22 @@ async def test_gateway_that_confirms_later_is_asked_until_it_does(engine):
     assert states[0] == "SUBMITTED"
     assert states[-1] == "DISPATCHED"
     assert engine.sandbox.effects("lookup").effects == 1
+
+
+@pytest.mark.parametrize("after", [{"scope": "item"}, {"scope": "cluster", "lease_name": "other"}])
+async def test_redriven_intent_is_not_refused_for_a_lower_token(engine, after):
+    for _ in range(11):  # so many elections
+        assert take(engine.outbox).release()
+    engine.publish("pay", "fenced", scope="cluster", retry_policy="one_shot", attempts_max=1)
+    engine.sandbox.set_faults("fenced", refuse_rate=1, retry_after_seconds=0)
+    [intent_id] = engine.outbox.enqueue(1, "pay")
+    engine.worker(**ROW_LEASE_SETTINGS)
+    await engine.until_status([intent_id], "exhausted")
+    engine.publish("pay", "fenced", **after)
+    engine.sandbox.set_faults()
+    [row] = engine.outbox.call("operator", "redrive_intents", [intent_id], "operator", "again")
+    await engine.until_status([row["new_intent_id"]])
+    [refused, accepted] = submissions(engine, "fenced")
+    assert (refused.status, refused.fencing_token) == (503, 12)
+    assert (accepted.status, accepted.key) == (200, refused.key)
+    assert accepted.fencing_token > refused.fencing_token

@@ -134,6 +134,19 @@ async def test_submission_without_a_key_or_a_needed_fencing_token_is_refused(ses
         assert sandbox.effects().effects == 0
 
 
+async def test_fenced_gateway_refuses_a_token_lower_than_one_it_answered_with_503(session):
+    async with Sandbox() as sandbox:
+        url = f"{sandbox.url}/fenced"
+        sandbox.set_faults("fenced", refuse_rate=1)
+        assert (await post(session, url, Fencing_Token="12"))[0] == 503
+        assert (await post(session, url, Fencing_Token="2"))[0] == 409
+        sandbox.set_faults()
+        status, body = await post(session, url, Fencing_Token="2")
+        assert (status, body["highest"]) == (409, 12)
+        assert sandbox.effects("fenced").effects == 0
+        assert (await post(session, url, Fencing_Token="13"))[0] == 200
+
+
 async def test_concurrent_repeats_of_a_key_have_one_effect_and_one_response(session):
     async with Sandbox() as sandbox:
         sandbox.set_faults("keyed", latency_ms=20, jitter=1)

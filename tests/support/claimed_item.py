@@ -24,6 +24,7 @@ def claim_of(number: int, token: int = 1) -> Claimed:
         priority=1,
         stream=None,
         submission_key=UUID(int=number),
+        fencing_token=1,
         payload=None,
         body=None,
         content_type=None,

@@ -65,10 +65,6 @@ class Fence(Protocol):
         """Say whether "about to call" must be durable before a call."""
         ...
 
-    def token(self, claimed: Claimed) -> int:
-        """Return the fencing token for the gateway: a number that only rises for an intent."""
-        ...
-
     async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable."""
         ...

@@ -142,7 +142,8 @@ def as_intent(
 class Claimed(NamedTuple):
     """A due intent with everything that a call needs, under a claim or under a leader's lease.
 
-    `submission_key` is the idempotency key for the gateway, the same on every attempt. `last_state`
+    `submission_key` is the idempotency key for the gateway, the same on every attempt.
+    `fencing_token` never falls for one submission key and rises with every new holder. `last_state`
     decides the next step: a call for None, RETRYABLE and ZOMBIE_REQUEUE, a confirmation for
     SUBMITTED, and for IN_DOUBT what the contract's guarantee permits.
     """
@@ -157,6 +158,7 @@ class Claimed(NamedTuple):
     priority: int
     stream: str | None
     submission_key: UUID
+    fencing_token: int
     payload: JsonDocument | None
     body: bytes | None
     content_type: str | None

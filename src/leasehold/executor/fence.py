@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.item import Fence, Item
     from leasehold.domain.contract import Contract
-    from leasehold.domain.intent import Claimed, IntentId
+    from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.domain.verdict import BeginVerdict
@@ -53,10 +53,6 @@ class ClaimFence:
     def must_begin(self, contract: Contract) -> bool:
         """Say whether the contract requires it."""
         return contract.must_begin
-
-    def token(self, claimed: Claimed) -> int:
-        """Return the number of the attempt. Never the claim's token, which is a secret."""
-        return claimed.attempt_no
 
     async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable."""
@@ -100,11 +96,6 @@ class LeaseFence:
         attempt only from its result.
         """
         return contract.must_begin or contract.key_window_seconds is not None
-
-    def token(self, claimed: Claimed) -> int:
-        """Return the epoch of the lease."""
-        del claimed
-        return self._lease.epoch
 
     async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
         """Make "about to call" durable; raises LeaseLost."""

@@ -335,7 +335,7 @@ class Runner:
             claimed.target,
             claimed.attempt_no,
             claimed.submission_key,
-            item.fence.token(claimed),
+            claimed.fencing_token,
             item.fence.holder_id,
             claimed.payload,
             claimed.body,

@@ -1,8 +1,9 @@
 """What each class of gateway does with a submission. Pure bookkeeping, without a network.
 
 - `keyed` has one effect per key and answers a repeated key as it answered the first time.
-- `fenced` remembers the highest fencing token per key and refuses a lower one with 409. A
-  submission under a higher token repeats the same write, so it has no second effect.
+- `fenced` remembers the highest fencing token per key, also of a submission that it answers with
+  503, and refuses a lower one with 409. A submission under a higher token repeats the same write,
+  so it has no second effect.
 - `lookup` and `blind` have one effect per request: a resend doubles it, and the counts show it.
 """
 
@@ -71,16 +72,27 @@ class SimulatedGateway:
         pending_seconds: float,
     ) -> Reply:
         """Handle one submission: apply its effect, or answer without one."""
-        if self.guarantee == "fenced":
-            refusal = self._check_token(key, fencing_token)
-            if refusal is not None:
-                return refusal
+        refusal = self.check_token(key, fencing_token)
+        if refusal is not None:
+            return refusal
         known = self._known.get(key)
         if known is not None and self.guarantee in {"keyed", "fenced"}:
             return known.first_reply
         if is_rejected:
             return self._reject(key, now)
         return self._accept(key, now, pending_seconds)
+
+    def check_token(self, key: str, fencing_token: int | None) -> Reply | None:
+        """Remember the token of a fenced submission; return a refusal if it is stale or missing."""
+        if self.guarantee != "fenced":
+            return None
+        if fencing_token is None:
+            return reply(400, reason="a fenced gateway needs the header Fencing-Token")
+        highest = self._highest_tokens.get(key, fencing_token)
+        if fencing_token < highest:
+            return reply(409, reason="stale_fencing_token", highest=highest)
+        self._highest_tokens[key] = fencing_token
+        return None
 
     def look_up(self, key: str, now: float) -> Reply:
         """Answer what is known about a key."""
@@ -98,15 +110,6 @@ class SimulatedGateway:
             doubled_keys=len(self._doubled),
             doubled=tuple(islice(self._doubled, _DOUBLED_SHOWN)),
         )
-
-    def _check_token(self, key: str, fencing_token: int | None) -> Reply | None:
-        if fencing_token is None:
-            return reply(400, reason="a fenced gateway needs the header Fencing-Token")
-        highest = self._highest_tokens.get(key, fencing_token)
-        if fencing_token < highest:
-            return reply(409, reason="stale_fencing_token", highest=highest)
-        self._highest_tokens[key] = fencing_token
-        return None
 
     def _accept(self, key: str, now: float, pending_seconds: float) -> Reply:
         self._effects += 1

@@ -179,7 +179,8 @@ class Sandbox:
             return reply(400, reason="the header Idempotency-Key is missing")
         match fault:
             case Fault.REFUSED:
-                return reply(503, reason="refused by the sandbox")
+                stale = self._gateways[gateway].check_token(key, fencing_token)
+                return stale or reply(503, reason="refused by the sandbox")
             case Fault.THROTTLED:
                 return reply(429, reason="throttled by the sandbox")
             case Fault.REQUEST_LOST:

@@ -74,6 +74,7 @@ class BegunLeased:
     attempt_no: int | None
     begun_at: datetime | None
     submission_key: UUID | None
+    fencing_token: int | None
     payload: JsonDocument | None
     body: bytes | None
     content_type: str | None
@@ -174,6 +175,7 @@ class DueRow(NamedTuple):
     priority: int
     stream: str | None
     submission_key: UUID | None
+    fencing_token: int | None
     payload: JsonDocument | None
     body: bytes | None
     content_type: str | None

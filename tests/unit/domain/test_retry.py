@@ -68,6 +68,7 @@ def claimed(last_state=None, age=0.0, deadline=None, **fields):
         reference="ref-1" if last_state is SUBMITTED else None,
         priority=1,
         submission_key=ID,
+        fencing_token=1,
         payload=JsonDocument(b"1"),
         body=None,
         content_type=None,

@@ -74,9 +74,9 @@ class PostgresClaims:
         claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
-            "       reference, priority, stream, submission_key, payload, body, content_type,"
-            "       metadata, trace_context, created_at, due_at, deadline_at, first_tried_at,"
-            "       claimed_at"
+            "       reference, priority, stream, submission_key, fencing_token, payload, body,"
+            "       content_type, metadata, trace_context, created_at, due_at, deadline_at,"
+            "       first_tried_at, claimed_at"
             "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
             batch_size,
             worker_id,

@@ -31,10 +31,13 @@ _POSITION: Final = (
     "SELECT intent_id, NULL AS lease_token, last_state, target, contract_version,"
     "       attempt_count + 1 AS attempt_no, reference, priority, stream,"
 )
-_CONTENT: Final = "submission_key, payload, body, content_type, metadata, trace_context, created_at"
+_CONTENT: Final = (
+    "submission_key, fencing_token, payload, body, content_type, metadata, trace_context,"
+    " created_at"
+)
 _NO_CONTENT: Final = (
-    "NULL AS submission_key, NULL AS payload, NULL AS body, NULL AS content_type,"
-    " NULL AS metadata, NULL AS trace_context, NULL AS created_at"
+    "NULL AS submission_key, NULL AS fencing_token, NULL AS payload, NULL AS body,"
+    " NULL AS content_type, NULL AS metadata, NULL AS trace_context, NULL AS created_at"
 )
 _TIMES: Final = (
     "       nullif(due_at, 'infinity') AS due_at, deadline_at, first_tried_at, begun_at,"
@@ -52,6 +55,7 @@ class _MarkedRow(NamedTuple):
     left_out: list[IntentId]
     intent_id: IntentId
     submission_key: UUID
+    fencing_token: int
     payload: JsonDocument | None
     body: bytes | None
     content_type: str | None
@@ -130,8 +134,8 @@ class PostgresLeasedItems:
         needs_content = [not row.has_content for row in due]
         [first, *found] = await self._query.rows(
             _MARKED,
-            "SELECT marked_at, left_out, intent_id, submission_key, payload, body, content_type,"
-            "       metadata, trace_context, created_at"
+            "SELECT marked_at, left_out, intent_id, submission_key, fencing_token, payload, body,"
+            "       content_type, metadata, trace_context, created_at"
             "  FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], %s, %s::boolean[])",
             *fence(lease),
             [row.intent_id for row in due],
@@ -189,6 +193,7 @@ class PostgresLeasedItems:
 def _with_content(row: DueRow, found: _MarkedRow) -> DueRow:
     return row._replace(
         submission_key=found.submission_key,
+        fencing_token=found.fencing_token,
         payload=found.payload,
         body=found.body,
         content_type=found.content_type,

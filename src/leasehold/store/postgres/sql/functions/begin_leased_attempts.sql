@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[]
 ) RETURNS TABLE (
   intent_id uuid, verdict text, attempt_no integer, begun_at timestamptz, submission_key uuid,
-  payload jsonb, body bytea, content_type text, metadata jsonb, trace_context text)
+  fencing_token bigint, payload jsonb, body bytea, content_type text, metadata jsonb, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -51,7 +51,7 @@ BEGIN
   )
   SELECT judged.intent_id, judged.verdict, begun.attempt_count + 1,
          CASE WHEN judged.verdict = 'begun' THEN v_now END, i.submission_key,
-         i.payload, i.body, i.content_type, i.metadata, i.trace_context
+         i.token_base + p_lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context
     FROM judged
     LEFT JOIN begun ON begun.intent_id = judged.intent_id
     LEFT JOIN leasehold.intents i ON i.intent_id = begun.intent_id;

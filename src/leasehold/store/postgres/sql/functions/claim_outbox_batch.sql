@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   p_target_limits integer[] DEFAULT NULL
 ) RETURNS TABLE (
   intent_id uuid, target text, contract_version integer, attempt_no integer, last_state text,
-  reference text, priority smallint, submission_key uuid, payload jsonb, body bytea, content_type text,
+  reference text, priority smallint, submission_key uuid, fencing_token bigint, payload jsonb, body bytea, content_type text,
   metadata jsonb, trace_context text, stream text, created_at timestamptz, due_at timestamptz,
   deadline_at timestamptz, first_tried_at timestamptz, claimed_at timestamptz, lease_token uuid,
   lease_expires_at timestamptz)
@@ -76,7 +76,7 @@ BEGIN
       RETURNING p.*
     )
     SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,
-           c.priority, i.submission_key, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+           c.priority, i.submission_key, i.token_base + c.attempt_count + 1, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
            c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at, v_now, c.lease_token,
            c.lease_expires_at
       FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;

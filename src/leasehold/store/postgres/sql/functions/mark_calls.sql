@@ -4,7 +4,7 @@
 -- reuse a number only after all its calls have ended.
 -- The first row returned has the time of the mark (marked_at) and the calls that must not be made (left_out):
 -- the intent is finished, not due, already begun, not covered by this lease, or at another attempt. One row
--- follows for each call that p_needs_content asks for, with the content of its intent.
+-- follows for each call that p_needs_content asks for, with its content and fencing token.
 -- A call that must be begun by itself (see is_marked_call) is not marked: call begin_leased_attempts for it
 -- next. Without p_needs_content it is left out.
 -- Locks: the lease row FOR KEY SHARE, then the lease's call marks. Reads the clock after that.
@@ -13,8 +13,8 @@ CREATE OR REPLACE FUNCTION leasehold.mark_calls(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[], p_attempt_numbers integer[],
   p_mark_no integer, p_needs_content boolean[] DEFAULT NULL
 ) RETURNS TABLE (
-  marked_at timestamptz, left_out uuid[], intent_id uuid, submission_key uuid, payload jsonb, body bytea,
-  content_type text, metadata jsonb, trace_context text, created_at timestamptz)
+  marked_at timestamptz, left_out uuid[], intent_id uuid, submission_key uuid, fencing_token bigint,
+  payload jsonb, body bytea, content_type text, metadata jsonb, trace_context text, created_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -66,8 +66,8 @@ BEGIN
   RETURN NEXT;
   IF v_content_ids IS NOT NULL THEN
     RETURN QUERY
-    SELECT v_now, NULL::uuid[], i.intent_id, i.submission_key, i.payload, i.body, i.content_type, i.metadata,
-           i.trace_context, i.created_at
+    SELECT v_now, NULL::uuid[], i.intent_id, i.submission_key, i.token_base + p_lease_epoch, i.payload, i.body,
+           i.content_type, i.metadata, i.trace_context, i.created_at
       FROM leasehold.intents i WHERE i.intent_id = ANY (v_content_ids);
   END IF;
 END

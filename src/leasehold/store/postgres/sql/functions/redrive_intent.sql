@@ -1,4 +1,6 @@
--- Make the new intent that redrives a finished one, with its first ledger row.
+-- Create the new intent that redrives a finished one, and its first ledger row. With the old submission key, the
+-- new fencing tokens start above every token that was granted for that key: an attempt number of the old intent,
+-- or an epoch of its lease, whatever lease and scope the new intent has.
 -- Locks: the stream's row, already held by the caller; the new key. Raises: nothing of its own.
 CREATE OR REPLACE FUNCTION leasehold.redrive_intent(
   p_intent_id uuid, p_with_new_key boolean, p_operator text, p_note text
@@ -10,6 +12,7 @@ DECLARE
   v_now timestamptz := leasehold.announce_change();
   v_id uuid := leasehold.new_intent_id();
   v_stream_seq bigint;
+  v_token_base bigint := 0;
 BEGIN
   SELECT * INTO STRICT v_old FROM leasehold.intents WHERE intent_id = p_intent_id;
   SELECT * INTO v_contract FROM leasehold.contracts WHERE target = v_old.target ORDER BY version DESC LIMIT 1;
@@ -22,11 +25,25 @@ BEGIN
      WHERE target = v_old.target AND stream = v_old.stream RETURNING last_seq INTO v_stream_seq;
   END IF;
 
+  IF NOT p_with_new_key THEN
+    -- The old intent is finished: no epoch that is granted from now on can call it.
+    SELECT v_old.token_base + greatest(
+             max(a.attempt_no), max(a.lease_epoch),
+             (SELECT max(l.lease_epoch)
+                FROM leasehold.contracts c
+                JOIN leasehold.leases l ON l.lease_name = CASE c.scope
+                  WHEN 'cluster' THEN c.lease_name
+                  WHEN 'stream' THEN leasehold.stream_lease_name(c.target, v_old.stream) END
+               WHERE c.target = v_old.target AND c.version = v_old.contract_version))
+      INTO v_token_base
+      FROM leasehold.outbox_attempts a WHERE a.intent_id = v_old.intent_id;
+  END IF;
+
   INSERT INTO leasehold.intents VALUES (
     v_id, v_old.target, v_contract.version, v_old.stream, v_stream_seq, NULL, false,
     CASE WHEN p_with_new_key THEN v_id ELSE v_old.submission_key END, v_old.payload, v_old.body,
     v_old.content_type, v_old.payload_hash, v_old.metadata, v_old.trace_context, v_now,
-    v_now + make_interval(secs => v_contract.deadline_seconds), v_old.intent_id)
+    v_now + make_interval(secs => v_contract.deadline_seconds), v_old.intent_id, v_token_base)
     ON CONFLICT (redrive_of) WHERE redrive_of IS NOT NULL DO NOTHING;
   IF NOT FOUND THEN
     RETURN QUERY SELECT 'already_redriven', i.intent_id FROM leasehold.intents i WHERE i.redrive_of = p_intent_id;
@@ -41,7 +58,7 @@ BEGIN
                           WHEN 'stream' THEN leasehold.stream_lease_name(v_old.target, v_old.stream) END,
     v_old.stream, v_stream_seq, v_contract.priority, v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
     1, 'RETRYABLE',
-    -- With the old key the gateway's key window goes on from when it may first have seen it.
+    -- With the old key, the gateway's key window started when the gateway may first have seen the key.
     CASE WHEN NOT p_with_new_key THEN
       (SELECT min(a.started_at) FROM leasehold.outbox_attempts a
         WHERE a.intent_id IN (v_old.intent_id, v_old.submission_key)) END,

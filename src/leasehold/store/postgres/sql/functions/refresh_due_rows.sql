@@ -1,9 +1,9 @@
--- What is to be done next under these leases: of a cluster lease the first p_limit by due time of each of
--- p_targets in each priority, of a stream the first p_limit by number. What is held is not to be done.
--- With it a schedule is built anew and refilled, whatever the size of the backlog. Content of up to
--- p_content_bytes comes along (created_at says so) where it is due and mark_calls is all that its call
--- needs; mark_calls returns the rest. To read on, p_after_due_at and p_after_intent_ids say for
--- the four priorities of each target, one target after the other, after which row.
+-- Read what is to be done next under these leases. For a cluster lease: the first p_limit rows by due time for
+-- each of p_targets and each priority. For a stream: the first p_limit rows by number. Held rows are left out.
+-- A leader builds and refills its due queue with it; the cost does not grow with the backlog.
+-- A row has its content (created_at is set) if the content has at most p_content_bytes, the row is due, and its
+-- call only needs mark_calls, which returns the content of the others. To continue reading, p_after_due_at and
+-- p_after_intent_ids have the last row read for the four priorities of each target, one target after the other.
 -- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_targets text[], p_limit integer,
@@ -12,8 +12,8 @@ CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   intent_id uuid, lease_name text, target text, contract_version integer, stream text, stream_seq bigint,
   priority smallint, due_at timestamptz, deadline_at timestamptz, attempt_count integer, last_state text,
   reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz,
-  horizon timestamptz, submission_key uuid, payload jsonb, body bytea, content_type text,
-  metadata jsonb, trace_context text, created_at timestamptz)
+  horizon timestamptz, submission_key uuid, fencing_token bigint, payload jsonb, body bytea,
+  content_type text, metadata jsonb, trace_context text, created_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -39,9 +39,9 @@ BEGIN
   RETURN QUERY
   SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
          p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at, p.last_modified_at,
-         v_horizon, i.submission_key, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
-         i.created_at
-    FROM unnest(p_lease_names) AS asked (lease_name)
+         v_horizon, i.submission_key, i.token_base + asked.lease_epoch, i.payload, i.body, i.content_type,
+         i.metadata, i.trace_context, i.created_at
+    FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
      (SELECT cluster_due.*
         FROM generate_series(0, 3) AS level CROSS JOIN unnest(p_targets) WITH ORDINALITY AS of (target, place)
@@ -63,15 +63,16 @@ BEGIN
        ORDER BY p.stream_seq LIMIT p_limit)) AS p
     LEFT JOIN leasehold.contracts c
       ON p_content_bytes > 0 AND c.target = p.target AND c.version = p.contract_version
-    -- One by one, or all that was ever accepted would be read to find these.
+    -- Found one by one; a join could read every intent that was ever accepted.
     LEFT JOIN LATERAL (
-      SELECT i.submission_key, i.payload, i.body, i.content_type, i.metadata, i.trace_context, i.created_at
+      SELECT i.submission_key, i.token_base, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+             i.created_at
         FROM leasehold.intents i
        WHERE i.intent_id = p.intent_id AND p.scope = 'cluster' AND p.due_at <= v_now AND p.begun_at IS NULL
          AND leasehold.is_marked_call(c.guarantee, c.key_window_seconds, p.last_state)
          AND coalesce(pg_column_size(i.payload), 0) + coalesce(pg_column_size(i.body), 0)
              + coalesce(pg_column_size(i.metadata), 0) <= p_content_bytes
-         -- That is the size as stored; what is compressed may be a thousand times as large.
+         -- This is the stored size; compressed content may be a thousand times as large.
          AND num_nonnulls(pg_column_compression(i.payload), pg_column_compression(i.body),
                           pg_column_compression(i.metadata)) = 0
        LIMIT 1) AS i ON p_content_bytes > 0;

@@ -19,6 +19,7 @@ CREATE TABLE leasehold.intents (
   created_at timestamptz NOT NULL,
   deadline_at timestamptz,
   redrive_of uuid,
+  token_base bigint NOT NULL DEFAULT 0,
 
   CONSTRAINT intents_pkey PRIMARY KEY (intent_id),
   -- The rules, each with its name, are in functions/check_intent_row.sql.
@@ -42,6 +43,9 @@ COMMENT ON COLUMN leasehold.intents.is_key_of_all_targets IS
 COMMENT ON COLUMN leasehold.intents.submission_key IS
   'The idempotency key that the gateway receives, the same on every try: the intent id, or the key of the '
   'intent that this one redrives, unless that one is known to have had no effect.';
+COMMENT ON COLUMN leasehold.intents.token_base IS
+  'Added to the attempt number or epoch to make the fencing token. At least the highest token that was ever '
+  'granted for the same submission key before this intent, so that a redrive never sends a lower one.';
 COMMENT ON COLUMN leasehold.intents.payload_hash IS
   'SHA-256 of the normal form (jsonb text, or content type and body), so that a different order of JSON keys '
   'is no conflict. NULL if there is no idempotency key, because nobody can repeat the intent then.';
@@ -49,6 +53,7 @@ COMMENT ON COLUMN leasehold.intents.payload_hash IS
 -- Readers see everything except the content; the auditor sees the content too.
 GRANT SELECT (
   intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets,
-  submission_key, content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of
+  submission_key, content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of,
+  token_base
 ) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
 GRANT SELECT ON leasehold.intents TO leasehold_auditor;
