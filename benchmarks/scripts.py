@@ -36,7 +36,7 @@ def publish_contracts(server: BenchmarkServer) -> None:
 
 
 def enqueue(batch: int | None) -> Script:
-    """What a client sends: the intents as JSON text in a parameter."""
+    """Enqueue as a client does, with the intents as JSON text in a parameter."""
     if batch is None:
         text = "SELECT leasehold.enqueue_intent('bench', :payload);"
         return Script(text, {"payload": _compact(PAYLOAD)})
@@ -46,7 +46,7 @@ def enqueue(batch: int | None) -> Script:
 
 
 def bare_enqueue(batch: int) -> Script:
-    """The same payloads by the cheapest way in, and the two inserts."""
+    """Write the same payloads with two bare inserts, in the cheapest way."""
     text = """
         WITH given AS MATERIALIZED (
           SELECT leasehold.new_intent_id() AS id, payload
@@ -64,7 +64,7 @@ def bare_enqueue(batch: int) -> Script:
 
 
 def enqueue_keyed(batch: int) -> Script:
-    """With an idempotency key each; what makes the keys new is the same on both sides."""
+    """Enqueue with a new idempotency key each. Both sides make their keys in the same way."""
     entries = [
         {"target": "bench", "payload": PAYLOAD, "idempotency_key": f"@-{place}"}
         for place in range(batch)
@@ -77,7 +77,7 @@ def enqueue_keyed(batch: int) -> Script:
 
 
 def bare_enqueue_keyed(batch: int) -> Script:
-    """Keys and hashes are written, but nobody computes a hash or looks whether a key is new."""
+    """Write keys and constant hashes: nothing is hashed, and no key is looked up."""
     text = f"""
         {_NEW_NUMBER}
         WITH given AS MATERIALIZED (
@@ -146,7 +146,7 @@ def bare_record(batch: int) -> Script:
 
 
 def claim_and_give_back(batch: int) -> Script:
-    """Claim inside a transaction that is rolled back: the backlog stays as it is."""
+    """Claim in a transaction that is rolled back, so the backlog stays unchanged."""
     return Script(f"""
         BEGIN;
         SELECT count(*) FROM leasehold.claim_outbox_batch({batch}, 'bench', 30, '{{bench}}');
@@ -155,7 +155,7 @@ def claim_and_give_back(batch: int) -> Script:
 
 
 def _bare_record(fence: str, value: str) -> str:
-    """The ledger row that ours writes too, and the pending row gone."""
+    """Insert the same ledger row as our function, and delete the pending row."""
     return f"""
         WITH appended AS (
           INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder, {fence},
@@ -168,7 +168,7 @@ def _bare_record(fence: str, value: str) -> str:
 
 
 def _cluster_window(batch: int) -> str:
-    """What both sides read first, as ids and as results: an executor has them in its memory."""
+    """Return the items that both sides record, as ids and as results."""
     return f"""
         SELECT array_agg(intent_id) AS ids,
                jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED'))
@@ -180,7 +180,7 @@ def _cluster_window(batch: int) -> str:
 
 
 def _compact(value: object) -> str:
-    """JSON without spaces: a value travels on pgbench's command line, which has a limit."""
+    """Return JSON without spaces, because the length of pgbench's command line is limited."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -207,7 +207,7 @@ def fill(server: BenchmarkServer, rows: int, scope: str = "item") -> None:
 
 
 def fill_cluster(connection: psycopg.Connection[Any], rows: int) -> None:
-    """A backlog of one target with scope cluster, due in an hour: it only waits."""
+    """Add a backlog of one target with scope cluster that is due in an hour, so nobody calls it."""
     connection.execute(
         """
         WITH given AS MATERIALIZED (
@@ -229,7 +229,7 @@ def fill_cluster(connection: psycopg.Connection[Any], rows: int) -> None:
 
 
 def fill_ledger(server: BenchmarkServer, rows: int) -> None:
-    """A history of finished intents, as ledger rows of this month."""
+    """Add finished intents, as ledger rows of this month."""
     server.execute(
         "INSERT INTO leasehold.outbox_attempts"
         " (intent_id, attempt_no, state, holder, started_at, finished_at)"

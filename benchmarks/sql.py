@@ -1,4 +1,4 @@
-"""The database functions beside the same row writes as bare SQL, through pgbench, in one run.
+"""The database functions compared with the same row writes in bare SQL, by pgbench, in one run.
 
 The bare side writes the same rows to the same tables with the same indexes and constraints, and
 does nothing else: no fence, no verdicts, no retry budget, no idempotency, no hash. `--smoke` runs
@@ -187,7 +187,7 @@ class SqlBenchmark:
     def beside(
         self, name: str, size: int, ours: Callable[[], float], bare: Callable[[], float]
     ) -> None:
-        """Measure in turns, so that noise falls on both, and compare the medians."""
+        """Measure both in turns, so that noise affects both, and compare the medians."""
         pairs = [(ours(), bare()) for _ in range(self.rounds)]
         ours_rate = statistics.median(pair[0] for pair in pairs) * size
         bare_rate = statistics.median(pair[1] for pair in pairs) * size

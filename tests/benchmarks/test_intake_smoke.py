@@ -1,4 +1,4 @@
-"""The ways that the intake benchmark compares all take intents; its full run is `make bench`."""
+"""Every server of the intake benchmark answers. Its full run is `make bench`."""
 
 from __future__ import annotations
 

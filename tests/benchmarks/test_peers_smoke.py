@@ -1,4 +1,4 @@
-"""The benchmark beside other engines runs from end to end; its full run is `make bench`."""
+"""The benchmark against other engines runs from end to end. Its full run is `make bench`."""
 
 from __future__ import annotations
 

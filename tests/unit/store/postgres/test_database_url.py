@@ -15,8 +15,8 @@ from leasehold.store.postgres.database_url import (
     without_password,
 )
 
-# Each part between special characters is a secret of its own: libpq would take one for a host, a
-# port or an option, and name it in its complaint.
+# Each part between special characters counts as a secret: libpq may take one for a host, a port or
+# an option, and name it in its error message.
 UNREADABLE = [
     "postgresql://user:hunter1@hunter2@127.0.0.1:1/name",
     "postgresql://user:hunter1/hunter2@127.0.0.1:1/name",
