@@ -182,7 +182,7 @@ class ClusterBenchmark:
         raise EngineFailed("no process made the call")
 
     def throughput(self) -> None:
-        """A leader saves the claims. Fewer slots mean smaller claims, so it saves more."""
+        """A leader writes no claims, but waits for its marks."""
         for slots in self.amounts.slots:
             items = min(self.amounts.drained, slots * _ITEMS_PER_SLOT)
             drain = f"drain of {items:,} with {slots:,} slots"
