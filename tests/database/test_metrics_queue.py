@@ -11,6 +11,7 @@ def test_view_has_every_column_that_the_metrics_show(outbox):
     claims = outbox.claim(targets=["letters"], batch_size=1)
     outbox.begin(claims)
     outbox.complete(claims, "IN_DOUBT")
+    outbox.count_queue()
     metrics = Metrics("worker-1")
     [row] = outbox.as_role("executor").execute("SELECT * FROM leasehold.supervisor").fetchall()
     metrics.supervisor(row)
@@ -26,3 +27,5 @@ def test_view_has_every_column_that_the_metrics_show(outbox):
         "expired_leases": 0,
     }
     assert metrics.registry.get_sample_value("leasehold_queue_oldest_age_seconds") > 0
+    counted_at = metrics.registry.get_sample_value("leasehold_queue_counted_timestamp_seconds")
+    assert counted_at == row["seen_at"].timestamp()

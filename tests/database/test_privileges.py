@@ -36,10 +36,12 @@ RELATIONS = {
     "outbox_pending": (READERS, {"lease_token": READERS}),
     "pending_transactions": (READERS, {"signed_bytes": READERS}),
     "call_marks": (READERS, {}),
+    "queue_counts": (NOBODY, {}),
     "schema_migrations": (EVERYBODY, {}),
     "schema_sources": (EVERYBODY, {}),
     "streams": (NOBODY, {}),
     "supervisor": (READERS, {}),
+    "watch_turns": (NOBODY, {}),
 }
 VIEWS = {"instance_status", "intent_status", "supervisor"}
 
@@ -144,6 +146,7 @@ FUNCTIONS: dict[str, set[str]] = {
     **dict.fromkeys(
         ("has_content", "list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}
     ),
+    **dict.fromkeys(("begin_watch_turn", "record_queue_counts"), READERS),
     # A function inside a view runs as the view's reader.
     "final_status": READERS,
 }

@@ -116,6 +116,23 @@ class Outbox:
             [grace, lease_name],
         )
 
+    def count_queue(self) -> DictRow:
+        """Count the whole queue now, although no turn is due; return the row of the view."""
+        [clock] = self.database.execute("SELECT clock_timestamp() AS now")
+        while True:
+            self.end_pause("counts")
+            turn_no = self.call("executor", "begin_watch_turn", "counts")[0]["begin_watch_turn"]
+            self.call("executor", "record_queue_counts", turn_no)
+            [row] = self.database.execute("SELECT * FROM leasehold.supervisor")
+            if row["seen_at"] is not None and row["seen_at"] > clock["now"]:
+                return row
+
+    def end_pause(self, name: str) -> None:
+        """Make the next turn of those who watch the queue due."""
+        self.database.owner_execute(
+            "UPDATE leasehold.watch_turns SET next_at = clock_timestamp() WHERE name = %s", [name]
+        )
+
     def make_due(self) -> None:
         """Make all pending rows due, except those that are held."""
         self.database.owner_execute(

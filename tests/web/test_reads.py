@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from uuid import UUID, uuid4
 
 from tests.support.api import problem
@@ -225,8 +226,12 @@ async def test_only_who_holds_its_lease_is_told_as_a_leader(api, outbox, databas
 async def test_stats_count_the_queue(api, outbox):
     outbox.enqueue(3)
     outbox.claim(batch_size=1)
+    counted = outbox.count_queue()
+    outbox.enqueue(2)
     answer = (await api.get("/v1/stats")).json()
-    assert (answer["pending"], answer["leased"]) == (3, 1)
+    assert (answer["pending"], answer["leased"]) == (3, 1), "as they were counted"
+    assert datetime.fromisoformat(answer["seen_at"]) == counted["seen_at"]
+    assert answer["age_seconds"] > 0
 
 
 async def test_metrics_count_requests_and_commits(api):

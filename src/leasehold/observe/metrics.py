@@ -1,13 +1,14 @@
 """Metrics of a process, in Prometheus' exposition format.
 
 docs/reference/metrics.md describes every metric, and a test compares the two. Metrics of a worker
-carry its `worker_id`. Metrics of the whole queue do not, because every worker reads the same values
+carry its `worker_id`. Metrics of the whole queue do not, because every worker reads the same count
 from the database. Label values that come from outside (targets, leases, dead workers) are bounded:
 beyond `names_max` they become "other".
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -209,7 +210,8 @@ class Metrics:
     def supervisor(self, row: Mapping[str, Any]) -> None:
         """Set the queue metrics from a row of the view leasehold.supervisor."""
         for column, gauge in self._queue.items():
-            gauge.set(row[column] or 0)
+            value = row[column]
+            gauge.set(value.timestamp() if isinstance(value, datetime) else value or 0)
 
     def worker_death(self, worker_id: str) -> None:
         """Count a worker that was found dead."""
@@ -237,6 +239,10 @@ _QUEUE = {
     "held": ("held", "Intents waiting for a person."),
     "confirming": ("confirming", "Intents accepted by the gateway, not yet confirmed."),
     "expired_leases": ("expired_leases", "Expired claims that are not yet repaired."),
+    "seen_at": (
+        "queue_counted_timestamp_seconds",
+        "When the oldest part of the queue was last counted, as Unix time.",
+    ),
     "oldest_xmin_age": (
         "oldest_xmin_age_transactions",
         "Transactions since the oldest one that keeps dead rows from being removed.",

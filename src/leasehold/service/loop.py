@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
+from leasehold.service.service import PacedService
 
 if TYPE_CHECKING:
     from leasehold.service.service import Service
@@ -29,6 +30,7 @@ class Loop:
         self._service = service
         self._worker_id = worker_id
         self._is_stopping = False
+        self._retry_seconds = service.retry_seconds if isinstance(service, PacedService) else 0.0
         self._backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX)
         self._task = asyncio.create_task(self._run(), name=service.name)
 
@@ -67,7 +69,7 @@ class Loop:
         return pause.seconds
 
     def _back_off(self, error: Exception) -> float:
-        seconds = self._backoff.next_seconds()
+        seconds = max(self._retry_seconds, self._backoff.next_seconds())
         _LOG.warning(
             "service_failed",
             service=self._service.name,

@@ -6,7 +6,7 @@ Only `Loop` sleeps, logs failures, backs off and stops, so no service contains a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,3 +31,13 @@ class Service(Protocol):
     async def step(self) -> Pause:
         """Do the work that is there now."""
         ...
+
+
+@runtime_checkable
+class PacedService(Service, Protocol):
+    """A service that is never retried sooner than after `retry_seconds`.
+
+    For steps that load the database: a failure must not make them more frequent.
+    """
+
+    retry_seconds: float

@@ -211,7 +211,18 @@ class ExecutorStore(ClaimStore, LeaseStore, LeasedItemStore, ContractStore, Prot
         ...
 
     async def read_supervisor(self) -> dict[str, Any]:
-        """Read the state of the whole queue, by the column names of the view."""
+        """Read the state of the whole queue as it was last counted, by the columns of the view."""
+        ...
+
+    async def begin_watch_turn(self, name: str) -> int | None:
+        """Begin a turn of counting if one is due, and return its number."""
+        ...
+
+    async def record_queue_counts(self, turn_no: int) -> float | None:
+        """Count a part of the queue; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
         ...
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -26,6 +27,7 @@ QUEUE = {
     "confirming": 0,
     "expired_leases": 0,
     "oldest_xmin_age": 4711,
+    "seen_at": datetime(2026, 1, 1, tzinfo=UTC),
 }
 
 
@@ -129,6 +131,7 @@ def test_queue_metrics_equal_the_view_and_null_becomes_zero(metrics):
     assert value(metrics, "held") == 1
     assert value(metrics, "in_doubt_oldest_age_seconds") == 90
     assert value(metrics, "oldest_xmin_age_transactions") == 4711
+    assert value(metrics, "queue_counted_timestamp_seconds") == QUEUE["seen_at"].timestamp()
     metrics.supervisor(dict.fromkeys(QUEUE))
     assert value(metrics, "queue_oldest_age_seconds") == 0
 

@@ -69,6 +69,22 @@ async def test_stop_ends_a_backoff_but_a_wake_does_not(monkeypatch):
     assert loop.is_done
 
 
+async def test_paced_service_that_fails_is_not_retried_sooner(monkeypatch):
+    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 0.001)
+
+    class Paced(Counting):
+        retry_seconds = 3600.0
+
+    hasty, paced = (kind(DatabaseUnavailable("gone")) for kind in (Counting, Paced))
+    loops = [Loop(service, "worker") for service in (hasty, paced)]
+    async with asyncio.timeout(10):
+        await hasty.done.wait()
+    assert (hasty.steps, paced.steps) == (2, 1)
+    for loop in loops:
+        loop.stop()
+        await loop.join(10)
+
+
 async def test_step_that_does_not_end_is_cancelled():
     class Endless(Counting):
         async def step(self) -> Pause:

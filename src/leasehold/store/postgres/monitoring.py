@@ -19,14 +19,26 @@ class PostgresMonitoring:
         self._query = query
 
     async def read_supervisor(self) -> dict[str, Any]:
-        """Read the state of the whole queue, by the column names of the view."""
+        """Read the state of the whole queue as it was last counted, by the columns of the view."""
         [row] = await self._query.rows(
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
-            "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age"
+            "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age, seen_at,"
+            "       age_seconds"
             "  FROM leasehold.supervisor",
         )
         return row
+
+    async def begin_watch_turn(self, name: str) -> int | None:
+        """Begin a turn of counting if one is due, and return its number."""
+        return await self._query.value("SELECT leasehold.begin_watch_turn(%s)", name)
+
+    async def record_queue_counts(self, turn_no: int) -> float | None:
+        """Count a part of the queue; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
+        return await self._query.value("SELECT leasehold.record_queue_counts(%s)", turn_no)
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:
         """List the instances that recently stopped reporting without saying so.

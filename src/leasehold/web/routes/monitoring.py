@@ -132,7 +132,7 @@ async def read_leases(
     "/v1/stats", tags=["monitoring"], response_model=responses.Stats, responses=refusals(403, 503)
 )
 async def read_stats(request: Request, _: ReaderOfAll) -> responses.Stats:
-    """Read the totals of the queue. The cost grows with the number of unfinished intents."""
+    """Read the totals of the queue as they were last counted; `seen_at` says when."""
     return responses.Stats.model_validate(await service_of(request).stores.reader.read_supervisor())
 
 

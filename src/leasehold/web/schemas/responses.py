@@ -233,7 +233,11 @@ class Leases(ResponseBody):
 
 
 class Stats(ResponseBody):
-    """Totals of the whole queue."""
+    """Totals of the whole queue as they were last counted.
+
+    `seen_at` is when the oldest part was counted. It is null until every part was, and the totals
+    are too low until then.
+    """
 
     pending: int
     due: int
@@ -244,6 +248,8 @@ class Stats(ResponseBody):
     held: int
     confirming: int
     oldest_pending_seconds: float | None
+    seen_at: datetime | None
+    age_seconds: float | None
 
 
 class ScopeState(ResponseBody):

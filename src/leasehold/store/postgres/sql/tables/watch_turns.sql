@@ -1,0 +1,15 @@
+-- Who may count next, and when: one row per kind of count. Many instances watch the queue, and one of them at a time
+-- reads it; see begin_watch_turn.
+CREATE TABLE leasehold.watch_turns (
+  name text COLLATE "C" NOT NULL,
+  turn_no bigint NOT NULL DEFAULT 0,
+  unfinished_turns integer NOT NULL DEFAULT 0,
+  next_at timestamptz NOT NULL DEFAULT '-infinity',
+
+  CONSTRAINT watch_turns_pkey PRIMARY KEY (name)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.watch_turns IS
+  'The turns of the instances that watch the queue. Nothing is decided by it except who counts next.';
+COMMENT ON COLUMN leasehold.watch_turns.unfinished_turns IS
+  'Turns in a row that were begun and not finished. Each doubles the pause before the next.';
