@@ -140,7 +140,8 @@ class Settings(BaseSettings):
     """Lead every group from the start, or refuse to start. Uses the lease row."""
 
     concurrency: int = Field(default=10, ge=1, le=5000)
-    """Items in flight in this process. Each contract limits its own target further."""
+    """Items in flight in this process, in all scopes and groups together. Each contract limits its
+    own target further."""
     targets: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_split_targets)] = None
     """The targets to serve; None: all that have a contract. As text: names separated by commas."""
     listen: bool = True

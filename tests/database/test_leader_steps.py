@@ -11,7 +11,7 @@ import math
 import pytest
 
 from leasehold.coordination.item import ItemState
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.errors import LeaseLost
 from leasehold.domain.intent import NewIntent
@@ -82,7 +82,7 @@ class Leader:
     def __init__(self, store, lease, *targets):
         self.store = PausingStore(store)
         self.term = Term(lease, TrustWindow(math.inf))
-        self.slots = Slots("a", 10)
+        self.slots = Slots("a", SlotPool(10))
         self.troubles = []
         self.runner = IdleRunner()
         self.queue = DueQueue(1000, LeaseFence(self.store, lease), self.term)

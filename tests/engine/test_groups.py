@@ -2,8 +2,81 @@
 
 from __future__ import annotations
 
+import pytest
+
+from leasehold import Instance, read_settings
 from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
+from tests.support.outbox import CLUSTER_LEASE
+from tests.support.python_gateways import CallsAtOnce
+
+COUNTING = {"kind": "python", "function": "tests.support.python_gateways:count"}
+
+
+def settings_of(engine, **more):
+    quick = {"schedule_refresh_seconds": 0.1, "contracts_seconds": 0.1, "shutdown_seconds": 2}
+    quick |= {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3}
+    url = engine.database.url_as("executor")
+    return read_settings(database_url=url, lease_seconds=30, **(quick | more))
+
+
+async def test_three_groups_and_items_share_the_slots_of_one_instance(engine, monkeypatch):
+    monkeypatch.setattr(CallsAtOnce, "most", 0)
+    ids = []
+    for target in ("items", "first", "second", "third"):
+        group = {} if target == "items" else {"scope": "cluster", "lease_name": target}
+        engine.publish(target, gateway=COUNTING, **group)
+        ids += engine.outbox.enqueue(20, target)
+    async with Instance(settings_of(engine, concurrency=6)):
+        await engine.until_status(ids)
+    assert CallsAtOnce.most == 6
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_flood_of_one_group_does_not_starve_another_or_the_items(engine, concurrency):
+    quick = []
+    for target in ("flood", "quick", "items"):
+        group = {} if target == "items" else {"scope": "cluster", "lease_name": target}
+        engine.publish(target, gateway=COUNTING, **group)
+    flood = engine.outbox.enqueue(1000, "flood")
+    async with Instance(settings_of(engine, concurrency=concurrency)):
+        await until(lambda: engine.statuses(flood).count("accepted"))
+        quick = [*engine.outbox.enqueue(5, "quick"), *engine.outbox.enqueue(5, "items")]
+        await engine.until_status(quick)
+        assert engine.statuses(flood).count("accepted") < 500
+
+
+async def test_gauges_of_a_leader_that_is_idle_or_stepped_down_do_not_keep_their_values(engine):
+    engine.publish("ledger", scope="cluster")
+    engine.outbox.enqueue(3, "ledger", delay_seconds=3600)
+    async with Instance(settings_of(engine)) as instance:
+
+        def value(name, **labels):
+            given = {"worker_id": instance.worker_id} | labels
+            return instance.metrics.registry.get_sample_value(f"leasehold_{name}", given)
+
+        await engine.until_status(engine.outbox.enqueue(5, "ledger"))
+        await until(lambda: value("in_flight", target="ledger") == 0)
+        await until(lambda: value("schedule_size", lease_name=CLUSTER_LEASE) == 3)
+        [elector] = instance.elections.electors
+        elector.step_down(elector.term, RuntimeError("a test"))
+        await until(lambda: value("schedule_size", lease_name=CLUSTER_LEASE) == 0)
+        assert value("is_leader", lease_name=CLUSTER_LEASE) == 0
+    assert value("is_leader", lease_name=CLUSTER_LEASE) is None
+
+
+async def test_target_that_is_not_served_any_more_loses_its_breaker_gauge(engine):
+    engine.publish("sms")
+    async with Instance(settings_of(engine)) as instance:
+        labels = {"worker_id": instance.worker_id, "target": "sms", "state": "closed"}
+
+        def breaker():
+            return instance.metrics.registry.get_sample_value("leasehold_breaker_state", labels)
+
+        await engine.until_status(engine.outbox.enqueue(1))
+        assert breaker() == 1
+        engine.publish("sms", gateway={"kind": "python", "function": "no_such_module:submit"})
+        await until(lambda: breaker() is None)
 
 
 async def test_flood_for_a_slow_target_does_not_starve_another_of_its_group(engine):

@@ -311,3 +311,23 @@ async def test_leader_aborts_a_call_that_does_not_end_and_records_it_in_doubt(en
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert engine.outbox.ledger(intent_id)[0]["reason"] == "aborted"
     assert not leader.lines("leader_stepped_down")
+
+
+async def test_leader_whose_function_swallows_cancellation_exits_and_leaves_doubt(engine, tmp_path):
+    engine.publish(
+        "own",
+        "blind",
+        scope="cluster",
+        gateway={"kind": "python", "function": "tests.support.python_gateways:cling"},
+    )
+    [intent_id] = engine.outbox.enqueue(1, "own")
+    leader = engine.worker(
+        test_folder=str(tmp_path), **(ROW_LEASE_SETTINGS | {"shutdown_seconds": "0.3"})
+    )
+    await until((tmp_path / "cling").exists)
+    leader.send(SIGTERM)
+    assert await leader.ended() == 0
+    assert leader.lines("calls_abandoned")
+    await start_leader(engine, test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
+    await engine.until_status([intent_id], "held")
+    assert engine.outbox.states(intent_id)[0] == "IN_DOUBT"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.observe.histogram import LightHistogram
+from leasehold.observe.labelled import InFlight
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -13,6 +14,6 @@ if TYPE_CHECKING:
 def label_names(registry: CollectorRegistry, name: str) -> set[str]:
     """Return the label names; only the registry's internals know them."""
     collector = registry._names_to_collectors[name]
-    if isinstance(collector, LightHistogram):
+    if isinstance(collector, (InFlight, LightHistogram)):
         return set(collector.label_names)
     return set(collector._labelnames)

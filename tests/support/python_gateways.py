@@ -1,4 +1,6 @@
-"""Python gateways that misbehave once; files in TEST_FOLDER remember that across processes."""
+"""Python gateways that misbehave once, and one that counts. Files in TEST_FOLDER remember across
+processes what happened once.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,21 @@ async def suspend(_submission: Submission) -> None:
     """Let the machine be suspended for an hour; needs `suspended_machine` on PYTHONPATH."""
     if is_first("suspend"):
         sys.modules["sitecustomize"].suspended_seconds = 3600.0
+
+
+class CallsAtOnce:
+    """How many calls of `count` run in this process, and how many ran at once at most."""
+
+    running = 0
+    most = 0
+
+
+async def count(_submission: Submission) -> None:
+    """Take a moment, and count how many others do so at the same time."""
+    CallsAtOnce.running += 1
+    CallsAtOnce.most = max(CallsAtOnce.most, CallsAtOnce.running)
+    await asyncio.sleep(0.03)
+    CallsAtOnce.running -= 1
 
 
 async def cling(_submission: Submission) -> None:

@@ -57,7 +57,9 @@ Operator: TypeAlias = Annotated[
 Targets: TypeAlias = Annotated[
     str | None, setting("Submit only for these targets, separated by commas (all).")
 ]
-Concurrency: TypeAlias = Annotated[int | None, setting("Maximum calls in flight (10).")]
+Concurrency: TypeAlias = Annotated[
+    int | None, setting("Maximum calls in flight, of all targets together (10).")
+]
 Elector: TypeAlias = Annotated[
     str | None, setting("Elect leaders with a lease row or an advisory lock: row, advisory (row).")
 ]

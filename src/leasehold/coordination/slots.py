@@ -1,12 +1,17 @@
-"""The items in flight: each takes a slot from its claim or mark until its result is recorded.
+"""The slots of an instance, and the items that are in them.
 
-There are never more items in flight than slots. Nobody removes an item while it is being worked
-on: to lose an item is to end its trust and cancel its call, and whoever works on it lets it go.
+An item takes a slot from its claim or mark until its result is recorded. All executors of an
+instance, the one for items and one for each group that it leads, take their slots from one pool,
+so there are never more items in flight than slots.
+
+Nobody removes an item while it is being worked on: to lose an item is to end its trust and cancel
+its call, and whoever works on it lets it go.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -15,52 +20,178 @@ from leasehold.domain.lease import trust_clock
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from leasehold.coordination.item import Item
 
     Clock = Callable[[], float]
 
+# Whoever waits for a slot and does not come for it within this time after it was woken, waits no
+# more: another executor may use the slot.
+TURN_SECONDS = 0.1
+
 _target = attrgetter("target")
 
 
-class Slots:
-    """The items that one worker, or one leader in one term, has in flight."""
+class SlotPool:
+    """The slots of one instance, which its executors share.
 
-    def __init__(self, worker_id: str, total: int, clock: Clock = trust_clock) -> None:
-        self.worker_id = worker_id
+    Free slots are for everyone. While an executor waits for a slot, the others leave it the slots
+    that it lacks to its share, an equal part for each executor that uses slots or waits; below
+    their shares, executors are served in the order in which they came.
+    """
+
+    def __init__(self, total: int, clock: Clock = trust_clock) -> None:
         self.total = total
         self.clock = clock
+        self._used: Counter[Slots] = Counter()
+        self._by_target: Counter[str] = Counter()
+        self._stuck: set[asyncio.Task[None]] = set()
+        # Who waits, in this order, and since when there has been a slot to come for.
+        self._waiting: dict[Slots, float | None] = {}
+
+    @property
+    def used(self) -> int:
+        """How many slots are taken or reserved."""
+        return self._used.total() + len(self._stuck)
+
+    @property
+    def stuck_calls(self) -> int:
+        """How many calls were given up but have not ended. Each keeps a slot."""
+        return len(self._stuck)
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """How many items of each target are in flight, for all targets that ever had one."""
+        return self._by_target
+
+    def share_of(self, slots: Slots) -> int:
+        """Return how many slots are left to an executor even if all others want more."""
+        return max(1, self.total // len({slots, *self._used, *self._waiting}))
+
+    def free_for(self, slots: Slots) -> int:
+        """Return how many slots an executor may take now."""
+        free = max(0, self.total - self.used)
+        if not free or not self._waiting:
+            return free
+        self._forget_absent(slots)
+        share = self.share_of(slots)
+        owed = owed_before = 0
+        for one in self._waiting:
+            if one is slots:
+                owed_before = owed
+            else:
+                owed += max(0, share - self._used[one])
+        if slots not in self._waiting:
+            owed_before = owed
+        within_share = min(share - self._used[slots], free - owed_before)
+        return max(0, within_share, free - owed)
+
+    def wait(self, slots: Slots) -> None:
+        """Wake an executor when there may be a slot for it."""
+        self._waiting[slots] = None
+
+    def occupy(self, slots: Slots, count: int) -> None:
+        """Count slots as used by an executor."""
+        self._waiting.pop(slots, None)
+        if count:
+            self._used[slots] += count
+
+    def vacate(self, slots: Slots, count: int) -> None:
+        """Count slots as free again, and wake who waits for one."""
+        self._used[slots] -= count
+        if not self._used[slots]:
+            del self._used[slots]
+        self.wake_waiting()
+
+    def wake_waiting(self) -> None:
+        """Wake everyone who waits, unless no slot is free."""
+        if not self._waiting or self.used >= self.total:
+            return
+        now = self.clock()
+        for one, woken_at in list(self._waiting.items()):
+            self._waiting[one] = now if woken_at is None else woken_at
+            one.wake()
+
+    def count_items(self, targets: Mapping[str, int], sign: int) -> None:
+        """Count the items of targets as in flight (1), or not any more (-1)."""
+        for target, count in targets.items():
+            self._by_target[target] += sign * count
+
+    def keep_slot(self, call: asyncio.Task[None]) -> None:
+        """Keep a slot for a call that was given up, until it ends."""
+        if not call.done():
+            self._stuck.add(call)
+            call.add_done_callback(self._free_slot)
+
+    def _free_slot(self, call: asyncio.Task[None]) -> None:
+        self._stuck.discard(call)
+        self.wake_waiting()
+
+    def _forget_absent(self, asking: Slots) -> None:
+        now = self.clock()
+        for one, woken_at in list(self._waiting.items()):
+            if one is not asking and woken_at is not None and now - woken_at > TURN_SECONDS:
+                del self._waiting[one]
+
+
+class Slots:
+    """The items that one worker, or one leader in one term, has in flight, in slots of a pool."""
+
+    def __init__(self, worker_id: str, pool: SlotPool) -> None:
+        self.worker_id = worker_id
+        self.clock = pool.clock
+        self._pool = pool
         self._items: set[Item] = set()
         self._by_target: Counter[str] = Counter()
         self._on_free: list[Callable[[Sequence[Item]], None]] = []
-        self._stuck: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
-    def free(self) -> int:
-        """How many more items may be taken."""
-        return max(0, self.total - len(self._items) - len(self._stuck))
+    def total(self) -> int:
+        """How many slots the instance has."""
+        return self._pool.total
 
     @property
-    def stuck_calls(self) -> int:
-        """How many calls were aborted but have not ended."""
-        return len(self._stuck)
+    def share(self) -> int:
+        """How many slots we have even if all other executors want more."""
+        return self._pool.share_of(self)
+
+    @property
+    def free(self) -> int:
+        """How many more items may be taken."""
+        return self._pool.free_for(self)
 
     def in_flight(self, target: str) -> int:
-        """How many items of a target are in flight."""
+        """How many items of a target are in flight here."""
         return self._by_target[target]
 
     def on_free(self, callback: Callable[[Sequence[Item]], None]) -> None:
-        """Call back with the items whenever some have ended and their slots are free."""
+        """Call back with the items whenever some have ended; with none if a slot may be free."""
         self._on_free.append(callback)
+
+    def wait_for_one(self) -> None:
+        """Wait for a slot: there is work, and none is free."""
+        self._pool.wait(self)
+
+    @contextmanager
+    def reserved(self, count: int) -> Generator[None]:
+        """Reserve slots for items that are being claimed or marked, until they are taken."""
+        self._pool.occupy(self, count)
+        try:
+            yield
+        finally:
+            self._pool.vacate(self, count)
 
     def take(self, items: Sequence[Item]) -> None:
         """Give each item a slot."""
+        targets = Counter(map(_target, items))
         self._items.update(items)
-        self._by_target.update(map(_target, items))
+        self._by_target.update(targets)
+        self._pool.occupy(self, len(items))
+        self._pool.count_items(targets, 1)
 
     def let_go(self, items: Iterable[Item]) -> None:
         """Free the slots of items that are recorded, given back or dropped."""
@@ -69,11 +200,18 @@ class Slots:
             if item.state is not DONE:
                 item.state = DONE
                 ended.append(item)
+        targets = Counter(map(_target, ended))
         self._items.difference_update(ended)
-        for target, count in Counter(map(_target, ended)).items():
-            self._by_target[target] -= count
+        self._by_target.subtract(targets)
+        self._pool.count_items(targets, -1)
+        self._pool.vacate(self, len(ended))
         for callback in self._on_free:
             callback(ended)
+
+    def wake(self) -> None:
+        """Say that a slot may be free."""
+        for callback in self._on_free:
+            callback([])
 
     def all(self) -> list[Item]:
         """Return all items in flight, lost or not."""
@@ -96,8 +234,7 @@ class Slots:
     def keep_slot(self, call: asyncio.Task[None]) -> None:
         """Cancel an aborted call, and keep a slot for it until it ends."""
         call.cancel()
-        self._stuck.add(call)
-        call.add_done_callback(self._free_slot)
+        self._pool.keep_slot(call)
 
     def lose(self, items: Iterable[Item]) -> int:
         """Lose items: their calls are cancelled. Returns how many were not lost before."""
@@ -111,7 +248,9 @@ class Slots:
         now = self.clock()
         return self.lose([item for item in self._items if item.trust.is_over(now)])
 
-    def _free_slot(self, call: asyncio.Task[None]) -> None:
-        self._stuck.discard(call)
-        for callback in self._on_free:
-            callback([])
+    def close(self) -> None:
+        """Let everything go. A call that has not ended, though cancelled, keeps its slot."""
+        for item in self._items:
+            if item.call is not None:
+                self._pool.keep_slot(item.call)
+        self.let_go(self.all())

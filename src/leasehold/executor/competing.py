@@ -104,7 +104,7 @@ class CompetingExecutor:
     async def _claim(self, rooms: Mapping[str, int], lease_seconds: float) -> int:
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
-            slots=self._slots.total,
+            slots=self._slots.share,
             latency_seconds=self._runner.latency_seconds,
             lease_seconds=lease_seconds,
         )
@@ -112,18 +112,23 @@ class CompetingExecutor:
             return 0
         asked_at = self._slots.clock()
         self._hinted -= rooms.keys()
-        try:
-            claimed = await self._store.claim_outbox_batch(
-                batch_size, self._slots.worker_id, lease_seconds, list(rooms), list(rooms.values())
-            )
-        except DatabaseUnavailable as error:
-            self._trouble(error)
-            raise
-        if claimed:
-            trust = TrustWindow.counted_from(asked_at, lease_seconds)
-            items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
-            self._slots.take(items)
-            self._runner.start(items)
+        with self._slots.reserved(batch_size):
+            try:
+                claimed = await self._store.claim_outbox_batch(
+                    batch_size,
+                    self._slots.worker_id,
+                    lease_seconds,
+                    list(rooms),
+                    list(rooms.values()),
+                )
+            except DatabaseUnavailable as error:
+                self._trouble(error)
+                raise
+            if claimed:
+                trust = TrustWindow.counted_from(asked_at, lease_seconds)
+                items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+                self._slots.take(items)
+                self._runner.start(items)
         self._count(claimed, rooms, batch_size)
         return len(claimed)
 
@@ -135,7 +140,6 @@ class CompetingExecutor:
             # A hint that came during the claim may be about work that the claim did not see.
             if is_satisfied and target not in self._hinted:
                 self._hungry.discard(target)
-            self._metrics.in_flight(target, self._slots.in_flight(target))
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
         for target, seconds in delays.items():
             self._targets.gate(target).bucket.take(len(seconds))
@@ -144,9 +148,6 @@ class CompetingExecutor:
 
     def _rooms(self) -> dict[str, int]:
         """Return how many items each hungry target can take now, without those that take none."""
-        free = self._slots.free
-        if free == 0:
-            return {}
         targets = self._targets.current
         # One slow target must not take all slots: some are reserved for the others.
         reserved = max(1, self._slots.total // 10) if len(targets) > 1 else 0
@@ -154,9 +155,12 @@ class CompetingExecutor:
         rooms: dict[str, int] = {}
         for target in self._hungry & targets.keys():
             in_flight = self._slots.in_flight(target)
-            room = min(free, share - in_flight, self._targets.gate(target).room(in_flight))
+            room = min(share - in_flight, self._targets.gate(target).room(in_flight))
             if room > 0:
                 rooms[target] = room
+        if rooms and not self._slots.free:
+            self._slots.wait_for_one()
+            return {}
         return dict(list(rooms.items())[:_TARGETS_MAX])
 
     def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:

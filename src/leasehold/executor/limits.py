@@ -49,11 +49,11 @@ def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: 
 
 
 def should_gather(slots: Slots, taken_at: float) -> bool:
-    """Say whether to wait for more free slots: less than a quarter are free, and items were taken a
-    moment ago. A statement for each slot would cost more than the wait.
+    """Say whether to wait for more free slots: less than a quarter of our share are free, and items
+    were taken a moment ago. A statement for each slot would cost more than the wait.
     """
     is_soon = slots.clock() - taken_at < GATHER_SECONDS
-    return is_soon and slots.free * 4 < slots.total
+    return is_soon and slots.free * 4 < slots.share
 
 
 class Breaker:

@@ -9,7 +9,7 @@ beyond `names_max` they become "other".
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,17 +22,16 @@ from prometheus_client import (
 from prometheus_client.process_collector import ProcessCollector
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.observe.histogram import LightHistogram
+from leasehold.observe.labelled import BoundedNames, Factory, InFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from leasehold.domain.intent import AttemptState
 
 BreakerState = Literal["closed", "half_open", "open"]
 BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
-OTHER = "other"
 NAMES_MAX = 1000
 
 # From a local call of one millisecond to a call that takes longer than a lease.
@@ -40,8 +39,6 @@ _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 # An intent may wait or be retried for a day.
 _WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400)
 _STALE_BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
-
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Metrics:
@@ -51,10 +48,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._worker_id = worker_id
         ProcessCollector(registry=self.registry)
-        self._targets = _BoundedNames(names_max)
-        self._dead_workers = _BoundedNames(names_max)
-        self._leases = _BoundedNames(names_max)
-        factory = _Factory(self.registry, worker_id)
+        self._targets = BoundedNames(names_max)
+        self._dead_workers = BoundedNames(names_max)
+        self._leases = BoundedNames(names_max)
+        factory = Factory(self.registry, worker_id)
         self._claims = factory.of_target(Counter, "claims", "Items claimed.")
         self._attempts = factory.of_target(
             Counter, "attempts", "Results written to the ledger, by their state there.", "state"
@@ -70,7 +67,7 @@ class Metrics:
             "Time from accepted into the database to finished.",
             _WAIT_BUCKETS,
         )
-        self._in_flight = factory.of_target(Gauge, "in_flight", "Calls in flight.")
+        self._in_flight = InFlight(self.registry, worker_id, self._targets)
         self._breaker = factory.of_target(
             Gauge, "breaker_state", "1 for the current state of the target's breaker.", "state"
         )
@@ -85,7 +82,7 @@ class Metrics:
             for column, (name, help_text) in _QUEUE.items()
         }
 
-    def _add_worker_metrics(self, factory: _Factory) -> None:
+    def _add_worker_metrics(self, factory: Factory) -> None:
         self._lease_lost = factory.of_worker(
             Counter, "lease_lost", "Claims and leases lost while held."
         )
@@ -97,11 +94,14 @@ class Metrics:
         self._late_results = factory.of_worker(
             Counter, "late_results", "Results discarded because trust in the claim had ended."
         )
+        self._stuck_calls = factory.of_worker(
+            Gauge, "stuck_calls", "Calls given up that have not ended; each keeps a slot."
+        )
         self._heartbeat_lag = factory.of_worker(
             Gauge, "heartbeat_lag_seconds", "How late the last heartbeat was."
         )
 
-    def _add_leader_metrics(self, factory: _Factory) -> None:
+    def _add_leader_metrics(self, factory: Factory) -> None:
         self._is_leader = factory.of_lease(
             Gauge, "is_leader", "1 while this instance leads the group."
         )
@@ -115,7 +115,7 @@ class Metrics:
             "Intents found by a reconcile that the cursor missed: a defect.",
         )
 
-    def _add_reaper_metrics(self, factory: _Factory) -> None:
+    def _add_reaper_metrics(self, factory: Factory) -> None:
         self._reaper_runs = factory.of_worker(Counter, "reaper_runs", "Runs of the reaper.")
         self._reaper_recovered_count = factory.of_worker(
             Gauge, "reaper_recovered_count", "Items recovered by the last run."
@@ -168,9 +168,12 @@ class Metrics:
         """Count a result that was too late to be written."""
         self._late_results.inc()
 
-    def in_flight(self, target: str, n: int) -> None:
-        """Set the number of calls in flight."""
-        self._in_flight.at(self._targets.bounded(target)).set(n)
+    def watch_calls(
+        self, in_flight: Callable[[], Mapping[str, int]], stuck_calls: Callable[[], float]
+    ) -> None:
+        """Read the calls in flight of each target, and the stuck calls, when they are scraped."""
+        self._in_flight.source = in_flight
+        self._stuck_calls.set_function(stuck_calls)
 
     def breaker(self, target: str, state: BreakerState) -> None:
         """Set the state of a target's breaker."""
@@ -178,13 +181,26 @@ class Metrics:
         for one in BREAKER_STATES:
             self._breaker.at(name, one).set(one == state)
 
+    def forget_breaker(self, target: str) -> None:
+        """Show no breaker of a target that this instance does not serve any more."""
+        self._breaker.forget(target)
+
     def target_served(self, target: str, *, is_served: bool) -> None:
         """Set whether this instance serves a published target."""
         self._not_served.at(self._targets.bounded(target)).set(not is_served)
 
+    def forget_target(self, target: str) -> None:
+        """Say nothing about a target that is not published any more."""
+        self._not_served.forget(target)
+
     def leader(self, lease_name: str, *, is_leader: bool) -> None:
         """Set whether this instance leads the group."""
         self._is_leader.at(self._leases.bounded(lease_name)).set(is_leader)
+
+    def forget_group(self, lease_name: str) -> None:
+        """Show no state of a group that has no targets here any more."""
+        self._is_leader.forget(lease_name)
+        self._schedule_size.forget(lease_name)
 
     def election(self, lease_name: str) -> None:
         """Count an election won by this instance."""
@@ -248,81 +264,6 @@ _QUEUE = {
         "Transactions since the oldest one that keeps dead rows from being removed.",
     ),
 }
-
-
-class _BoundedNames:
-    """Keeps the first names and replaces later ones by "other", so that memory is bounded."""
-
-    def __init__(self, names_max: int) -> None:
-        self._names_max = names_max
-        self._names: set[str] = set()
-
-    def bounded(self, name: str) -> str:
-        if name in self._names:
-            return name
-        if len(self._names) >= self._names_max:
-            return OTHER
-        self._names.add(name)
-        return name
-
-
-class _Labelled(Generic[Metric]):
-    """A metric of this worker by further labels. Caches its children: prometheus_client locks."""
-
-    def __init__(self, metric: Metric, worker_id: str) -> None:
-        self._metric = metric
-        self._worker_id = worker_id
-        self._children: dict[tuple[str, ...], Metric] = {}
-
-    def at(self, *values: str) -> Metric:
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = self._metric.labels(self._worker_id, *values)
-        return child
-
-
-class _Factory:
-    """Creates metrics that carry the worker's id."""
-
-    def __init__(self, registry: CollectorRegistry, worker_id: str) -> None:
-        self._registry = registry
-        self._worker_id = worker_id
-
-    def of_target(
-        self,
-        kind: type[Metric],
-        name: str,
-        help_text: str,
-        *labels: str,
-    ) -> _Labelled[Metric]:
-        return _Labelled(self._create(kind, name, help_text, "target", *labels), self._worker_id)
-
-    def timed(self, name: str, help_text: str, bounds: Sequence[float]) -> LightHistogram:
-        labels = ["worker_id", "target"]
-        return LightHistogram(f"leasehold_{name}", help_text, labels, bounds, self._registry)
-
-    def of_lease(self, kind: type[Metric], name: str, help_text: str) -> _Labelled[Metric]:
-        return _Labelled(self._create(kind, name, help_text, "lease_name"), self._worker_id)
-
-    def of_worker(
-        self,
-        kind: type[Metric],
-        name: str,
-        help_text: str,
-        **more: Any,  # noqa: ANN401 (the buckets of a histogram)
-    ) -> Metric:
-        return self._create(kind, name, help_text, **more).labels(self._worker_id)
-
-    def _create(
-        self,
-        kind: type[Metric],
-        name: str,
-        help_text: str,
-        *labels: str,
-        **more: Any,  # noqa: ANN401 (as above)
-    ) -> Metric:
-        names = ["worker_id", *labels]
-        return kind(f"leasehold_{name}", help_text, names, registry=self._registry, **more)
 
 
 class MetricsServer:

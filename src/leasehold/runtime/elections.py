@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.advisory_lock import OpenSession
     from leasehold.coordination.elector import LeaseBackend, TermSession
+    from leasehold.coordination.slots import SlotPool
     from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
@@ -51,7 +52,7 @@ class Elections:
         metrics: Metrics,
         timings: Callable[[], Timings],
         holder_id: str,
-        slots: Callable[[], int],
+        pool: SlotPool,
         open_lock_session: OpenSession | None,
         faults: Faults,
     ) -> None:
@@ -61,7 +62,7 @@ class Elections:
         self._metrics = metrics
         self._timings = timings
         self._holder_id = holder_id
-        self._slots = slots
+        self._pool = pool
         self._open_lock_session = open_lock_session
         self._faults = faults
         self._electors: dict[str, Elector] = {}
@@ -118,11 +119,6 @@ class Elections:
             await require_election_by_lock(
                 self._open_lock_session, self._timings().cluster_lease_seconds, self.lease_names
             )
-
-    def apply(self) -> None:
-        """Pass a changed concurrency on to the running sessions."""
-        for session in self._sessions.values():
-            session.set_slots(self._slots())
 
     async def step(self) -> Pause:
         """Start an elector for each group that has targets here, and stop the others."""
@@ -194,6 +190,7 @@ class Elections:
             await loop.join(_JOIN_SECONDS)
         await elector.resign(seconds)
         self._sessions.pop(lease_name, None)
+        self._metrics.forget_group(lease_name)
 
     def _begin_session(self, elector: Elector, term: Term) -> TermSession:
         session = self._sessions[elector.lease_name] = LeaderSession(
@@ -201,7 +198,7 @@ class Elections:
             self._targets,
             self._metrics,
             self._timings,
-            self._slots(),
+            self._pool,
             elector,
             term,
             self._faults,

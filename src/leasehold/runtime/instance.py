@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.executor.competing import CompetingExecutor
 from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS
@@ -85,7 +85,9 @@ class Instance:
         self._stop = asyncio.Event()
         self._loops: dict[Service, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
-        self._slots = Slots(self.worker_id, settings.concurrency)
+        self._pool = SlotPool(settings.concurrency)
+        self._slots = Slots(self.worker_id, self._pool)
+        self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
         self._targets = Targets(
             self._store, self._open_gateway, self.timings, self._slots.clock, settings.targets
         )
@@ -124,7 +126,7 @@ class Instance:
             self.metrics,
             self.timings,
             self.worker_id,
-            lambda: self._settings.concurrency,
+            self._pool,
             self._open_lock_session if is_elected_by_lock else None,
             faults,
         )
@@ -163,8 +165,8 @@ class Instance:
         """Adopt new timings and a new concurrency while running."""
         self._settings = settings
         self._timings = settings.timings()
-        self._slots.total = settings.concurrency
-        self.elections.apply()
+        self._pool.total = settings.concurrency
+        self._pool.wake_waiting()
         for service in (self._heartbeat, self._reaper, self._targets, self._executor):
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
@@ -180,7 +182,7 @@ class Instance:
     @property
     def stuck_calls(self) -> int:
         """How many calls ignore their cancellation; an event loop would wait for them forever."""
-        return self._slots.stuck_calls
+        return self._pool.stuck_calls
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -210,7 +212,7 @@ class Instance:
             "worker_started",
             worker_id=self.worker_id,
             targets=self._target_names(),
-            concurrency=self._slots.total,
+            concurrency=self._pool.total,
         )
 
     async def run(self) -> None:
@@ -302,7 +304,7 @@ class Instance:
             "pid": os.getpid(),
             "targets": self._target_names()[:100],
             "leads": [one.lease_name for one in self.elections.electors if one.is_leader][:100],
-            "concurrency": self._slots.total,
+            "concurrency": self._pool.total,
             "in_flight": len(self._slots) + self.elections.in_flight,
             "reaper": self._settings.reaper,
         }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.coordination.elector import Elector
+    from leasehold.coordination.slots import SlotPool
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -44,13 +45,14 @@ class LeaderSession:
         targets: Targets,
         metrics: Metrics,
         timings: Callable[[], Timings],
-        slots: int,
+        pool: SlotPool,
         elector: Elector,
         term: Term,
         faults: Faults,
     ) -> None:
-        self._slots = Slots(elector.holder_id, slots)
+        self._slots = Slots(elector.holder_id, pool)
         self._term = term
+        self._metrics = metrics
 
         def trouble(error: Exception) -> None:
             elector.step_down(term, error)
@@ -83,11 +85,6 @@ class LeaderSession:
         """Read what has changed now."""
         self._executor.hint()
 
-    def set_slots(self, slots: int) -> None:
-        """Change the number of slots."""
-        self._slots.total = slots
-        self._executor.look_for_slots()
-
     async def finish(self, seconds: float) -> None:
         """Start nothing more; let calls in flight end and be recorded, for at most this long."""
         self._executor.close()
@@ -105,8 +102,9 @@ class LeaderSession:
         self._slots.lose(self._slots.all())
         for loop in self._loops:
             loop.stop()
-        for loop in self._loops:
-            await loop.join(_JOIN_SECONDS)
+        await asyncio.gather(*(loop.join(_JOIN_SECONDS) for loop in self._loops))
+        self._slots.close()
+        self._metrics.schedule(self._term.lease.name, 0)
 
     async def _leave(self) -> None:
         """Unmark the calls that are not in flight, so that a successor does not put them in doubt.

@@ -43,6 +43,8 @@ class TargetWatch:
         self._selected = selected
         self._metrics = metrics
         self._timings = timings
+        self._served: set[str] = set()
+        self._published: set[str] = set()
         self._refused: set[str] = set()
         self._unpublished: set[str] = set()
         self._is_empty = False
@@ -52,6 +54,11 @@ class TargetWatch:
         published = self._targets.published
         served = self._targets.current.keys() | self._cluster_targets.current.keys()
         idle = {name for name, scope in published.items() if scope and scope not in EXECUTED_SCOPES}
+        for target in self._served - served:
+            self._metrics.forget_breaker(target)
+        for target in self._published - published.keys():
+            self._metrics.forget_target(target)
+        self._served, self._published = served, set(published)
         for target in published:
             is_served = target in served and target not in idle
             self._metrics.target_served(target, is_served=is_served)

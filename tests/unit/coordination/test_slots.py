@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from leasehold.coordination.item import ItemState, claimed_items
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import TURN_SECONDS, SlotPool, Slots
 from leasehold.domain.lease import TrustWindow
 from tests.support.claimed_item import claim_of
 
@@ -19,7 +21,7 @@ def take(slots, number, token=1):
 
 
 def test_new_claim_of_an_intent_keeps_its_slot_when_the_old_one_is_let_go():
-    slots = Slots("worker-1", 10)
+    slots = Slots("worker-1", SlotPool(10))
     given_back = take(slots, 7, token=1)
     again = take(slots, 7, token=2)
     slots.let_go([given_back])
@@ -29,7 +31,7 @@ def test_new_claim_of_an_intent_keeps_its_slot_when_the_old_one_is_let_go():
 
 
 def test_item_is_let_go_once_and_the_callback_learns_which():
-    slots, freed = Slots("worker-1", 10), []
+    slots, freed = Slots("worker-1", SlotPool(10)), []
     slots.on_free(freed.append)
     first, second = take(slots, 7), take(slots, 8)
     slots.let_go([first])
@@ -40,7 +42,7 @@ def test_item_is_let_go_once_and_the_callback_learns_which():
 
 
 def test_lost_item_stays_lost_and_is_counted_once():
-    slots = Slots("worker-1", 10)
+    slots = Slots("worker-1", SlotPool(10))
     item = take(slots, 7)
     assert not item.trust.is_over(1.0)
     assert (slots.lose([item]), slots.lose(slots.all())) == (1, 0)
@@ -51,7 +53,8 @@ def test_lost_item_stays_lost_and_is_counted_once():
 
 
 async def test_aborted_call_keeps_its_slot_until_it_ends_and_then_wakes_the_executor():
-    slots, freed, may_end = Slots("worker-1", 10), [], asyncio.Event()
+    pool, freed, may_end = SlotPool(1), [], asyncio.Event()
+    slots = Slots("worker-1", pool)
 
     async def ignore_cancellation():
         try:
@@ -64,8 +67,101 @@ async def test_aborted_call_keeps_its_slot_until_it_ends_and_then_wakes_the_exec
     await asyncio.sleep(0)
     slots.keep_slot(call)
     await asyncio.sleep(0)
-    assert (slots.stuck_calls, slots.free, freed) == (1, 9, [])
+    assert (pool.stuck_calls, slots.free, freed) == (1, 0, [])
+    slots.wait_for_one()
     may_end.set()
     await call
     await asyncio.sleep(0)
-    assert (slots.stuck_calls, slots.free, freed) == (0, 10, [[]])
+    assert (pool.stuck_calls, slots.free, freed) == (0, 1, [[]])
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def take_many(slots, count):
+    items = claimed_items(map(claim_of, range(count)), None, TRUST, 30.0, 0.0)
+    slots.take(items)
+    return items
+
+
+def test_slots_that_others_leave_unused_are_usable_by_one_executor():
+    pool = SlotPool(10)
+    busy, idle = Slots("worker-1", pool), Slots("worker-1", pool)
+    assert (busy.free, idle.free) == (10, 10)
+    take_many(busy, 10)
+    assert (busy.free, idle.free) == (0, 0)
+
+
+def test_slots_that_are_reserved_during_a_claim_are_not_given_twice():
+    pool = SlotPool(10)
+    first, second = Slots("worker-1", pool), Slots("worker-1", pool)
+    with first.reserved(8):
+        assert (first.free, second.free) == (2, 2)
+        take_many(first, 3)
+    assert (first.free, second.free) == (7, 7)
+
+
+def test_executor_above_its_share_leaves_slots_to_one_that_waits():
+    pool, woken = SlotPool(10), []
+    greedy, starved = Slots("worker-1", pool), Slots("worker-1", pool)
+    starved.on_free(woken.append)
+    items = take_many(greedy, 10)
+    assert starved.free == 0
+    starved.wait_for_one()
+    for ended in range(1, 6):
+        greedy.let_go(items[ended - 1 : ended])
+        assert len(woken) == ended
+        assert (greedy.free, starved.free) == (0, 1)
+        take_many(starved, 1)
+        starved.wait_for_one()
+    greedy.let_go(items[5:6])  # now each has its share
+    greedy.wait_for_one()
+    assert (greedy.free, starved.free) == (1, 0)
+
+
+def test_of_more_executors_than_slots_the_one_that_waits_longest_is_next():
+    pool = SlotPool(1)
+    first, second, third = executors = [Slots("worker-1", pool) for _ in range(3)]
+    items = take_many(first, 1)
+    second.wait_for_one()
+    third.wait_for_one()
+    first.let_go(items)
+    first.wait_for_one()
+    assert [one.free for one in executors] == [0, 1, 0]
+    items = take_many(second, 1)
+    second.let_go(items)
+    second.wait_for_one()
+    assert [one.free for one in executors] == [0, 0, 1]
+
+
+def test_executor_that_does_not_come_for_its_slot_does_not_keep_it_from_others(clock):
+    pool = SlotPool(2, clock)
+    busy, absent = Slots("worker-1", pool), Slots("worker-1", pool)
+    items = take_many(busy, 2)
+    absent.wait_for_one()
+    busy.let_go(items[:1])
+    assert busy.free == 0
+    clock.now = 2 * TURN_SECONDS
+    assert busy.free == 1
+
+
+async def test_leader_session_that_ends_frees_all_slots_but_those_of_calls_that_go_on():
+    pool, may_end = SlotPool(10), asyncio.Event()
+    slots = Slots("worker-1", pool)
+    items = take_many(slots, 3)
+    items[0].call = asyncio.create_task(may_end.wait())
+    slots.close()
+    assert (pool.used, pool.stuck_calls, pool.in_flight["sms"]) == (1, 1, 0)
+    may_end.set()
+    await items[0].call
+    await asyncio.sleep(0)
+    assert pool.used == 0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from leasehold.coordination.item import claimed_items
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.errors import DatabaseUnavailable, InvalidCompletionState, LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected
@@ -59,7 +59,7 @@ def events():
 
 @pytest.fixture
 def slots():
-    return Slots("worker-1", 1000)
+    return Slots("worker-1", SlotPool(1000))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from leasehold.coordination.item import ItemState, claimed_items
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import TrustWindow
@@ -84,7 +84,7 @@ async def accept(submission):
 
 class Setup:
     def __init__(self, submit=accept):
-        self.slots, self.metrics, self.troubles = Slots("worker-1", 10), Metrics(), []
+        self.slots, self.metrics, self.troubles = Slots("worker-1", SlotPool(10)), Metrics(), []
         self.completer = Completer(self.slots, self.metrics, trouble=self.troubles.append)
         self.runner = Runner(
             self.slots,

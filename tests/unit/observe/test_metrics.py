@@ -78,7 +78,7 @@ def test_counts_are_kept_per_target_and_worker(metrics):
     metrics.claims("sms", 3)
     metrics.claims("sms", 2)
     metrics.attempts("sms", AttemptState.DISPATCHED, 1)
-    metrics.in_flight("sms", 4)
+    metrics.watch_calls(lambda: {"sms": 4}, lambda: 1)
     assert of_worker(metrics, "claims_total", target="sms") == 5
     assert of_worker(metrics, "attempts_total", target="sms", state="DISPATCHED") == 1
     assert of_worker(metrics, "in_flight", target="sms") == 4

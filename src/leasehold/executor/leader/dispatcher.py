@@ -19,7 +19,7 @@ from leasehold.executor.limits import GATHER_SECONDS, batch_max, should_gather
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Slots
@@ -127,20 +127,28 @@ class Dispatcher:
         if self._marks_stale:
             await self._unmark()
         now = self._slots.clock()
-        free = min(self._slots.free, batch_max(self._slots.total))
-        if not free:
-            return self._pause()  # a slot that becomes free wakes us
-        if not self._term.may_start(now):
+        free = min(self._slots.free, batch_max(self._slots.share))
+        if free and not self._term.may_start(now):
             return Pause(_RENEWAL_CHECK_SECONDS)
-        items = self._queue.take(now, self._rooms(), free)
+        rooms = self._rooms()
+        items = self._queue.take(now, rooms, free)
+        if not free:
+            return self._wait_for_slot(rooms)
         if items:
-            await self._dispatch(items, now)
+            with self._slots.reserved(len(items)):
+                await self._dispatch(items, now)
         if len(items) == free:
             return AGAIN
         return self._pause(
             self._queue.seconds_until_due(self._slots.clock()),
             *map(self._seconds_until_room, self._queue.ready_targets()),
         )
+
+    def _wait_for_slot(self, rooms: Mapping[str, int]) -> Pause:
+        """Wait for a slot if something could be called in it."""
+        if rooms.keys() & self._queue.ready_targets():
+            self._slots.wait_for_one()
+        return self._pause()
 
     async def _dispatch(self, items: Sequence[Item], taken_at: float) -> None:
         """Mark items and start their calls; what the mark leaves out waits for the reconcile."""
@@ -163,7 +171,6 @@ class Dispatcher:
         self._runner.start(items)
         for target, seconds in queue_delays(marked.calls).items():
             self._targets.gate(target).bucket.take(len(seconds))
-            self._metrics.in_flight(target, self._slots.in_flight(target))
             self._metrics.queue_delay(target, *seconds)
 
     async def _unmark(self) -> None:

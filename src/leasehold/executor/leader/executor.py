@@ -95,10 +95,6 @@ class LeaderExecutor:
         """Read what has changed now."""
         self._reader.hint()
 
-    def look_for_slots(self) -> None:
-        """Use slots that were added."""
-        self._dispatcher.wake.set()
-
     def close(self) -> None:
         """Start nothing more, and give back what was not called."""
         self._runner.close()

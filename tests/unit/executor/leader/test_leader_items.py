@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from leasehold.coordination.item import ItemState
-from leasehold.coordination.slots import Slots
+from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.intent import IntentId
 from leasehold.domain.lease import Lease, TrustWindow
@@ -228,7 +228,7 @@ class Leader:
         self.started = []
         self.database = database
         self.term = Term(lease, TrustWindow(math.inf))
-        self.slots = Slots("a", SLOTS, lambda: database.now)
+        self.slots = Slots("a", SlotPool(SLOTS, lambda: database.now))
         self.queue = queue_class(size_max, LeaseFence(database, lease), self.term)
         self.completer = Completer(self.slots, METRICS, trouble=trouble)
         parts = database, self.term, self.queue, self.slots, Targets()
