@@ -210,7 +210,7 @@ def url(database):
 async def test_leader_that_releases_is_replaced_at_once(stores, url):
     async with elector(stores, url, "first") as first, elector(stores, url, "second") as second:
         held = await first.acquire()
-        await first.renew(held.lease)
+        await first.renew(held.lease, first.trust_seconds)
         waits = await second.acquire()
         assert (waits.is_ours, waits.lease.holder_id, waits.seconds_left) == (
             False,
@@ -220,7 +220,7 @@ async def test_leader_that_releases_is_replaced_at_once(stores, url):
         await first.release(held.lease)
         assert (await second.acquire()).lease.epoch == held.lease.epoch + 1
         with pytest.raises(LeaseLost):
-            await first.renew(held.lease)
+            await first.renew(held.lease, first.trust_seconds)
 
 
 async def test_leader_whose_session_was_ended_notices_with_the_next_ping(stores, url, database):
@@ -229,7 +229,7 @@ async def test_leader_whose_session_was_ended_notices_with_the_next_ping(stores,
         [pid] = lock_holders(database)
         database.execute("SELECT pg_terminate_backend(%s)", [pid])
         with pytest.raises(LeaseLost, match="the session that held the lock has ended"):
-            await first.renew(held.lease)
+            await first.renew(held.lease, first.trust_seconds)
         let_renewal_age(database)
         again = await first.acquire()
         assert (again.is_ours, again.lease.epoch) == (True, 2)
@@ -241,7 +241,7 @@ async def test_lease_taken_over_by_row_is_lost_with_the_next_ping(stores, url, o
         outbox.expire_lease()
         assert outbox.acquire("usurper")["acquired"]
         with pytest.raises(LeaseLost):
-            await first.renew(held.lease)
+            await first.renew(held.lease, first.trust_seconds)
         assert not (await first.acquire()).is_ours
         assert lock_holders(outbox.database) == []
 
@@ -256,7 +256,7 @@ async def test_server_ends_a_session_that_is_silent_for_the_lease(stores, url, d
             await asyncio.sleep(0.01)
         assert time.monotonic() - asked_at > first.trust_seconds * 0.99, "trust ended before"
         with pytest.raises(LeaseLost):
-            await first.renew(held.lease)
+            await first.renew(held.lease, first.trust_seconds)
 
 
 async def test_session_limits_are_set_on_the_server(url):
@@ -301,7 +301,7 @@ async def test_leader_cut_off_from_its_session_ends_it_from_a_new_one(stores, ur
         held = await lonely.acquire()
         proxy.blackhole()
         with pytest.raises(DatabaseUnavailable, match="the ping did not finish"):
-            await lonely.renew(held.lease)
+            await lonely.renew(held.lease, lonely.trust_seconds)
         assert len(lock_holders(database)) == 1, "calls that were made may still be finished"
         await lonely.release(held.lease)
         again = await lonely.acquire()
@@ -320,7 +320,7 @@ async def test_longer_lease_is_not_trusted_before_the_server_applies_it(stores, 
     try:
         held = await lock.acquire()
         timings.append(Timings(cluster_lease_seconds=600))
-        await lock.renew(held.lease)
+        await lock.renew(held.lease, lock.trust_seconds)
         assert lock.trust_seconds == 60
         await lock.release(held.lease)
     finally:

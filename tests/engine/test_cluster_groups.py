@@ -215,7 +215,7 @@ async def test_renewal_is_trusted_for_the_time_it_asked_for_although_settings_ch
         answer = await elector.acquire()
         with group.database.connect(autocommit=False) as other:
             other.execute("SELECT 1 FROM leasehold.leases FOR UPDATE")
-            renewal = asyncio.create_task(elector.renew(answer.lease))
+            renewal = asyncio.create_task(elector.renew(answer.lease, elector.renewal_seconds))
             await asyncio.sleep(0.1)
             timings.append(Timings(cluster_lease_seconds=600))
         renewed = await renewal

@@ -63,3 +63,9 @@ async def cling(_submission: Submission) -> None:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 continue
+
+
+async def hang(_submission: Submission) -> None:
+    """Do not return before the call is cancelled."""
+    if is_first("hang"):
+        await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""A TCP proxy before the database that can cut or blackhole connections, and heal."""
+"""A TCP proxy before the database: it cuts or blackholes connections, drops answers, and heals."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class TcpProxy:
         self._flows = asyncio.Event()
         self._flows.set()
         self._is_cut = False
+        self._drops_answers = False
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -56,6 +57,10 @@ class TcpProxy:
         """Keep every connection open but pass no bytes in either direction."""
         self._flows.clear()
 
+    def swallow_answers(self) -> None:
+        """Pass what the clients send, and drop what the server answers."""
+        self._drops_answers = True
+
     def cut_behind(self) -> None:
         """Reset the server's end of every connection without the client noticing."""
         self.blackhole()
@@ -64,6 +69,7 @@ class TcpProxy:
 
     def heal(self) -> None:
         self._is_cut = False
+        self._drops_answers = False
         self._flows.set()
 
     def _affected(self) -> list[_Pipe]:
@@ -89,6 +95,8 @@ class TcpProxy:
                 if writer is pipe.server and len(pipe.first_bytes) < _FIRST_BYTES:
                     pipe.first_bytes += piece
                 await self._let_through(pipe)
+                if self._drops_answers and writer is pipe.client:
+                    continue
                 writer.write(piece)
                 await writer.drain()
         await self._let_through(pipe)  # the close is held back too

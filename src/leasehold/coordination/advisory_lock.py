@@ -113,6 +113,11 @@ class AdvisoryLock:
         return self._session_timings.cluster_yield_seconds
 
     @property
+    def renewal_seconds(self) -> float:
+        """The same as long as the session lasts."""
+        return self.trust_seconds
+
+    @property
     def renew_seconds(self) -> float:
         """How often the leader pings."""
         return self._session_timings.cluster_ping_seconds
@@ -139,12 +144,12 @@ class AdvisoryLock:
         self._has_lock = answer.is_ours
         return answer
 
-    async def renew(self, lease: Lease) -> Renewed:
+    async def renew(self, lease: Lease, trust_seconds: float) -> Renewed:
         """Ping, or raise LeaseLost."""
         session = self._session
         if session is None or not self._has_lock:
             raise LeaseLost("the advisory lock was released", lease_name=lease.name)
-        trust_seconds, start_seconds = self.trust_seconds, self.start_seconds
+        start_seconds = self.start_seconds
         try:
             ping = session.renew_lease(lease, trust_seconds)
             expires_at = await within_deadline(session.answer_seconds, ping, "the ping")

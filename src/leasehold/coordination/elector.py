@@ -80,6 +80,11 @@ class LeaseBackend(Protocol):
         ...
 
     @property
+    def renewal_seconds(self) -> float:
+        """How long the next renewal may be trusted, counted from before it is sent."""
+        ...
+
+    @property
     def renew_seconds(self) -> float:
         """How often the leader renews."""
         ...
@@ -93,8 +98,8 @@ class LeaseBackend(Protocol):
         """Acquire the lease, or learn who holds it."""
         ...
 
-    async def renew(self, lease: Lease) -> Renewed:
-        """Extend the lease, or raise LeaseLost."""
+    async def renew(self, lease: Lease, trust_seconds: float) -> Renewed:
+        """Let the lease last this long from now on, or raise LeaseLost."""
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -202,10 +207,12 @@ class Elector:
         """
         self._refuse_closing(term)
         asked_at = self._clock()
+        trust_seconds = self._backend.renewal_seconds
+        # The renewal may shorten the lease, and its answer may be lost.
+        term.shorten(TrustWindow.counted_from(asked_at, trust_seconds))
+        renewal = self._backend.renew(term.lease, trust_seconds)
         try:
-            renewed = await within_deadline(
-                term.seconds_left(asked_at), self._backend.renew(term.lease), "the renewal"
-            )
+            renewed = await within_deadline(term.seconds_left(asked_at), renewal, "the renewal")
         except Exception as error:
             self._log_failure("leader_renew_failed", error, term.lease)
             self.step_down(term, error)

@@ -42,6 +42,11 @@ class RowLease:
         return self.trust_seconds
 
     @property
+    def renewal_seconds(self) -> float:
+        """The duration in the settings, which may have changed since the last request."""
+        return self._timings().cluster_lease_seconds
+
+    @property
     def renew_seconds(self) -> float:
         """How often the leader renews."""
         return self._timings().cluster_renew_seconds
@@ -58,12 +63,10 @@ class RowLease:
             self._lease_name, self._holder_id, self._acquired_seconds
         )
 
-    async def renew(self, lease: Lease) -> Renewed:
-        """Extend the row, or raise LeaseLost."""
-        # Read once: the settings may change during the call, and we trust what we asked for.
-        seconds = self._timings().cluster_lease_seconds
-        expires_at = await self._store.renew_lease(lease, seconds)
-        return Renewed(expires_at, trust_seconds=seconds, start_seconds=seconds)
+    async def renew(self, lease: Lease, trust_seconds: float) -> Renewed:
+        """Let the row last this long from now on, or raise LeaseLost."""
+        expires_at = await self._store.renew_lease(lease, trust_seconds)
+        return Renewed(expires_at, trust_seconds, start_seconds=trust_seconds)
 
     async def release(self, lease: Lease) -> None:
         """Expire the row now."""

@@ -79,6 +79,11 @@ class Term:
         self.lease = replace(self.lease, expires_at=expires_at)
         self._set_windows(trust, start)
 
+    def shorten(self, trust: TrustWindow) -> None:
+        """Trust the lease no longer than this."""
+        self._trusted_until = min(self._trusted_until, trust.ends_at)
+        self._may_start_until = min(self._may_start_until, trust.ends_at)
+
     def close(self, reason: str) -> None:
         """Begin no new calls. The first reason is kept."""
         self._may_start_until = -math.inf
