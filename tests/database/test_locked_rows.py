@@ -1,4 +1,4 @@
-"""A claimer or repairer meets a row that an open transaction has locked: it takes the others.
+"""A caller meets a row that an open transaction has locked: it takes the others, if there are any.
 
 It must not wait: one slow transaction would stop every worker. The mutants are the same functions
 without SKIP LOCKED; each of them waits.
@@ -16,14 +16,15 @@ from tests.support.lease_holder import claim_streams
 CLAIM = "SELECT intent_id FROM leasehold.claim_outbox_batch(10, 'worker-1', 30, '{sms}')"
 REPAIR = "SELECT intent_id FROM leasehold.repair_expired_leases(10, 'reaper')"
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
-CLAIM_STREAMS = (
-    "SELECT stream AS intent_id FROM leasehold.claim_streams('holder-1', '{sms}', 30, 180, 10)"
-)
+CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams('holder-1', '{sms}', 30, 180, 10)"
+BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"
+COUNT = "SELECT 1 FROM leasehold.record_queue_counts(1) AS seconds WHERE seconds IS NOT NULL"
 LOCK_ITEM = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
 LOCK_STREAM = (
     "SELECT FROM leasehold.leases l"
     "  JOIN leasehold.outbox_pending p USING (lease_name) WHERE p.stream = %s FOR UPDATE OF l"
 )
+LOCK_TURN = "SELECT FROM leasehold.watch_turns WHERE name = %s FOR UPDATE"
 FUNCTIONS = files("leasehold.store.postgres").joinpath("sql/functions").iterdir()
 SKIPPING = sorted(
     file.name.removesuffix(".sql")
@@ -65,58 +66,61 @@ def free_streams(outbox):
     return ["first", "second"]
 
 
-# What there is, how another session locks one of it, and the call that must not wait.
+def begun_turn(outbox):
+    outbox.call("executor", "begin_watch_turn", "counts")
+    return ["counts"]
+
+
+def due_turn(outbox):
+    begun_turn(outbox)
+    outbox.database.owner_execute("UPDATE leasehold.watch_turns SET next_at = '-infinity'")
+    return ["counts"]
+
+
+# For each function that skips locked rows: what there is, how another session locks the first of
+# it, and the call that must not wait.
 MEETINGS = {
-    "claim of a due item": (due, LOCK_ITEM, CLAIM),
-    "claim of an expired item": (expired, LOCK_ITEM, CLAIM),
-    "repair of an expired item": (expired, LOCK_ITEM, REPAIR),
-    "repair of a missed deadline": (past_deadline, LOCK_ITEM, FINISH),
-    "claim of a stream": (free_streams, LOCK_STREAM, CLAIM_STREAMS),
+    "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
+    "requeue_expired_claims": (expired, LOCK_ITEM, CLAIM),
+    "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
+    "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
+    "claim_streams": (free_streams, LOCK_STREAM, CLAIM_STREAMS),
+    "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
+    "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),
 }
 
 
-def meet(outbox, name, make):
-    """Lock one of two; return the call of another session, the locked one and the other."""
-    _, lock, call = MEETINGS[name]
-    locked, other = make(outbox)
+def meet(outbox, function):
+    """Lock the first row in one session and make the call in another; returns both."""
+    make, lock, call = MEETINGS[function]
+    locked, *others = make(outbox)
     writer = outbox.database.session()
     writer.run("BEGIN")
     writer.run(lock, [locked])
-    return outbox.database.session("executor").start(call), writer, locked, other
+    return writer, outbox.database.session("executor").start(call), others
 
 
-@pytest.mark.parametrize("name", MEETINGS)
-def test_caller_that_meets_a_locked_row_takes_the_others_and_does_not_wait(outbox, name):
-    make, _, call = MEETINGS[name]
-    calling, writer, locked, other = meet(outbox, name, make)
-    assert [row["intent_id"] for row in calling.result()] == [other]
+def test_every_function_that_skips_locked_rows_is_tested_here():
+    assert sorted(MEETINGS) == SKIPPING
+
+
+@pytest.mark.parametrize("function", MEETINGS)
+def test_caller_that_meets_a_locked_row_takes_the_others_and_does_not_wait(outbox, function):
+    writer, calling, others = meet(outbox, function)
+    assert [value for row in calling.result() for value in row.values()] == others
     writer.run("COMMIT")
-    again = outbox.as_role("executor").execute(call).fetchall()
-    assert [row["intent_id"] for row in again] == [locked]
+    again = outbox.as_role("executor").execute(MEETINGS[function][2]).fetchall()
+    assert len(again) == 1, "the row that was locked is still there to be taken"
 
 
-MUTATED = {
-    "claim_outbox_batch": "claim of a due item",
-    "requeue_expired_claims": "claim of an expired item",
-    "repair_expired_leases": "repair of an expired item",
-    "repair_missed_deadlines": "repair of a missed deadline",
-    "claim_streams": "claim of a stream",
-}
-
-
-def test_every_function_that_skips_locked_rows_has_its_mutant():
-    assert sorted(MUTATED) == SKIPPING
-
-
-@pytest.mark.parametrize("function", MUTATED)
+@pytest.mark.parametrize("function", MEETINGS)
 def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, function):
     [source] = outbox.database.execute(
         "SELECT pg_get_functiondef(%s::regproc) AS text", [f"leasehold.{function}"]
     )
     assert " SKIP LOCKED" in source["text"]
     outbox.database.owner_execute(source["text"].replace(" SKIP LOCKED", ""))
-    name = MUTATED[function]
-    calling, writer, *_ = meet(outbox, name, MEETINGS[name][0])
+    writer, calling, others = meet(outbox, function)
     calling.assert_blocked()
     writer.run("ROLLBACK")
-    assert len(calling.result()) == 2
+    assert len(calling.result()) == 1 + len(others)

@@ -6,7 +6,6 @@ can change while the process runs.
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -47,14 +46,14 @@ async def renewed(engine, intent_id):
 
 
 def assert_trusted_no_longer_than_granted(engine, instance):
-    """Compare the end of trust with the end of the lease, both on our monotonic clock.
+    """Compare the end of trust with the end of the lease, both on the clock of the instance.
 
     Trust is read first: meanwhile a renewal can only extend the lease.
     """
     trusted = {one.claimed.intent_id: one.trust.ends_at for one in instance._slots.all()}
     assert trusted
     for intent_id, ends_at in trusted.items():
-        before = time.monotonic()
+        before = instance._slots.clock()
         row = engine.outbox.pending(intent_id)
         assert ends_at <= before + (row["lease_expires_at"] - row["seen_at"]).total_seconds()
 
@@ -104,7 +103,7 @@ async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(en
             proxy.swallow_answers()
             instance.apply(settings.model_copy(update={"cluster_lease_seconds": 60}))
             await until(lambda: left(engine) < 100)
-            trusted_seconds = elector.term.seconds_left(time.monotonic())
+            trusted_seconds = elector.term.seconds_left(instance._slots.clock())
             assert trusted_seconds <= left(engine) + 1
             proxy.cut()
 
