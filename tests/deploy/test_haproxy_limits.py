@@ -16,7 +16,7 @@ import pytest
 from tests.deploy.balanced import DEPLOY, INSTANCES, free_ports, start_haproxy, states
 from tests.support.database import Database
 from tests.support.engine import until
-from tests.support.hostile_requests import GOOD, HOST, TOLERATED, all_hostile, posting
+from tests.support.hostile_requests import GOOD, HOST, TOKEN, TOLERATED, all_hostile, posting
 from tests.support.outbox import Outbox
 from tests.support.raw_http import connect, exchange, statuses
 from tests.support.serve_process import Serving
@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.program("haproxy"), pytest.mark.one_server]
 
 HEAD_SECONDS = 10
 QUIET_SECONDS = 0.5
+CLOSE = b"Connection: close\r\n\r\n"
 NOT_HTTP = [case for case in all_hostile() if not case.is_http]
 
 
@@ -90,6 +91,37 @@ def proxied(instance, tmp_path_factory):
     """Behind HAProxy with the configuration as it is."""
     with haproxy(instance, tmp_path_factory.mktemp("haproxy")) as proxied:
         yield proxied
+
+
+INTERNAL = {
+    "as it is": "/{0}{1}",
+    "with a query": "/{0}{1}?x=/healthz",
+    "first letter encoded": "/%{2:02x}{1}",
+    "in capitals": "/%{2:02X}{1}",
+    "encoded twice": "/%25{2:02x}{1}",
+    "slash encoded": "/%2f{0}{1}",
+    "slash repeated": "//{0}{1}",
+    "slash behind": "/{0}{1}/",
+    "dot segment": "/./{0}{1}",
+    "encoded dot segments": "/v1/%2e%2e/{0}{1}",
+    "parameter": "/{0}{1};x",
+    "fragment": "/{0}{1}#x",
+    "encoded fragment": "/{0}{1}%23x",
+    "encoded NUL": "/{0}{1}%00",
+    "absolute": "http://x/{0}{1}",
+    "absolute and encoded": "http://x/%{2:02x}{1}",
+}
+
+
+@pytest.mark.parametrize("path", ["readyz", "metrics"])
+@pytest.mark.parametrize("name", INTERNAL)
+def test_no_spelling_of_an_internal_path_passes_haproxy(proxied, name, path):
+    url = INTERNAL[name].format(path[0], path[1:], ord(path[0])).encode()
+    for method in (b"GET ", b"HEAD "):
+        answer = proxied.send(method + url + b" HTTP/1.1\r\n" + HOST + TOKEN + CLOSE)
+        assert statuses(answer) in ([400], [404]), answer
+        assert b"leasehold_" not in answer
+        assert b"scopes" not in answer
 
 
 def test_head_must_arrive_in_time(proxied):

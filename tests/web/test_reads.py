@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from importlib import metadata
 from uuid import UUID, uuid4
 
 from tests.support.api import problem
@@ -247,8 +248,44 @@ async def test_metrics_count_requests_and_commits(api):
     assert 'leasehold_intake_batch_size_count{worker_id="test"} 1.0' in text
 
 
+async def test_head_gets_the_head_of_get_and_no_body(api):
+    client = await api.with_token(None)
+    for path in ("/healthz", "/readyz", "/", "/openapi.json"):
+        whole, head = await client.get(path), await client.head(path)
+        assert (whole.status_code, head.status_code) == (200, 200), path
+        for name in ("content-length", "content-type"):
+            assert head.headers[name] == whole.headers[name]
+        assert head.content == b""
+        # The connection is still in step.
+        assert (await client.get("/healthz")).json() == {"status": "ok"}
+    api.service.drain()
+    assert (await client.head("/readyz")).status_code == 503
+
+
+async def test_root_says_what_this_is_and_where_to_go_on(api):
+    client = await api.with_token(None)
+    found = (await client.get("/")).json()
+    assert found.pop("documentation").startswith("https://")
+    assert found == {
+        "name": "Leasehold",
+        "version": metadata.version("leasehold"),
+        "openapi": "/openapi.json",
+        "health": "/healthz",
+    }
+    for link in (found["openapi"], found["health"]):
+        assert (await client.get(link)).status_code == 200
+    for path in ("/index.html", "/favicon.ico", "/v1", "/v1/"):
+        problem(await client.get(path), 404, "not_found")
+
+
 async def test_405_lists_all_methods_of_the_path(api):
-    for path, methods in (("/v1/intents", "GET, POST"), ("/v1/stats", "GET"), ("/healthz", "GET")):
+    for path, methods in (
+        ("/v1/intents", "GET, POST"),
+        ("/v1/stats", "GET"),
+        ("/healthz", "GET, HEAD"),
+        ("/readyz", "GET, HEAD"),
+        ("/", "GET, HEAD"),
+    ):
         response = await api.request("PUT", path)
         problem(response, 405, "method_not_allowed")
         assert response.headers["allow"] == methods

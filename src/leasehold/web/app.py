@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -11,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from leasehold.domain.errors import LeaseholdError
 from leasehold.web.dependencies import context_of
-from leasehold.web.middleware import Middleware, refusal
+from leasehold.web.middleware import HEALTH_PATHS, Middleware, refusal
 from leasehold.web.parsing import UNKNOWN_PARAMETER, message_of
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
 from leasehold.web.routes import intents, monitoring, operations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from leasehold.web.service import WebService
 
+# Answered to HEAD too. A HEAD of anything else is refused: it would cost as much as a GET.
+_HEAD_PATHS = HEALTH_PATHS | {"/", "/openapi.json"}
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -32,7 +35,6 @@ class Api(FastAPI):
         super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self.state.service = service
         self._middleware = Middleware(service, super().__call__)
-        self._methods: dict[str, str] = {}
 
     async def __call__(
         self,
@@ -43,14 +45,12 @@ class Api(FastAPI):
         """Answer one request."""
         await self._middleware(scope, receive, send)
 
-    def allowed_methods(self, path: str) -> str | None:
+    def allowed_methods(self, path: str) -> str:
         """Return all methods of a path; FastAPI only knows those of one route."""
-        if not self._methods:
-            self._methods = {
-                path: ", ".join(sorted(operations)).upper()
-                for path, operations in self.openapi()["paths"].items()
-            }
-        return self._methods.get(path)
+        found = {*self.openapi()["paths"].get(path, ("get",))}
+        if path in _HEAD_PATHS:
+            found.add("head")
+        return ", ".join(sorted(found)).upper()
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
@@ -62,12 +62,8 @@ class Api(FastAPI):
 def create_app(service: WebService) -> FastAPI:
     """Make the application of a running service."""
     app = add_routes(Api(service))
-    document = json.dumps(app.openapi()).encode()
-
-    async def read_openapi() -> Response:
-        return Response(document, media_type="application/json")
-
-    app.add_api_route("/openapi.json", read_openapi, include_in_schema=False)
+    _add_document(app, "/openapi.json", app.openapi())
+    _add_document(app, "/", _about())
     app.add_exception_handler(Problem, _refuse)
     app.add_exception_handler(LeaseholdError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
@@ -84,15 +80,35 @@ def add_routes(app: FastAPI) -> FastAPI:
     return app
 
 
+def _add_document(app: FastAPI, path: str, document: object) -> None:
+    body = json.dumps(document).encode()
+
+    async def read_document() -> Response:
+        return Response(body, media_type="application/json")
+
+    app.add_api_route(path, read_document, methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _about() -> dict[str, str]:
+    """Say what answers here, and where to go on, for somebody who opens the URL in a browser."""
+    package = metadata.metadata("leasehold")
+    links = dict(one.split(", ", 1) for one in package.get_all("Project-URL", ()))
+    return {
+        "name": "Leasehold",
+        "version": package["Version"],
+        "documentation": links["Documentation"],
+        "openapi": "/openapi.json",
+        "health": "/healthz",
+    }
+
+
 async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
     if problem is None:
         raise error
     route = request.scope.get("route")
     if problem.code == "method_not_allowed" and route is not None:
-        allowed = request.app.allowed_methods(route.path)
-        if allowed is not None:
-            problem.headers = [(b"allow", allowed.encode())]
+        problem.headers = [(b"allow", request.app.allowed_methods(route.path).encode())]
     return _response(request, problem)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOT_PATH = "/v1/intents"
 # Always answered, however many requests there are.
-_HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 _PATH_LENGTH_MAX = 200
 _WARNING_SECONDS = 1.0
 # Instead of Granian's own.
@@ -53,7 +53,7 @@ class Middleware:
         """Answer one request."""
         context = RequestContext(Headers(scope["headers"]))
         try:
-            is_health = scope["path"] in _HEALTH_PATHS
+            is_health = scope["path"] in HEALTH_PATHS
             self._limiter.enter(is_exempt=is_health)
             if self._is_open and not is_health:
                 context.headers.require_loopback_host(scope["http_version"])

@@ -193,12 +193,14 @@ class _EventStream(StreamingResponse):
             self._service.events.release()
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["health"], response_model=responses.Health)
 async def read_health() -> responses.Health:
     """Return 200 if the process answers."""
     return responses.Health(status="ok")
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz",
     tags=["health"],
