@@ -113,7 +113,8 @@ class Settings(BaseSettings):
     """How often the reaper looks for expired claims; less than the lease, so that the work of a
     dead worker waits at most two leases."""
     shutdown_seconds: float = Field(default=20.0, ge=0, le=3600)
-    """How long running calls may finish after SIGTERM; at most the lease."""
+    """How long running calls may finish after SIGTERM; at most the lease. The whole stop takes one
+    lease at most, so calls end five seconds before."""
     poll_seconds: float = Field(default=1.0, ge=0.05, le=60)
     """How often a worker looks for due work without a notification."""
     contracts_seconds: float = Field(default=5.0, ge=0.1, le=3600)
@@ -165,7 +166,7 @@ class Settings(BaseSettings):
     """Whether requests need a token. Can only be turned off on loopback."""
     http_drain_seconds: float = Field(default=5.0, ge=0, le=600)
     """How long the API still accepts requests after SIGTERM while /readyz fails, so that a load
-    balancer notices before connections are refused."""
+    balancer notices before connections are refused; at most the lease less five seconds."""
     http_requests_max: int = Field(default=1000, ge=1, le=100_000)
     """The most requests in progress; further ones get 503."""
     http_waiting_max: int = Field(default=10_000, ge=1, le=1_000_000)

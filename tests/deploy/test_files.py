@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from leasehold.cli.main import load_command
 from leasehold.client.errors import NOTHING_WRITTEN
 from leasehold.config import Settings
+from leasehold.domain.timing import Timings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.role_stores import RoleStores
@@ -246,9 +247,7 @@ def test_commands_in_the_comments_of_compose_exist():
 
 
 def test_stop_timeouts_allow_for_a_graceful_stop():
-    fields = Settings.model_fields
-    # The drain, the last responses, the last commits, the calls in progress.
-    takes = fields["http_drain_seconds"].default + 15 + 15 + fields["shutdown_seconds"].default
+    takes = Timings().stop_seconds
     given = int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)[1])
     assert takes < given
     assert takes < seconds(COMPOSE["x-instance"]["stop_grace_period"])

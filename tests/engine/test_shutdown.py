@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
 from tests.support.engine import until
+
+# A process with a task that swallows every cancellation.
+ENDLESS = """
+import asyncio
+from leasehold.observe.logs import configure_logs
+from leasehold.runtime.shutdown import on_signals
+
+async def cling():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+async def main():
+    configure_logs("json", "info")
+    task, stop = asyncio.create_task(cling()), asyncio.Event()
+    with on_signals(stop.set, lambda: None, lambda: 0.3):
+        print("ready", flush=True)
+        await stop.wait()
+
+asyncio.run(main())
+"""
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT])
@@ -65,6 +91,17 @@ async def test_second_signal_is_immediate_and_leaves_the_rest_to_the_reaper(engi
     assert await worker.ended() == 128 + SIGTERM
     assert engine.outbox.pending(intent_id)["claimed_by"]
     assert engine.outbox.states(intent_id) == []
+
+
+async def test_process_that_does_not_end_after_a_signal_is_ended_when_its_time_is_over():
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ENDLESS, stdout=PIPE, stderr=STDOUT
+    )
+    assert await process.stdout.readline() == b"ready\n"
+    process.send_signal(SIGTERM)
+    output, _ = await process.communicate()
+    assert process.returncode == 1
+    assert b"stop_overdue" in output
 
 
 async def test_sighup_reloads_settings_and_refuses_invalid_ones(engine, tmp_path):

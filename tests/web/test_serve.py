@@ -115,6 +115,16 @@ async def test_draining_instance_is_not_ready_but_still_answers(engine, serving)
     assert one.lines("worker_stopped")
 
 
+async def test_draining_instance_ends_its_calls_before_it_refuses_requests(engine, serving):
+    engine.publish("sms")
+    one = serving(http_drain_seconds="25")
+    async with await one.client() as client:
+        one.send(signal.SIGTERM)
+        await one.logged("worker_stopped")
+        assert (await client.get("/readyz")).json()["status"] == "draining"
+        assert (await client.post("/v1/intents", json=SMS)).status_code == 201
+
+
 async def test_long_polls_and_streams_end_when_the_instance_stops(outbox, serving):
     outbox.publish("sms")
     one = serving("--no-execute")

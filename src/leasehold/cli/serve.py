@@ -25,6 +25,7 @@ from leasehold.cli.options import (
 )
 from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, reload_settings
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.timing import END_SECONDS
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime import event_loop
 from leasehold.runtime.database_wait import DatabaseWait, StopRequested
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 # The role for submitting; each API scope has a role of its own.
 _EXECUTOR_ROLE = "leasehold_executor"
-# For requests in progress at shutdown. Long polls end before.
-_GRACE_SECONDS = 15.0
+# For requests in progress at shutdown, at most. Long polls end before.
+_GRACE_SECONDS_MAX = 15.0
 
 _LOG = get_logger(__name__)
 
@@ -137,6 +138,7 @@ async def run_serve(
         raise InvalidArgument(
             "--standalone cannot be used with --no-execute: a leader must submit intents"
         )
+    grace_seconds = _grace_seconds(settings)
     instance = make(_as_executor(settings)) if settings.execute else None
     stop = asyncio.Event()
 
@@ -144,18 +146,24 @@ async def run_serve(
         if instance is not None:
             reload_settings(instance, lambda: _as_executor(read()))
 
-    with suppress(StopRequested), on_signals(stop.set, reload):
-        await _serve(settings, address, instance, stop)
+    def stop_seconds() -> float:
+        timings = settings.timings() if instance is None else instance.timings()
+        return timings.stop_seconds
+
+    server = HttpServer(address, grace_seconds=grace_seconds)
+    with suppress(StopRequested), on_signals(stop.set, reload, stop_seconds):
+        await _serve(settings, server, instance, stop)
     if instance is not None:
         exit_past_stuck_calls(instance)
 
 
 async def _serve(
-    settings: Settings, address: Address, instance: Instance | None, stop: asyncio.Event
+    settings: Settings, server: HttpServer, instance: Instance | None, stop: asyncio.Event
 ) -> None:
-    """Start in order and stop in reverse: the instance works until the last response is sent."""
+    """Start in order. At the stop, end the calls of the instance while requests are still answered:
+    both together may take one lease.
+    """
     async with AsyncExitStack() as stack:
-        server = HttpServer(address, grace_seconds=_GRACE_SECONDS)
         stack.push_async_callback(server.stop)
         wait = DatabaseWait(settings.start_seconds, stop)
         stores = await wait.retry(
@@ -175,9 +183,12 @@ async def _serve(
         await server.until(stop)
         service.drain()
         _LOG.info("drain_started", worker_id=service.settings.instance_id)
-        await asyncio.sleep(settings.http_drain_seconds)
-        service.end_streams()
-        await server.stop()
+        async with asyncio.TaskGroup() as stopping:
+            if instance is not None:
+                stopping.create_task(instance.drain())
+            await asyncio.sleep(settings.http_drain_seconds)
+            service.end_streams()
+            await server.stop()
 
 
 def _service(settings: Settings, stores: RoleStores, instance: Instance | None) -> WebService:
@@ -214,6 +225,19 @@ def _address(settings: Settings) -> Address:
             "access. Listen on 127.0.0.1, or require tokens."
         )
     return address
+
+
+def _grace_seconds(settings: Settings) -> float:
+    """Return how long requests in progress may take after the drain."""
+    left = settings.timings().stop_seconds - END_SECONDS - settings.http_drain_seconds
+    if left < 0:
+        raise InvalidArgument(
+            f"drain_seconds ({settings.http_drain_seconds:g}) must not exceed "
+            f"{settings.http_drain_seconds + left:g}: an instance stops within one lease "
+            f"({settings.timings().stop_seconds:g} seconds), the last {END_SECONDS:g} of which are "
+            "for open requests and results"
+        )
+    return min(_GRACE_SECONDS_MAX, left)
 
 
 def _as_executor(settings: Settings) -> Settings:

@@ -129,7 +129,11 @@ async def run_worker(
     try:
         with (
             suppress(StopRequested),
-            on_signals(instance.request_stop, lambda: reload_settings(instance, read)),
+            on_signals(
+                instance.request_stop,
+                lambda: reload_settings(instance, read),
+                lambda: instance.timings().stop_seconds,
+            ),
         ):
             async with instance:
                 await instance.run()

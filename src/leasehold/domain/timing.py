@@ -20,6 +20,10 @@ ABORT_LEASES = 3
 # old, but at least the shortest lease.
 YIELD_PINGS = 4
 YIELD_SECONDS_MIN = 1.0
+# A process stops within one lease, but has at least this long; the last part of that is for the
+# results of calls that were given up, and for releasing what it holds.
+STOP_SECONDS_MIN = 10.0
+END_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,17 @@ class Timings:
     def cluster_yield_seconds(self) -> float:
         """How long after its last answered ping a leader by advisory lock may begin new calls."""
         return max(YIELD_SECONDS_MIN, YIELD_PINGS * self.cluster_ping_seconds)
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long a process may take to stop, everything included."""
+        lease_seconds = LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
+        return max(lease_seconds, STOP_SECONDS_MIN)
+
+    @property
+    def finish_seconds(self) -> float:
+        """How long running calls may go on when the process stops."""
+        return min(self.shutdown_seconds, self.stop_seconds - END_SECONDS)
 
     def require_pings(self) -> None:
         """Refuse pings that are too rare for an advisory lock."""

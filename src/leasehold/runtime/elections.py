@@ -7,6 +7,7 @@ this instance leads a group, a `LeaderSession` does the work.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
@@ -127,13 +128,14 @@ class Elections:
             self._electors[lease_name] = elector = self._new_elector(lease_name)
             self._loops[lease_name] = Loop(elector, self._holder_id)
         for lease_name in self._electors.keys() - wanted:
-            await self._withdraw(lease_name, self._timings().shutdown_seconds)
+            await self._withdraw(lease_name, self._timings().finish_seconds)
         self._report_partial_groups()
         return Pause(self._timings().contracts_seconds)
 
-    async def resign(self) -> None:
-        """End every term in order, so that other instances can lead at once."""
-        seconds = self._timings().shutdown_seconds
+    async def resign(self, seconds: float) -> None:
+        """End every term in order, so that other instances can lead at once. Calls may go on for
+        so long.
+        """
         names = list(self._electors)
         ends = await asyncio.gather(
             *(self._withdraw(name, seconds) for name in names), return_exceptions=True
@@ -184,11 +186,12 @@ class Elections:
         )
 
     async def _withdraw(self, lease_name: str, seconds: float) -> None:
+        ends_at = time.monotonic() + seconds
         loop, elector = self._loops.pop(lease_name, None), self._electors.pop(lease_name)
         if loop is not None:
             loop.stop()
             await loop.join(_JOIN_SECONDS)
-        await elector.resign(seconds)
+        await elector.resign(max(0.0, ends_at - time.monotonic()))
         self._sessions.pop(lease_name, None)
         self._metrics.forget_group(lease_name)
 

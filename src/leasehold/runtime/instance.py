@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from leasehold.service.service import Service
     from leasehold.store.lock_session import LockSession
 
-# Time to write the last results, after `shutdown_seconds` has passed.
+# Time to write the last results, after `finish_seconds` has passed.
 FLUSH_SECONDS = 3.0
 # Time for the last step of a service.
 _JOIN_SECONDS = 3.0
@@ -83,6 +83,7 @@ class Instance:
         self._is_standalone = settings.standalone
         is_elected_by_lock = settings.elector == "advisory" and not settings.standalone
         self._stop = asyncio.Event()
+        self._drain: asyncio.Task[None] | None = None
         self._loops: dict[Service, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
         self._pool = SlotPool(settings.concurrency)
@@ -203,7 +204,7 @@ class Instance:
                 await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
             await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
         except BaseException:
-            await self.elections.resign()
+            await self.elections.resign(0)
             await self._store.pool.close()
             raise
         for service in self._services():
@@ -224,22 +225,30 @@ class Instance:
         self._stop.set()
 
     async def drain(self) -> None:
-        """Stop in order: claim nothing more, give back what has not begun, finish the rest."""
+        """Stop in order: claim nothing more, give back what has not begun, finish the rest.
+
+        A second call waits for the first.
+        """
+        if self._drain is None:
+            self._drain = asyncio.create_task(self._drain_once())
+        await self._drain
+
+    async def _drain_once(self) -> None:
+        ends_at = time.monotonic() + self.timings().finish_seconds
         self._stop_services(
             self._executor, self._notifier, self._targets, self._cluster_targets, self.elections
         )
-        await self._join(self.elections)
-        resigned = asyncio.create_task(self.elections.resign())
         self._runner.close()
+        await self._join(self.elections)
+        resigned = asyncio.create_task(self.elections.resign(ends_at - time.monotonic()))
         await self._join(self._notifier, seconds=0)
-        if not await self._wait_until_empty(self.timings().shutdown_seconds):
+        if not await self._wait_until_empty(ends_at - time.monotonic()):
             for item in self._slots.all():
                 self._runner.abort(item, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
         self._stop_services(*self._loops)
-        for service in list(self._loops):
-            await self._join(service)
+        await asyncio.gather(*(self._join(service) for service in list(self._loops)))
         await self._close()
         _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._slots))
 

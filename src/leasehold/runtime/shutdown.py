@@ -1,4 +1,7 @@
-"""Signals: the first SIGTERM or SIGINT stops in order, the second at once; SIGHUP reloads."""
+"""Signals: the first SIGTERM or SIGINT stops in order, the second at once; SIGHUP reloads.
+
+A stop in order has a time limit, whatever it waits for.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,12 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def on_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Generator[None]:
-    """Call `stop` on the first SIGTERM or SIGINT, and exit on the second."""
+def on_signals(
+    stop: Callable[[], None], reload: Callable[[], None], stop_seconds: Callable[[], float]
+) -> Generator[None]:
+    """Call `stop` on the first SIGTERM or SIGINT. Exit on the second, or if the process still runs
+    `stop_seconds` after the first.
+    """
     loop = asyncio.get_running_loop()
     seen: list[signal.Signals] = []
 
@@ -30,7 +37,14 @@ def on_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Generato
             # No cleanup at all: leases expire, and the reaper recovers the work.
             os._exit(128 + received)
         _LOG.info("stop_requested", signal=received.name)
+        seconds = stop_seconds()
+        # Not cancelled in the end: tasks that swallow their cancellation keep the loop running.
+        loop.call_later(seconds, on_overdue, seconds)
         stop()
+
+    def on_overdue(seconds: float) -> None:
+        _LOG.error("stop_overdue", stop_seconds=seconds, advice="the reaper recovers the rest")
+        os._exit(1)
 
     for received in _STOP_SIGNALS:
         loop.add_signal_handler(received, on_stop, received)

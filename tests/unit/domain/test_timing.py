@@ -32,6 +32,13 @@ def test_extreme_but_possible_timings_are_accepted():
     Timings(heartbeat_seconds=9.99, reaper_seconds=29.9, shutdown_seconds=30)
 
 
+def test_process_stops_within_its_lease_and_its_calls_end_earlier():
+    assert (Timings().stop_seconds, Timings().finish_seconds) == (30, 20)
+    assert Timings(shutdown_seconds=30).finish_seconds == 25
+    short = Timings(lease_seconds=2, heartbeat_seconds=0.5, reaper_seconds=1, shutdown_seconds=2)
+    assert (short.stop_seconds, short.finish_seconds) == (10, 2)
+
+
 def test_call_timeout_longer_than_the_lease_is_refused():
     timings = Timings(heartbeat_seconds=1, reaper_seconds=2, shutdown_seconds=3)
     timings.require(10, 9.9)
