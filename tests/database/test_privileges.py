@@ -122,6 +122,7 @@ OWNERS = (
     "renew_leases",
     "requeue_expired_claims",
     "require_between",
+    "require_claims",
     "require_intervention",
     "require_lease",
     "require_leases",

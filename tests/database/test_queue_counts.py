@@ -25,14 +25,14 @@ SEGMENT_PAGES = 2048
 BACKLOG = f"""
 INSERT INTO leasehold.outbox_pending (
   intent_id, scope, target, contract_version, priority, due_at, attempt_count, last_state,
-  claimed_by, lease_token, lease_expires_at, last_modified_at)
+  claimed_by, lease_token, lease_expires_at, lease_seconds, last_modified_at)
 SELECT (lpad(to_hex(floor(extract(epoch FROM now()) * 1000 - 3600000 + n)::bigint), 12, '0')
         || '70008' || lpad(to_hex(n), 15, '0'))::uuid,
        'item', 'sms', 1, 1, CASE WHEN n % 100000 = 0 THEN 'infinity' ELSE now() END, n % 3,
        CASE WHEN n % 3 > 0 THEN 'RETRYABLE' END,
        CASE WHEN n % 50000 = 1 THEN 'worker-1' END,
        CASE WHEN n % 50000 = 1 THEN gen_random_uuid() END,
-       CASE WHEN n % 50000 = 1 THEN now() END, now()
+       CASE WHEN n % 50000 = 1 THEN now() END, CASE WHEN n % 50000 = 1 THEN 30 END, now()
   FROM generate_series(1, {PENDING}) AS n"""
 
 

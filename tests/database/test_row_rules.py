@@ -27,7 +27,7 @@ OF_PENDING = {
     "only_items_lack_a_lease": ["lease_name = 'a'", "scope = 'cluster'"],
     "claims_are_items": [
         """scope = 'cluster', lease_name = 'a', claimed_by = 'worker-1',
-           lease_token = gen_random_uuid(), lease_expires_at = 'infinity'""",
+           lease_token = gen_random_uuid(), lease_expires_at = 'infinity', lease_seconds = 30""",
     ],
     "stream_is_ordered": [
         "scope = 'stream', lease_name = 'a'",

@@ -76,11 +76,11 @@ class Heartbeat:
                 lost = self._slots.lose(self._slots.all())
                 self._report_lost(lost, "the heartbeat failed")
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
-        renewed = {one.lease_token for one in renewals if one.verdict is RenewVerdict.RENEWED}
+        renewed = {one.intent_id for one in renewals if one.verdict is RenewVerdict.RENEWED}
         for item in items:
             if item.is_lost:
                 continue
-            if item.claimed.lease_token in renewed:
+            if item.claimed.intent_id in renewed:
                 item.trust = trust
             elif item.state < RECORDING:
                 # If its result is being recorded, the claim may be gone because the result arrived.

@@ -17,6 +17,7 @@ from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
 from leasehold.executor.fence import ClaimFence
 from leasehold.executor.limits import GATHER_SECONDS, claim_size, should_gather
+from leasehold.executor.low_water import LowWaterMarks
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class CompetingExecutor:
         self._hinted: set[str] = set()  # targets with a hint since the last claim
         self._claimed_at = slots.clock()
         self._poll_at = slots.clock()
+        self._marks = LowWaterMarks(slots.clock)
         slots.on_free(self._on_free)
 
     def work_is_due(self, target: str) -> None:
@@ -89,6 +91,7 @@ class CompetingExecutor:
         is_poll = now >= self._poll_at
         if is_poll:
             self._hungry.update(self._targets.current)
+            self._marks.forget_others(self._targets.current)
         rooms = self._rooms()
         if not rooms:
             return Pause(self._seconds_until_room(now))
@@ -96,12 +99,17 @@ class CompetingExecutor:
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         found = 0
+        is_full_walk = self._marks.is_full_walk_due(is_poll=is_poll)
         for lease_seconds, room in self._by_lease(rooms).items():
-            found += await self._claim(room, lease_seconds)
+            found += await self._claim(room, lease_seconds, is_full_walk=is_full_walk)
+        if is_full_walk:
+            self._marks.full_walk_ended(now)
         self._adapt_poll(found, is_poll=is_poll)
         return AGAIN if self._hungry else Pause(self._poll_at - self._slots.clock())
 
-    async def _claim(self, rooms: Mapping[str, int], lease_seconds: float) -> int:
+    async def _claim(
+        self, rooms: Mapping[str, int], lease_seconds: float, *, is_full_walk: bool
+    ) -> int:
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
             slots=self._slots.share,
@@ -120,6 +128,7 @@ class CompetingExecutor:
                     lease_seconds,
                     list(rooms),
                     list(rooms.values()),
+                    None if is_full_walk else self._marks.due_from(rooms),
                 )
             except DatabaseUnavailable as error:
                 self._trouble(error)
@@ -129,6 +138,7 @@ class CompetingExecutor:
                 items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
                 self._slots.take(items)
                 self._runner.start(items)
+        self._marks.advance(claimed, rooms, batch_size)
         self._count(claimed, rooms, batch_size)
         return len(claimed)
 

@@ -28,8 +28,13 @@ class ClaimStore(Protocol):
         lease_seconds: float,
         targets: Sequence[str],
         target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
     ) -> list[Claimed]:
-        """Claim due items, each under a new token; of each target at most its limit."""
+        """Claim due items, each under a new token; of each target at most its limit.
+
+        `due_from` has four times for each target, one per priority: rows due before them are not
+        looked at. Without it, all due rows are.
+        """
         ...
 
     async def renew_outbox_leases(

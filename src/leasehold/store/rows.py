@@ -43,7 +43,7 @@ class Enqueued(NamedTuple):
 class RenewedClaim:
     """Whether a claim was renewed, and until when it is valid."""
 
-    lease_token: LeaseToken
+    intent_id: IntentId
     verdict: RenewVerdict
     lease_expires_at: datetime | None
 
@@ -52,7 +52,7 @@ class RenewedClaim:
 class ReleasedClaim:
     """Whether a claim was released."""
 
-    lease_token: LeaseToken
+    intent_id: IntentId
     verdict: ReleaseVerdict
 
 

@@ -22,6 +22,7 @@ from leasehold.store.rows import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from leasehold.domain.lease import Claim
     from leasehold.domain.outcome import Outcome, Result
@@ -69,6 +70,7 @@ class PostgresClaims:
         lease_seconds: float,
         targets: Sequence[str],
         target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
     ) -> list[Claimed]:
         """Claim due items, each under a new token; of each target at most its limit."""
         claimed = await self._query.rows(
@@ -77,12 +79,14 @@ class PostgresClaims:
             "       reference, priority, stream, submission_key, fencing_token, payload, body,"
             "       content_type, metadata, trace_context, created_at, due_at, deadline_at,"
             "       first_tried_at, claimed_at"
-            "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[])",
+            "  FROM leasehold.claim_outbox_batch(%s, %s, %s, %s::text[], %s::integer[],"
+            "       %s::timestamptz[])",
             batch_size,
             worker_id,
             lease_seconds,
             list(targets),
             None if target_limits is None else list(target_limits),
+            None if due_from is None else list(due_from),
         )
         return with_states(claimed)
 
@@ -92,8 +96,9 @@ class PostgresClaims:
         """Extend these claims, and report which are lost."""
         return await self._query.rows(
             _RENEWED,
-            "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s)",
+            "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s::uuid[], %s)",
             worker_id,
+            [claim.intent_id for claim in claims],
             [claim.lease_token for claim in claims],
             lease_seconds,
         )
@@ -137,8 +142,9 @@ class PostgresClaims:
         """Give claims back without an attempt; the items are due again after the delay."""
         return await self._query.rows(
             _RELEASED,
-            "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s)",
+            "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s::uuid[], %s)",
             worker_id,
+            [claim.intent_id for claim in claims],
             [claim.lease_token for claim in claims],
             delay_seconds,
         )

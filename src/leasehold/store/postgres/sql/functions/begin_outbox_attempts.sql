@@ -1,8 +1,8 @@
--- Make "about to call" durable for claimed items: the call may be made for those with the verdict
--- begun, and for no others. From then on, only a result ends the claim without doubt.
--- Verdicts: begun, lease_lost, ceiling_reached, already_terminal, not_found. Beginning again under the
--- same claim is begun: the caller cannot know whether its first answer was lost.
--- Locks: the pending rows, by id; then looks at the clock. Raises: 22023.
+-- Make "about to call" durable for claimed items. The caller may call only for intents with the verdict begun. After
+-- that, a claim that ends without a result is in doubt.
+-- Verdicts: begun, lease_lost, ceiling_reached, already_terminal, not_found. To begin again under the same claim is
+-- allowed, because the first answer may have been lost.
+-- Locks: the pending rows, by id; then it reads the clock. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.begin_outbox_attempts(
   p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[]
 ) RETURNS TABLE (intent_id uuid, verdict text, begun_at timestamptz)
@@ -12,13 +12,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 DECLARE
   v_now timestamptz;
 BEGIN
-  PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
-  PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
-  PERFORM leasehold.require_list('p_lease_tokens', p_lease_tokens, 10000);
-  IF cardinality(p_intent_ids) <> cardinality(p_lease_tokens) THEN
-    RAISE EXCEPTION '% intents need as many tokens, but there are %',
-      cardinality(p_intent_ids), cardinality(p_lease_tokens) USING ERRCODE = '22023';
-  END IF;
+  PERFORM leasehold.require_claims(p_worker_id, p_intent_ids, p_lease_tokens);
 
   PERFORM FROM leasehold.outbox_pending p
     WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
@@ -36,8 +30,7 @@ BEGIN
       LEFT JOIN leasehold.outbox_pending p ON p.intent_id = asked.intent_id
   ), begun AS (
     UPDATE leasehold.outbox_pending p
-       SET begun_at = coalesce(p.begun_at, v_now),
-           last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
+       SET begun_at = coalesce(p.begun_at, v_now)
       FROM judged WHERE p.intent_id = judged.intent_id AND judged.verdict = 'begun'
     RETURNING p.intent_id, p.begun_at
   )

@@ -3,12 +3,12 @@
 CREATE OR REPLACE FUNCTION leasehold.check_pending_row(
   p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
   p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
-  p_lease_expires_at timestamptz
+  p_lease_expires_at timestamptz, p_lease_seconds double precision
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   v_broken text := CASE
-    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
+    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at, p_lease_seconds) NOT IN (0, 4)
       THEN 'outbox_pending_lease_all_or_none'
     WHEN p_scope NOT IN ('item', 'stream', 'cluster') THEN 'outbox_pending_scope_known'
     WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_only_items_lack_a_lease'
@@ -26,4 +26,5 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.check_pending_row(
-  text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz) FROM PUBLIC;
+  text, text, text, bigint, smallint, integer, timestamptz, bigint, text, uuid, timestamptz,
+  double precision) FROM PUBLIC;

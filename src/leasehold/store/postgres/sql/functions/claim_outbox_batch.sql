@@ -1,13 +1,15 @@
--- Lease up to p_batch_size due items of the targets asked for to a worker, each under a fresh token:
--- ones that are unleased, or whose lease expired before a call was begun; for those the ledger first
--- gets the ZOMBIE_REQUEUE row of the lease that is replaced.
--- Every target has a share of the batch, and what one does not use goes to the others, so that a
--- flood for one never starves the rest; p_target_limits bounds each target's part (free slots).
--- Each target is walked by (priority, due time) on its own: a backlog not asked for costs nothing.
--- Locks: the claimed rows, SKIP LOCKED: never waits. Raises: 22023.
+-- Lease up to p_batch_size due items of these targets to a worker, each under a fresh token.
+-- Every target has a share of the batch, and the other targets get what one does not use. So a flood for one target
+-- does not starve the rest. p_target_limits bounds the part of each target (its free slots).
+-- Each target is walked by (priority, due time) on its own, so the backlog of other targets costs nothing.
+-- p_due_from says where each walk starts, four entries (one per priority) for each target in turn: the caller gives
+-- the due time up to which it has claimed, less a tolerance. So a claim does not pass over the dead rows of everything
+-- that was claimed since the last vacuum. Rows that become claimable below that time are found by a full walk: leave
+-- p_due_from out, about once a second. A full walk also takes over claims that expired before their call was begun.
+-- Locks: the claimed rows, SKIP LOCKED, so it never waits. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   p_batch_size integer, p_worker_id text, p_lease_seconds double precision, p_targets text[],
-  p_target_limits integer[] DEFAULT NULL
+  p_target_limits integer[] DEFAULT NULL, p_due_from timestamptz[] DEFAULT NULL
 ) RETURNS TABLE (
   intent_id uuid, target text, contract_version integer, attempt_no integer, last_state text,
   reference text, priority smallint, submission_key uuid, fencing_token bigint, payload jsonb, body bytea, content_type text,
@@ -20,7 +22,7 @@ SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
-  -- Randomness is drawn once: where the server has no OpenSSL, each draw opens a device.
+  -- Randomness is drawn once: on a server without OpenSSL, each draw opens a device.
   v_secret bytea := uuid_send(gen_random_uuid());
   v_targets_count integer := cardinality(p_targets);
   v_first integer;
@@ -35,19 +37,24 @@ BEGIN
      OR 0 > ANY (p_target_limits) THEN
     RAISE EXCEPTION 'p_target_limits must have one number, not negative, for each of the % targets', v_targets_count
       USING ERRCODE = '22023';
+  ELSIF cardinality(p_due_from) <> 4 * v_targets_count OR array_position(p_due_from, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'p_due_from must have four times for each of the % targets, none of them NULL', v_targets_count
+      USING ERRCODE = '22023';
   END IF;
 
-  -- The first target of the walk changes from call to call, so that a small batch reaches them all.
+  -- Each call starts at another target, so that a small batch reaches all of them.
   v_first := floor(random() * v_targets_count);
-  PERFORM leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
-  -- First each target's share, then whatever is left for those that have more.
+  IF p_due_from IS NULL THEN
+    PERFORM leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
+  END IF;
+  -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP
     RETURN QUERY
     WITH asked AS (
-      SELECT target, coalesce(target_limit, p_batch_size) AS cap, (place + v_first) % v_targets_count AS seat
+      SELECT target, place, coalesce(target_limit, p_batch_size) AS cap, (place + v_first) % v_targets_count AS seat
         FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
     ), shared AS (
-      SELECT target, cap,
+      SELECT target, place, cap,
              p_batch_size * (seat + 1) / v_targets_count - p_batch_size * seat / v_targets_count AS share
         FROM asked
     ), picked AS MATERIALIZED (
@@ -58,20 +65,21 @@ BEGIN
            FROM generate_series(0, 3) AS level
           CROSS JOIN LATERAL (
             SELECT p.ctid AS place FROM leasehold.outbox_pending p
-             WHERE p.scope = 'item' AND p.claimed_by IS NULL
-               AND p.target = shared.target AND p.priority = level::smallint AND p.due_at <= v_now
+             WHERE p.scope = 'item' AND p.target = shared.target AND p.priority = level::smallint
+               AND p.due_at >= coalesce(p_due_from[(shared.place - 1) * 4 + level + 1], '-infinity')
+               AND p.due_at <= v_now AND p.claimed_by IS NULL
              ORDER BY p.due_at, p.intent_id
              LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
                FOR UPDATE SKIP LOCKED) AS level_due
           LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
        LIMIT v_left
     ), claimed AS (
+      -- No column of an index changes, so the update is heap-only.
       UPDATE leasehold.outbox_pending p
          SET claimed_by = p_worker_id,
              lease_token = encode(substr(sha256(v_secret || uuid_send(p.intent_id)), 1, 16), 'hex')::uuid,
-             lease_expires_at = v_now + make_interval(secs => p_lease_seconds),
-             first_tried_at = coalesce(p.first_tried_at, v_now),
-             last_modified_at = greatest(v_now, p.last_modified_at + interval '1 microsecond')
+             lease_expires_at = v_now + make_interval(secs => p_lease_seconds), lease_seconds = p_lease_seconds,
+             first_tried_at = coalesce(p.first_tried_at, v_now)
        WHERE p.ctid = ANY (ARRAY(SELECT place FROM picked))
       RETURNING p.*
     )
@@ -82,12 +90,12 @@ BEGIN
       FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     v_left := v_left - v_count;
-    -- Who has more than its share has at least used that up.
+    -- A target with more than its share has used up at least its share.
     EXIT WHEN v_left = 0 OR v_count < p_batch_size / greatest(v_targets_count, 1);
   END LOOP;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[])
+REVOKE ALL ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[], timestamptz[])
   FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[])
+GRANT EXECUTE ON FUNCTION leasehold.claim_outbox_batch(integer, text, double precision, text[], integer[], timestamptz[])
   TO leasehold_executor;

@@ -1,10 +1,10 @@
--- Record what became of claimed items: a JSON array of {intent_id, lease_token, state, reason, code,
--- reference, detail, retry_after_seconds, elapsed_seconds}. One verdict per result: applied (with the
--- ledger row written), lease_lost, ceiling_reached, already_terminal, not_found; only applied results
--- write anything, exactly one ledger row each.
--- Locks: the pending rows, by id; then looks at the clock.
--- Raises: P7003 for a state that no executor may report, or for a call that had to be begun and was
--- not; 22023 for arguments out of bounds. Then nothing is written.
+-- Record the results of claimed items: a JSON array of {intent_id, lease_token, state, reason, code, reference,
+-- detail, retry_after_seconds, elapsed_seconds}. One verdict per result: applied (with the ledger row that was written),
+-- lease_lost, ceiling_reached, already_terminal, not_found. Each applied result writes exactly one ledger row; the others
+-- write nothing.
+-- Locks: the pending rows, by id; then it reads the clock.
+-- Raises, and writes nothing: P7003 for a state that no executor may report, or for a call that had to be begun and was
+-- not; 22023 for invalid arguments.
 CREATE OR REPLACE FUNCTION leasehold.complete_outbox_attempts(p_worker_id text, p_results jsonb)
 RETURNS TABLE (
   intent_id uuid, verdict text, attempt_no integer, state text, reason text, due_at timestamptz)

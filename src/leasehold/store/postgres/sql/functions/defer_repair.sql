@@ -15,7 +15,8 @@ BEGIN
   ELSE
     RAISE WARNING 'intent % could not be repaired (%): %', p_pending.intent_id, p_sqlstate, p_message;
     UPDATE leasehold.outbox_pending
-       SET lease_token = gen_random_uuid(), lease_expires_at = clock_timestamp() + interval '1 minute'
+       SET lease_token = gen_random_uuid(), lease_expires_at = clock_timestamp() + interval '1 minute',
+           lease_seconds = 60
      WHERE intent_id = p_pending.intent_id;
   END IF;
 END

@@ -1,6 +1,6 @@
--- What the ledger says of a claim whose holder fell silent, in the name of that holder: IN_DOUBT when a
--- call had begun, else ZOMBIE_REQUEUE. A claim on an intent in doubt or awaiting confirmation was taken
--- to ask about it: that state outlives whoever asked, or the next holder would send again. Locks nothing.
+-- Return the ledger row of an expired claim, under the name of its holder: IN_DOUBT if a call had begun, else
+-- ZOMBIE_REQUEUE. If the intent was in doubt or awaited confirmation, the holder had claimed it to ask about it. That
+-- state stays, or the next holder would send again. Locks nothing.
 CREATE OR REPLACE FUNCTION leasehold.expired_claim_outcome(
   p_pending leasehold.outbox_pending, p_retry_after_seconds double precision
 ) RETURNS leasehold.outcome

@@ -20,7 +20,7 @@ BEGIN
      -- A subquery with LIMIT 1, not EXISTS: for EXISTS the planner may read all pending rows into a hash table.
      AND CASE placed.scope
            WHEN 'item' THEN (SELECT true FROM leasehold.outbox_pending p
-             WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.target = placed.target LIMIT 1)
+             WHERE p.scope = 'item' AND p.target = placed.target LIMIT 1)
            WHEN 'cluster' THEN (SELECT true FROM leasehold.outbox_pending p
              WHERE p.scope = 'cluster' AND p.target = placed.target AND p.lease_name = placed.lease_name LIMIT 1)
            ELSE (SELECT true FROM leasehold.outbox_pending p

@@ -1,5 +1,5 @@
--- Write the ledger rows of expired claims and move their pending rows; what was done, with the holder
--- that is replaced. Locks: the pending rows, already held by the caller. Raises: nothing of its own.
+-- Write the ledger rows of expired claims and reschedule or delete their pending rows. Returns what was written, with
+-- the holder that is replaced. Locks nothing: the caller holds the pending rows. Raises: as append_attempts.
 CREATE OR REPLACE FUNCTION leasehold.record_expired_claims(p_expired leasehold.outbox_pending[], p_now timestamptz)
 RETURNS TABLE (
   intent_id uuid, target text, attempt_no integer, state text, reason text, replaced_holder text,

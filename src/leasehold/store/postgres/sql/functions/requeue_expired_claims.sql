@@ -1,9 +1,9 @@
--- Make claims of these targets that expired before a call was begun claimable again, each with the
--- ZOMBIE_REQUEUE row of the lease that it ends (or the doubt that was there before, see expired_claim_outcome).
--- Rows with no attempt left, or past their deadline, are left to repair, which finishes them.
--- A row that cannot be requeued keeps nobody from claiming: all expired ones are then left to repair,
--- which goes row by row.
--- Locks: the expired rows, SKIP LOCKED: never waits. Raises: nothing.
+-- Make claims claimable again that expired before their call was begun. Each gets the ledger row of the lease that
+-- ends: ZOMBIE_REQUEUE, or the doubt that was there before (see expired_claim_outcome).
+-- It looks at the first thousand rows of each target and priority: claims are taken in this order, so they stand
+-- first. Everything else is left to repair_expired_leases: rows further behind, with no attempt left, or past their
+-- deadline; and all of them if one cannot be requeued, for repair goes row by row then.
+-- Locks: the expired rows, SKIP LOCKED, so it never waits. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.requeue_expired_claims(
   p_batch_size integer, p_targets text[], p_now timestamptz
 ) RETURNS void
@@ -12,18 +12,22 @@ DECLARE
   v_outcomes leasehold.outcome[];
 BEGIN
   WITH expired AS MATERIALIZED (
-    SELECT stale.*
+    SELECT p.*
       FROM unnest(p_targets) AS asked (target)
+     CROSS JOIN generate_series(0, 3) AS level
      CROSS JOIN LATERAL (
-       SELECT p.* FROM leasehold.outbox_pending p
-         JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
-        WHERE p.target = asked.target AND p.claimed_by IS NOT NULL AND p.lease_expires_at <= p_now
-          AND p.begun_at IS NULL AND p.attempt_count + 1 < c.attempts_max
-          AND coalesce(p.deadline_at > p_now, true)
-        ORDER BY p.lease_expires_at
-        LIMIT p_batch_size
-          FOR UPDATE OF p SKIP LOCKED) AS stale
+       SELECT p.intent_id, p.claimed_by, p.lease_expires_at, p.begun_at FROM leasehold.outbox_pending p
+        WHERE p.scope = 'item' AND p.target = asked.target AND p.priority = level::smallint
+        ORDER BY p.due_at, p.intent_id
+        LIMIT 1000) AS first
+      JOIN leasehold.outbox_pending p ON p.intent_id = first.intent_id
+      JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
+     WHERE first.claimed_by IS NOT NULL AND first.lease_expires_at <= p_now AND first.begun_at IS NULL
+       -- Again on the row that is locked: it may have changed since.
+       AND p.claimed_by IS NOT NULL AND p.lease_expires_at <= p_now AND p.begun_at IS NULL
+       AND p.attempt_count + 1 < c.attempts_max AND coalesce(p.deadline_at > p_now, true)
      LIMIT p_batch_size
+       FOR UPDATE OF p SKIP LOCKED
   )
   SELECT array_agg(leasehold.expired_claim_outcome(expired, 0)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN

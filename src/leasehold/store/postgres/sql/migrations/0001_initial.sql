@@ -199,12 +199,12 @@ GRANT SELECT ON leasehold.intents TO leasehold_auditor;
 CREATE FUNCTION leasehold.check_pending_row(
   p_scope text, p_lease_name text, p_stream text, p_stream_seq bigint, p_priority smallint,
   p_attempt_count integer, p_begun_at timestamptz, p_begun_epoch bigint, p_claimed_by text, p_lease_token uuid,
-  p_lease_expires_at timestamptz
+  p_lease_expires_at timestamptz, p_lease_seconds double precision
 ) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   v_broken text := CASE
-    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at) NOT IN (0, 3)
+    WHEN num_nonnulls(p_claimed_by, p_lease_token, p_lease_expires_at, p_lease_seconds) NOT IN (0, 4)
       THEN 'outbox_pending_lease_all_or_none'
     WHEN p_scope NOT IN ('item', 'stream', 'cluster') THEN 'outbox_pending_scope_known'
     WHEN (p_scope = 'item') <> (p_lease_name IS NULL) THEN 'outbox_pending_only_items_lack_a_lease'
@@ -245,12 +245,13 @@ CREATE TABLE leasehold.outbox_pending (
   lease_token uuid,
   lease_expires_at timestamptz,
   last_modified_at timestamptz NOT NULL,
+  lease_seconds double precision,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
   -- The rules, each with its name, are in functions/check_pending_row.sql.
   CONSTRAINT outbox_pending_check_row CHECK (leasehold.check_pending_row(
     scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
-    lease_expires_at))
+    lease_expires_at, lease_seconds))
 ) WITH (
   -- Room for updates in place of the lease columns, and a vacuum that keeps up with a queue.
   fillfactor = 70,
@@ -263,18 +264,12 @@ CREATE TABLE leasehold.outbox_pending (
   vacuum_truncate = false
 );
 
--- Claims walk it per target and priority, so the backlog of other targets costs nothing.
-CREATE INDEX outbox_pending_claimable
+-- Claims walk it per target and priority, so the backlog of other targets costs nothing. No index has a column that a
+-- claim or a heartbeat changes, also not in its predicate: so both are heap-only updates, which write no index and whose
+-- old versions are removed without a vacuum. That is why last_modified_at of an item stays as it is then.
+CREATE INDEX outbox_pending_due
   ON leasehold.outbox_pending (target, priority, due_at, intent_id)
-  WHERE scope = 'item' AND claimed_by IS NULL;
-
-CREATE INDEX outbox_pending_expired_leases
-  ON leasehold.outbox_pending (target, lease_expires_at)
-  WHERE claimed_by IS NOT NULL;
-
-CREATE INDEX outbox_pending_claimed_by
-  ON leasehold.outbox_pending (claimed_by)
-  WHERE claimed_by IS NOT NULL;
+  WHERE scope = 'item';
 
 -- A leader reads ahead per target and priority, so a flood for one target hides no other target's work.
 CREATE INDEX outbox_pending_cluster_due
@@ -295,7 +290,7 @@ CREATE INDEX outbox_pending_begun
 
 CREATE INDEX outbox_pending_deadlines
   ON leasehold.outbox_pending (deadline_at)
-  WHERE scope = 'item' AND claimed_by IS NULL AND deadline_at IS NOT NULL
+  WHERE scope = 'item' AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
@@ -310,12 +305,14 @@ COMMENT ON COLUMN leasehold.outbox_pending.first_tried_at IS
   'When the gateway may first have seen the key. The key window of a keyed gateway starts here.';
 COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
   'When to act next; infinity if held for a person.';
+COMMENT ON COLUMN leasehold.outbox_pending.lease_seconds IS
+  'How long the claim was granted for. An expiry further away is impossible: the clock stepped back.';
 
 -- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
-  claimed_by, lease_expires_at, last_modified_at
+  claimed_by, lease_expires_at, last_modified_at, lease_seconds
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
