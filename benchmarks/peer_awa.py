@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import awa
 
-from benchmarks.peer_engine import QUEUE, payload
+from benchmarks.peer_engine import QUEUE, SLOTS, payload, work_a_little
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from benchmarks.peer_engine import Called
 
-WORKERS = 1_000
+WORKERS = SLOTS or 1_000
 CLAIMERS = 1
 CLAIM_BATCH = 512
 POLL_MS = 10
@@ -39,6 +39,7 @@ class Engine:
     # Its view of jobs takes long to count in the middle of a drain. So its drain is over when the
     # last call has begun, which favours it by one flush.
     unfinished = None
+    hot_table = "awa.ready_entries"
     on_uvloop = False
 
     async def install(self, url: str) -> None:
@@ -58,6 +59,7 @@ class Engine:
         @client.task(Call, queue=QUEUE)
         async def call(job: awa.Job[Call]) -> None:
             called(job.args.number)
+            await work_a_little()
 
         queue = {
             "name": QUEUE,

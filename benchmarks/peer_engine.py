@@ -6,6 +6,8 @@ peers' virtual environment.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
 
 BULK = 1_000
 QUEUE = "bench"
+
+# How many calls a worker makes at a time; each engine has its own best number by default.
+SLOTS_NAME = "BENCHMARK_SLOTS"
+SLOTS = int(os.environ.get(SLOTS_NAME, "0"))
+# How long each call takes.
+WORK_SECONDS_NAME = "BENCHMARK_WORK_SECONDS"
+WORK_SECONDS = float(os.environ.get(WORK_SECONDS_NAME, "0"))
+
+
+async def work_a_little() -> None:
+    """Take as long as a call of the benchmark takes."""
+    if WORK_SECONDS:
+        await asyncio.sleep(WORK_SECONDS)
 
 
 def payload(number: int) -> dict[str, Any]:
@@ -48,6 +63,8 @@ class Engine(Protocol):
     settings: str
     # SQL that counts unfinished items; None if that costs more than the work itself.
     unfinished: str | None
+    # The table that a long reader of the endurance benchmark reads.
+    hot_table: str
     # Whether its own documentation runs it on uvloop.
     on_uvloop: bool
 

@@ -8,7 +8,7 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peer_engine import QUEUE, payload
+from benchmarks.peer_engine import QUEUE, SLOTS, payload, work_a_little
 from leasehold.config import read_settings
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Slots of the worker and of the target. More slots mean larger batches, so a claim costs less.
 CONCURRENCY_NAME = "BENCHMARK_CONCURRENCY"
-CONCURRENCY = int(os.environ.get(CONCURRENCY_NAME, "3000"))
+CONCURRENCY = SLOTS or int(os.environ.get(CONCURRENCY_NAME, "3000"))
 
 _ACCEPTED = Accepted()
 _called: Called = lambda _: None  # noqa: E731 (replaced by `work`)
@@ -38,6 +38,7 @@ async def accept(submission: Submission) -> Accepted:
     """The gateway."""
     document: Any = submission.payload.value() if submission.payload else {}
     _called(document["number"])
+    await work_a_little()
     return _ACCEPTED
 
 
@@ -45,6 +46,7 @@ class Engine:
     distributions = ("leasehold",)
     settings = f"concurrency={CONCURRENCY}"
     unfinished = "SELECT count(*) FROM leasehold.outbox_pending"
+    hot_table = "leasehold.outbox_pending"
     on_uvloop = True
 
     async def install(self, url: str) -> None:

@@ -11,7 +11,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
 
-from benchmarks.peer_engine import QUEUE, payload
+from benchmarks.peer_engine import QUEUE, SLOTS, payload, work_a_little
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from benchmarks.peer_engine import Called
 
-BATCH = 1_000
+BATCH = min(SLOTS, 500) or 1_000
 
 
 class Engine:
     distributions = ("pgqueuer", "asyncpg")
     settings = f"asyncpg, uvloop, batch_size={BATCH}"
     unfinished = "SELECT count(*) FROM pgqueuer"
+    hot_table = "pgqueuer"
     on_uvloop = True
 
     async def install(self, url: str) -> None:
@@ -46,8 +47,9 @@ class Engine:
         @consumer.entrypoint(QUEUE)
         async def call(job: Job) -> None:
             called(json.loads(job.payload or b"{}")["number"])
+            await work_a_little()
 
-        await consumer.run(batch_size=BATCH)
+        await consumer.run(batch_size=BATCH, max_concurrent_tasks=2 * SLOTS or None)
 
 
 class Producer:

@@ -5,6 +5,9 @@
     python -m benchmarks.peer_runner <engine> serve <url>      until its standard input ends
     python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input,
                                                                or "burst <items>" one by one
+    python -m benchmarks.peer_runner <engine> endure <url>     counts its calls until its input ends
+    python -m benchmarks.peer_runner <engine> feed <url>       enqueues up to the number in each line
+    python -m benchmarks.peer_runner <engine> pace <url> <per second> <seconds>
 
 Times are from the monotonic clock, which all processes of a machine share.
 """
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 # How often a drain checks whether it is finished.
 POLL_SECONDS = 0.005
 MEMORY_AT = (0.1, 0.5, 1.0)
+FEED_BATCH = 500
 
 
 def say(**line: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
@@ -123,6 +127,47 @@ async def trickle(engine: Engine, url: str) -> None:
             say(called_at=called_at, committed_at=time.monotonic())
 
 
+async def endure(engine: Engine, url: str) -> None:
+    """Run a worker and report every 100 ms how many calls have begun."""
+    calls = Calls()
+    worker = asyncio.create_task(engine.work(url, calls.called))
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    while not over.done():
+        if worker.done():
+            worker.result()
+        say(calls=calls.count, at=time.monotonic(), cpu_seconds=cpu_seconds())
+        await asyncio.sleep(0.1)
+    end()
+
+
+async def feed(engine: Engine, url: str) -> None:
+    """Enqueue in batches until as many items were enqueued as the last line says."""
+    done = 0
+    async with engine.producer(url) as producer:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            while done < int(line):
+                until = min(done + FEED_BATCH, int(line))
+                await producer.many(range(done, until))
+                done = until
+    end()
+
+
+async def pace(engine: Engine, url: str, per_second: str, seconds: str) -> None:
+    """Enqueue one by one at a steady rate, and report when each was committed."""
+    gap, count = 1 / float(per_second), int(float(per_second) * float(seconds))
+    async with engine.producer(url) as producer:
+        began_at = time.monotonic()
+
+        async def enqueue(number: int) -> None:
+            called_at = time.monotonic()
+            await producer.one(number)
+            say(number=number, called_at=called_at, committed_at=time.monotonic())
+
+        for number in range(count):
+            await asyncio.sleep(max(0.0, began_at + number * gap - time.monotonic()))
+            await enqueue(number)
+
+
 def numbers_of(line: str) -> range:
     first, *burst = line.split()
     return range(int(burst[0])) if burst else range(int(first), int(first) + 1)
@@ -163,7 +208,7 @@ def end() -> None:
 def main() -> None:
     name, job, *arguments = sys.argv[1:]
     engine: Engine = importlib.import_module(f"benchmarks.peer_{name}").Engine()
-    jobs = (fill, drain, serve, trickle)
+    jobs = (fill, drain, serve, trickle, endure, feed, pace)
     [run] = [one for one in jobs if one.__name__ == job]
     if engine.on_uvloop:
         importlib.import_module("uvloop").run(run(engine, *arguments))

@@ -297,31 +297,41 @@ class ItemMachine(RuleBasedStateMachine):
     def renew(self, which: list[int]) -> None:
         claims = self.picked_claims(which)
         worker = claims[0].worker
-        lost = {claim.token: self.model.is_lost(claim, worker) for claim in claims}
+        lost = [self.model.is_lost(claim, worker) for claim in claims]
+        ids = [claim.intent_id for claim in claims]
         tokens = [claim.token for claim in claims]
-        rows = self.call("executor", "renew_outbox_leases", worker, tokens, LEASE_SECONDS)
-        verdicts = {token: "lease_lost" if lost[token] else "renewed" for token in tokens}
-        expect({row["lease_token"]: row["verdict"] for row in rows}, verdicts)
-        for claim in claims:
-            if not lost[claim.token]:
+        rows = self.call("executor", "renew_outbox_leases", worker, ids, tokens, LEASE_SECONDS)
+        verdicts = ["lease_lost" if is_lost else "renewed" for is_lost in lost]
+        expect(
+            sorted((row["intent_id"], row["verdict"]) for row in rows),
+            sorted(zip(ids, verdicts, strict=True)),
+        )
+        for claim, is_lost in zip(claims, lost, strict=True):
+            if not is_lost:
                 self.model.items[claim.intent_id].claim_expires = self.model.now + LEASE_UNITS
 
     @rule(which=picks, delay=units)
     def release(self, which: list[int], delay: int) -> None:
         claims = self.picked_claims(which)
         worker = claims[0].worker
-        verdicts = {}
+        verdicts: list[str] = []
         for claim in claims:
             if self.model.is_lost(claim, worker):
-                verdicts[claim.token] = "lease_lost"
+                verdicts.append("lease_lost")
             elif (item := self.model.items[claim.intent_id]).begun:
-                verdicts[claim.token] = "begun"
+                verdicts.append("begun")
             else:
-                verdicts[claim.token] = "released"
+                verdicts.append("released")
                 item.claim, item.due = None, self.model.now + delay if delay else item.due
+        ids = [claim.intent_id for claim in claims]
         tokens = [claim.token for claim in claims]
-        rows = self.call("executor", "release_outbox_claims", worker, tokens, delay * UNIT_SECONDS)
-        expect({row["lease_token"]: row["verdict"] for row in rows}, verdicts)
+        rows = self.call(
+            "executor", "release_outbox_claims", worker, ids, tokens, delay * UNIT_SECONDS
+        )
+        expect(
+            sorted((row["intent_id"], row["verdict"]) for row in rows),
+            sorted(zip(ids, verdicts, strict=True)),
+        )
 
     # The reaper, and time.
 

@@ -18,20 +18,26 @@ def claims(outbox):
     return outbox.claim()
 
 
+def ids_of(claims):
+    return [claim["intent_id"] for claim in claims]
+
+
 def tokens_of(claims):
     return [claim["lease_token"] for claim in claims]
 
 
 def renew(outbox, claims, worker="worker-1", lease_seconds=60):
-    rows = outbox.call("executor", "renew_outbox_leases", worker, tokens_of(claims), lease_seconds)
-    return {row["lease_token"]: row for row in rows}
+    rows = outbox.call(
+        "executor", "renew_outbox_leases", worker, ids_of(claims), tokens_of(claims), lease_seconds
+    )
+    return {row["intent_id"]: row for row in rows}
 
 
 def release(outbox, claims, worker="worker-1", delay_seconds=0):
-    rows = outbox.call(
-        "executor", "release_outbox_claims", worker, tokens_of(claims), delay_seconds
-    )
-    return [row["verdict"] for row in rows]
+    held = ids_of(claims), tokens_of(claims)
+    rows = outbox.call("executor", "release_outbox_claims", worker, *held, delay_seconds)
+    verdicts = {row["intent_id"]: row["verdict"] for row in rows}
+    return [verdicts[claim["intent_id"]] for claim in claims]
 
 
 def begun_verdicts(outbox, claims, worker="worker-1"):
@@ -114,19 +120,19 @@ def test_renewal_extends_held_claims_and_names_lost_ones(outbox, claims):
         " WHERE intent_id = %s",
         [lost["intent_id"]],
     )
-    unknown = {"lease_token": uuid4()}
+    unknown = {"intent_id": uuid4(), "lease_token": uuid4()}
     renewed = renew(outbox, [ours, lost, finished, unknown])
-    assert [renewed[token]["verdict"] for token in tokens_of([ours, lost, finished, unknown])] == [
+    assert [renewed[one]["verdict"] for one in ids_of([ours, lost, finished, unknown])] == [
         "renewed",
         "lease_lost",
         "lease_lost",
         "lease_lost",
     ]
     row = outbox.pending(ours["intent_id"])
-    assert row["lease_expires_at"] == renewed[ours["lease_token"]]["lease_expires_at"]
+    assert row["lease_expires_at"] == renewed[ours["intent_id"]]["lease_expires_at"]
     assert row["lease_expires_at"] - row["seen_at"] > timedelta(seconds=50)
     assert row["lease_token"] == ours["lease_token"]
-    assert renewed[lost["lease_token"]]["lease_expires_at"] is None
+    assert renewed[lost["intent_id"]]["lease_expires_at"] is None
 
 
 def test_expired_claim_cannot_be_renewed_even_if_nobody_took_it(outbox, claims):

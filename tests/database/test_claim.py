@@ -64,8 +64,10 @@ def test_second_worker_gets_nothing_that_the_first_one_holds(outbox):
 def test_no_claim_ever_repeats_a_token(outbox):
     outbox.publish()
     outbox.enqueue(4)
-    tokens = [claim["lease_token"] for claim in outbox.claim()]
-    outbox.call("executor", "release_outbox_claims", "worker-1", tokens, 0)
+    released = outbox.claim()
+    ids = [claim["intent_id"] for claim in released]
+    tokens = [claim["lease_token"] for claim in released]
+    outbox.call("executor", "release_outbox_claims", "worker-1", ids, tokens, 0)
     tokens += [claim["lease_token"] for claim in outbox.claim()]
     outbox.expire_claims()
     again = outbox.claim("worker-1")

@@ -36,7 +36,8 @@ BEGIN
   DELETE FROM leasehold.outbox_pending WHERE intent_id = p_intent;
 END $$"""
 NAIVE_COMPLETE = """
-UPDATE leasehold.outbox_pending SET claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL
+UPDATE leasehold.outbox_pending
+   SET claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL, lease_seconds = NULL
  WHERE intent_id = %s AND claimed_by = %s AND lease_token = %s
    AND lease_expires_at > clock_timestamp()
 RETURNING intent_id"""
@@ -59,7 +60,7 @@ WITH expired AS MATERIALIZED (
   SELECT intent_id, attempt_count + 1, 'ZOMBIE_REQUEUE', claimed_by, now(), now() FROM expired
 )
 UPDATE leasehold.outbox_pending p
-   SET claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
+   SET claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL, lease_seconds = NULL,
        attempt_count = p.attempt_count + 1
   FROM expired WHERE p.intent_id = expired.intent_id"""
 
@@ -199,12 +200,12 @@ def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, d
             [[begun["intent_id"]], [begun["lease_token"]]],
         ),
         sessions[1].start(
-            "SELECT verdict FROM leasehold.renew_outbox_leases('worker-1', %s, 30)",
-            [[renewed["lease_token"]]],
+            "SELECT verdict FROM leasehold.renew_outbox_leases('worker-1', %s, %s, 30)",
+            [[renewed["intent_id"]], [renewed["lease_token"]]],
         ),
         sessions[2].start(
-            "SELECT verdict FROM leasehold.release_outbox_claims('worker-1', %s, 0)",
-            [[released["lease_token"]]],
+            "SELECT verdict FROM leasehold.release_outbox_claims('worker-1', %s, %s, 0)",
+            [[released["intent_id"]], [released["lease_token"]]],
         ),
     ]
     for one in waiting:
@@ -296,7 +297,7 @@ def test_6_poison_work_is_retried_forever_by_a_naive_takeover_but_not_by_ours(ou
     [intent] = outbox.enqueue()
     naive = (
         "UPDATE leasehold.outbox_pending SET claimed_by = 'next', lease_token = gen_random_uuid(),"
-        " lease_expires_at = clock_timestamp()"
+        " lease_expires_at = clock_timestamp(), lease_seconds = 1"
         " WHERE claimed_by IS NULL OR lease_expires_at <= clock_timestamp() RETURNING attempt_count"
     )
     for _ in range(10):

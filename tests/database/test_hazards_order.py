@@ -179,7 +179,8 @@ def test_3_horizon_is_a_real_time_even_for_a_cursor_of_minus_infinity(cluster):
 
 NAIVE_CLAIM = """
 UPDATE leasehold.outbox_pending
-   SET claimed_by = 'naive', lease_token = gen_random_uuid(), lease_expires_at = 'infinity'
+   SET claimed_by = 'naive', lease_token = gen_random_uuid(), lease_expires_at = 'infinity',
+       lease_seconds = 60
  WHERE intent_id IN (
    SELECT intent_id FROM leasehold.outbox_pending
     WHERE scope = 'item' AND target = 'sms' AND claimed_by IS NULL AND due_at <= clock_timestamp()
@@ -216,12 +217,12 @@ SELECT intent_id FROM leasehold.outbox_pending
 BACKLOG = """
 INSERT INTO leasehold.outbox_pending
        (intent_id, scope, target, contract_version, priority, due_at, deadline_at, claimed_by,
-        lease_token, lease_expires_at, last_modified_at)
+        lease_token, lease_expires_at, lease_seconds, last_modified_at)
 SELECT leasehold.new_intent_id(), 'item', {target}, 1, {priority}, {due_at}, NULL, {claim}, now()
   FROM generate_series(1, 20000)"""
 UNWANTED = {
     "of a target not asked for": {"target": "'unwanted'"},
-    "claimed by others": {"claim": "'other', gen_random_uuid(), 'infinity'"},
+    "claimed by others": {"claim": "'other', gen_random_uuid(), 'infinity', 60"},
     "not due yet": {"due_at": "now() + interval '1 hour'"},
     "of a lower priority": {"priority": "3"},
 }
@@ -242,7 +243,7 @@ def naive_pages_read(connection):
             "CREATE INDEX naive_due ON leasehold.outbox_pending (due_at)"
             " WHERE scope = 'item' AND claimed_by IS NULL"
         )
-        connection.execute("DROP INDEX leasehold.outbox_pending_claimable")
+        connection.execute("DROP INDEX leasehold.outbox_pending_due")
         for setting in ("seqscan", "bitmapscan", "sort"):
             connection.execute(f"SET LOCAL enable_{setting} = off")
         return pages_read(connection, NAIVE_WALK)
@@ -255,13 +256,17 @@ def test_18_backlog_of_other_targets_is_read_by_a_naive_claim_but_not_by_ours(ou
     database.execute("ALTER TABLE leasehold.outbox_pending SET (autovacuum_enabled = false)")
     outbox.enqueue(20, target="wanted")
     superuser = database.connect()
-    claim = "SELECT * FROM leasehold.claim_outbox_batch(10, 'worker', 30, '{wanted}')"
+    # From where the last claim ended: rows that others have claimed are due before that.
+    claim = (
+        "SELECT * FROM leasehold.claim_outbox_batch(10, 'worker', 30, '{wanted}', NULL,"
+        " array_fill(clock_timestamp() - interval '1 minute', '{4}'))"
+    )
     pages_read(superuser, claim)  # the first call also reads the catalogs
     common = {
         "target": "'wanted'",
         "priority": "0",
         "due_at": "now() - random() * interval '1 day'",
-        "claim": "NULL, NULL, NULL::timestamptz",
+        "claim": "NULL, NULL, NULL::timestamptz, NULL",
     }
     cost, naive_cost = {}, None
     for name, unwanted in UNWANTED.items():

@@ -28,8 +28,14 @@ TARGETS: dict[str, dict[str, str]] = {
     "items": {"scope": "item", "guarantee": "keyed", "gateway": None},
     "led": {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": LEASE},
 }
-CLAIM = f"SELECT * FROM leasehold.claim_outbox_batch({BATCH}, 'worker', 30, '{{items}}', '{{500}}')"
-CLAIMED = "FROM leasehold.outbox_pending WHERE claimed_by = 'worker'"
+MARKS = "'{-infinity, -infinity, -infinity, -infinity}'"
+CLAIM = (
+    "SELECT * FROM leasehold.claim_outbox_batch("
+    f"{BATCH}, 'worker', 30, '{{items}}', '{{500}}', {MARKS})"
+)
+KEEP = f"CREATE TEMPORARY TABLE claimed ON COMMIT DROP AS {CLAIM}"
+CLAIMED = "FROM claimed"
+IDS = f"ARRAY(SELECT intent_id {CLAIMED})"
 TOKENS = f"ARRAY(SELECT lease_token {CLAIMED})"
 RESULTS = (
     "(SELECT jsonb_agg(jsonb_build_object("
@@ -90,14 +96,14 @@ def test_claim_reads_no_finished_rows(half_done: Database) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        f"renew_outbox_leases('worker', {TOKENS}, 30)",
-        f"release_outbox_claims('worker', {TOKENS}, 0)",
-        f"begin_outbox_attempts('worker', ARRAY(SELECT intent_id {CLAIMED}), {TOKENS})",
+        f"renew_outbox_leases('worker', {IDS}, {TOKENS}, 30)",
+        f"release_outbox_claims('worker', {IDS}, {TOKENS}, 0)",
+        f"begin_outbox_attempts('worker', {IDS}, {TOKENS})",
         f"complete_outbox_attempts('worker', {RESULTS})",
     ],
 )
 def test_worker_reads_no_finished_rows(half_done: Database, call: str) -> None:
-    check(half_done, f"SELECT * FROM leasehold.{call}", before=[CLAIM])
+    check(half_done, f"SELECT * FROM leasehold.{call}", before=[KEEP])
 
 
 @pytest.mark.parametrize(

@@ -300,8 +300,8 @@ def test_dead_worker_cannot_use_a_claim_that_repair_set_aside(outbox):
     unrepairable(outbox, claim)
     repair(outbox)
     outbox.database.owner_execute("ALTER TABLE leasehold.outbox_attempts DROP CONSTRAINT poison")
-    tokens = [claim["lease_token"]]
-    [renewed] = outbox.call("executor", "renew_outbox_leases", "dead", tokens, 30)
+    held = [claim["intent_id"]], [claim["lease_token"]]
+    [renewed] = outbox.call("executor", "renew_outbox_leases", "dead", *held, 30)
     assert renewed["verdict"] == "lease_lost"
     assert outbox.begin([claim], "dead")[0]["verdict"] == "lease_lost"
     assert outbox.complete([claim], worker="dead")[0]["verdict"] == "lease_lost"

@@ -47,10 +47,10 @@ def test_shadowing_tables_do_not_affect_items(trapped):
     assert {row["verdict"] for row in trapped.begin(list(claims.values()))} == {"begun"}
     trapped.complete([claims[done]], "DISPATCHED")
     trapped.complete([claims[doubtful]], "SUBMITTED")
-    tokens = [claims[lost]["lease_token"]]
-    [row] = trapped.call("executor", "renew_outbox_leases", "worker-1", tokens, 30)
+    held = [lost], [claims[lost]["lease_token"]]
+    [row] = trapped.call("executor", "renew_outbox_leases", "worker-1", *held, 30)
     assert row["verdict"] == "renewed"
-    [row] = trapped.call("executor", "release_outbox_claims", "worker-1", tokens, 0)
+    [row] = trapped.call("executor", "release_outbox_claims", "worker-1", *held, 0)
     assert row["verdict"] == "begun"
     trapped.expire_claims()
     assert len(trapped.call("executor", "repair_expired_leases", 10, "reaper")) == 1

@@ -42,7 +42,7 @@ CHANGED = {
     ),
     "a claim takes what another worker holds": (
         "requeue_expired_claims",
-        r"AND p\.lease_expires_at <= p_now",
+        r"AND (first|p)\.lease_expires_at <= p_now",
         "",
     ),
     "a dead asker takes the doubt with it": (

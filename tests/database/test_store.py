@@ -226,13 +226,13 @@ async def test_heartbeat_says_which_claims_are_lost(stores, sms):
     [released] = await stores.executor.release_outbox_claims("w", [given_back.claim], 0)
     assert released.verdict is ReleaseVerdict.RELEASED
     answers = await stores.executor.renew_outbox_leases("w", [kept.claim, given_back.claim], 60)
-    renewed = {answer.lease_token: answer for answer in answers}
-    assert renewed[kept.claim.lease_token].verdict is RenewVerdict.RENEWED
-    assert renewed[kept.claim.lease_token].lease_expires_at > kept.claimed_at + timedelta(
+    renewed = {answer.intent_id: answer for answer in answers}
+    assert renewed[kept.intent_id].verdict is RenewVerdict.RENEWED
+    assert renewed[kept.intent_id].lease_expires_at > kept.claimed_at + timedelta(
         seconds=59
     )
-    assert renewed[given_back.claim.lease_token].verdict is RenewVerdict.LEASE_LOST
-    assert renewed[given_back.claim.lease_token].lease_expires_at is None
+    assert renewed[given_back.intent_id].verdict is RenewVerdict.LEASE_LOST
+    assert renewed[given_back.intent_id].lease_expires_at is None
 
 
 async def test_empty_renewal_begin_or_completion_is_not_an_error(stores):

@@ -80,7 +80,7 @@ _PENDING = """
 INSERT INTO leasehold.outbox_pending (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, claimed_by, lease_token, lease_expires_at,
-  last_modified_at)
+  lease_seconds, last_modified_at)
 SELECT intent_id, %(scope)s, %(target)s, 1,
        CASE %(scope)s WHEN 'cluster' THEN %(lease)s
                       WHEN 'stream' THEN 'stream/stream/stream-' || n %% %(streams)s END,
@@ -90,7 +90,7 @@ SELECT intent_id, %(scope)s, %(target)s, 1,
        at + %(deadline)s * second, 1, %(last_state)s, at - second,
        CASE WHEN %(claim)s::float8 IS NOT NULL THEN 'worker-' || n %% %(workers)s END,
        CASE WHEN %(claim)s::float8 IS NOT NULL THEN gen_random_uuid() END,
-       at + %(claim)s * second, at
+       at + %(claim)s * second, CASE WHEN %(claim)s::float8 IS NOT NULL THEN 3600 END, at
   FROM seeds CROSS JOIN (SELECT interval '1 second' AS second) AS unit
  -- Spread over a tenth of a second each, so that no two rows share a time.
  CROSS JOIN LATERAL (SELECT statement_timestamp() + n * interval '100 microseconds'

@@ -14,14 +14,11 @@ BEGIN
   END IF;
   -- One part for each index that leads from a target to its rows; together they hold every row once.
   RETURN QUERY
-  SELECT asked.target, least(asked.most, free.rows + claimed.rows + streamed.rows + clustered.rows)
+  SELECT asked.target, least(asked.most, items.rows + streamed.rows + clustered.rows)
     FROM unnest(p_targets, p_limits) AS asked (target, most)
    CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
      SELECT FROM leasehold.outbox_pending p
-      WHERE p.target = asked.target AND p.scope = 'item' AND p.claimed_by IS NULL LIMIT asked.most) AS r) AS free
-   CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
-     SELECT FROM leasehold.outbox_pending p
-      WHERE p.target = asked.target AND p.claimed_by IS NOT NULL LIMIT asked.most) AS r) AS claimed
+      WHERE p.target = asked.target AND p.scope = 'item' LIMIT asked.most) AS r) AS items
    CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
      SELECT FROM leasehold.outbox_pending p
       WHERE p.target = asked.target AND p.scope = 'stream' LIMIT asked.most) AS r) AS streamed

@@ -1,0 +1,395 @@
+"""`make bench-endurance`: throughput that lasts, compared with other queues on one server.
+
+A producer keeps a backlog of 4,000 items and a worker makes calls of 1 ms. Nothing helps the
+server: autovacuum looks at tables once a minute, as by default. Each engine runs in each cell:
+
+- clean: for five minutes with 256 slots, and shorter with 16 and 64; the last minute is compared
+  with the first;
+- idle in transaction: a session has written something and does not commit;
+- readers of the hot table: four sessions read the engine's busiest table in long transactions;
+- readers of another table: the same, on a table of the same size that no engine uses;
+- pickup: 300 items per second, enqueued one by one; from commit to call.
+
+In a disturbed cell the worker first runs undisturbed. "Kept" is the rate at the end of the
+disturbance divided by the rate before it. The report also has WAL per job, dead rows and the
+bytes that a finished job leaves behind. `--smoke` runs everything for seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from rich.console import Console
+
+from benchmarks.endurance_plot import plot
+from benchmarks.peer_engine import SLOTS_NAME, WORK_SECONDS_NAME
+from benchmarks.peer_process import OURS, EngineFailed, Talk, filled_database
+from benchmarks.report import OUT, Row, machine, publish
+from benchmarks.server import SETTINGS, BenchmarkServer, benchmark_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.peer_process import Database
+
+console = Console(stderr=True)
+
+ENGINES = (OURS, "awa", "pgqueuer")
+BACKLOG = 4_000
+WORK_SECONDS = 0.001
+SLOTS_MAX = 256
+PICKUPS_PER_SECOND = 300
+READERS = 4
+HOT_TABLES = {
+    OURS: "leasehold.outbox_pending",
+    "pgqueuer": "pgqueuer",
+    "awa": "awa.ready_entries",
+}
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long each phase lasts, in seconds."""
+
+    clean: float = 300.0
+    few_slots: float = 60.0
+    undisturbed: float = 30.0
+    disturbed: float = 90.0
+    # The part of a phase whose rate is reported.
+    measured: float = 30.0
+    minute: float = 60.0
+    pickup: float = 30.0
+
+
+SMOKE = Durations(
+    clean=2.0, few_slots=0.0, undisturbed=1.0, disturbed=1.0, measured=1.0, minute=1.0, pickup=1.0
+)
+
+
+@dataclass
+class Sample:
+    """The state of a run at one moment."""
+
+    at: float
+    calls: int
+    dead_rows: int
+    wal_bytes: int
+
+
+@dataclass
+class Run:
+    """One engine in one cell: samples over time, and the times at which its phases began."""
+
+    engine: str
+    cell: str
+    samples: list[Sample] = field(default_factory=list[Sample])
+    phases: dict[str, float] = field(default_factory=dict[str, float])
+
+    def rate(self, begins_at: float, ends_at: float) -> float:
+        """Calls per second between two moments of the run."""
+        within = [one for one in self.samples if begins_at <= one.at <= ends_at]
+        if len(within) < 2:
+            return 0.0
+        return (within[-1].calls - within[0].calls) / (within[-1].at - within[0].at)
+
+    def wal_per_job(self, begins_at: float, ends_at: float) -> float:
+        within = [one for one in self.samples if begins_at <= one.at <= ends_at]
+        jobs = within[-1].calls - within[0].calls if within else 0
+        return (within[-1].wal_bytes - within[0].wal_bytes) / jobs if jobs else 0.0
+
+    @property
+    def peak_dead_rows(self) -> int:
+        return max(one.dead_rows for one in self.samples)
+
+    def rates(self) -> list[tuple[float, float]]:
+        """Calls per second, second by second."""
+        return [
+            (later.at - self.samples[0].at, (later.calls - one.calls) / (later.at - one.at))
+            for one, later in zip(self.samples, self.samples[1:], strict=False)
+            if later.at > one.at
+        ]
+
+
+class Station:
+    """A worker and a producer on one database, and what they do from second to second."""
+
+    def __init__(self, database: Database, engine: str, run: Run, talks: ExitStack) -> None:
+        self._run = run
+        self._database = database
+        self._worker = talks.enter_context(Talk(engine, "endure", database.url))
+        self._producer = talks.enter_context(Talk(engine, "feed", database.url))
+        self._watch = talks.enter_context(psycopg.connect(database.url, autocommit=True))
+        self._sampled_at = 0.0
+
+    def go(self, seconds: float) -> tuple[float, float]:
+        """Keep the backlog for that long; return when this phase began and ended."""
+        began_at = time.monotonic()
+        while (now := time.monotonic()) < began_at + seconds:
+            told = self._worker.hear()
+            self._producer.tell(str(told["calls"] + BACKLOG))
+            if now - self._sampled_at >= 1.0 or seconds < 5.0:
+                self._sampled_at = now
+                self._run.samples.append(Sample(told["at"], told["calls"], *self._measure()))
+        return began_at, time.monotonic()
+
+    def _measure(self) -> tuple[int, int]:
+        row = self._watch.execute(
+            "SELECT (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables),"
+            "       (SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint)"
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    def database_bytes(self) -> int:
+        row = self._watch.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert row is not None
+        return row[0]
+
+
+@contextmanager
+def idle_in_transaction(url: str, _engine: str) -> Iterator[None]:
+    """A session that has written something and forgets to commit."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        connection.execute("CREATE TEMPORARY TABLE forgotten AS SELECT 1 AS one")
+        yield
+        connection.rollback()
+
+
+@contextmanager
+def readers(url: str, table: str) -> Iterator[None]:
+    """Sessions that read a table again and again, each time in a transaction of ten seconds."""
+    over = threading.Event()
+
+    def read(connection: psycopg.Connection[Any]) -> None:
+        while not over.is_set():
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                for _ in range(10):
+                    if not over.wait(1.0):
+                        connection.execute(f"SELECT count(*) FROM {table}")  # pyright: ignore[reportArgumentType]
+
+    with ExitStack() as stack:
+        threads: list[threading.Thread] = []
+        for _ in range(READERS):
+            connection = stack.enter_context(psycopg.connect(url, autocommit=True))
+            threads.append(threading.Thread(target=read, args=[connection]))
+            threads[-1].start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+
+@contextmanager
+def readers_of_hot_table(url: str, engine: str) -> Iterator[None]:
+    with readers(url, HOT_TABLES[engine]):
+        yield
+
+
+@contextmanager
+def readers_of_another_table(url: str, _engine: str) -> Iterator[None]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS unrelated AS"
+            f" SELECT number, repeat('x', 200) AS text FROM generate_series(1, {BACKLOG}) AS number"
+        )
+    with readers(url, "unrelated"):
+        yield
+
+
+DISTURBANCES: dict[str, Callable[[str, str], Any]] = {
+    "idle in transaction": idle_in_transaction,
+    "readers of the hot table": readers_of_hot_table,
+    "readers of another table": readers_of_another_table,
+}
+
+
+class EnduranceBenchmark:
+    """All cells of all engines."""
+
+    def __init__(self, server: BenchmarkServer, durations: Durations, engines: list[str]) -> None:
+        self.server = server
+        self.durations = durations
+        self.engines = engines
+        self.rows: list[Row] = []
+        self.runs: list[Run] = []
+        self.about: dict[str, str] = {}
+
+    def run(self) -> None:
+        for slots in (16, 64):
+            if self.durations.few_slots:
+                self.each(lambda name, slots=slots: self.few_slots(name, slots))
+        self.each(self.clean)
+        for disturbance in DISTURBANCES:
+            self.each(lambda name, kind=disturbance: self.disturbed(name, kind))
+        self.each(self.pickup)
+
+    def each(self, measure: Callable[[str], None]) -> None:
+        """Measure every engine; one that fails is left out from then on, unless it is ours."""
+        for name in list(self.engines):
+            try:
+                measure(name)
+            except EngineFailed as failure:
+                if name == OURS:
+                    raise
+                self.engines.remove(name)
+                self.about[name] = f"skipped: {failure}"
+                progress(f"{name} is skipped: {failure}")
+
+    @contextmanager
+    def station(self, name: str, cell: str, slots: int) -> Iterator[tuple[Station, Run, Database]]:
+        os.environ[SLOTS_NAME] = str(slots)
+        os.environ[WORK_SECONDS_NAME] = str(WORK_SECONDS)
+        run = Run(name, cell)
+        with filled_database(self.server, name, 0, 0) as database, ExitStack() as talks:
+            self.about[name] = database.engine
+            yield Station(database, name, run, talks), run, database
+        self.runs.append(run)
+
+    def few_slots(self, name: str, slots: int) -> None:
+        with self.station(name, f"clean, {slots} slots", slots) as (station, run, _):
+            _, ended_at = station.go(self.durations.few_slots)
+        self.add(
+            f"clean, {slots} slots: {name}",
+            run.rate(ended_at - self.durations.measured, ended_at),
+            "jobs/s",
+        )
+
+    def clean(self, name: str) -> None:
+        length = self.durations.minute
+        with self.station(name, "clean", SLOTS_MAX) as (station, run, _):
+            station.go(min(5.0, length))  # to warm up
+            size_before = station.database_bytes()
+            began_at, ended_at = station.go(self.durations.clean)
+            size_after = station.database_bytes()
+        first = run.rate(began_at, began_at + length)
+        last = run.rate(ended_at - length, ended_at)
+        of_first = f"clean, first minute: {name}"
+        self.add(of_first, first, "jobs/s")
+        self.add(f"clean, last minute: {name}", last, "jobs/s", of_first, ratio(last, first))
+        self.add(f"clean, WAL per job: {name}", run.wal_per_job(began_at, ended_at), "bytes")
+        self.add(f"clean, peak of dead rows: {name}", run.peak_dead_rows, "rows")
+        jobs = max(run.samples[-1].calls, 1)
+        self.add(f"clean, bytes kept per job: {name}", (size_after - size_before) / jobs, "bytes")
+
+    def disturbed(self, name: str, kind: str) -> None:
+        measured = self.durations.measured
+        with self.station(name, kind, SLOTS_MAX) as (station, run, database):
+            station.go(min(5.0, measured))
+            _, undisturbed_at = station.go(self.durations.undisturbed)
+            with DISTURBANCES[kind](database.url, name):
+                run.phases[kind] = time.monotonic()
+                disturbed_at, ended_at = station.go(self.durations.disturbed)
+        before = run.rate(undisturbed_at - measured, undisturbed_at)
+        kept = run.rate(ended_at - measured, ended_at)
+        against = f"{kind}, before: {name}"
+        self.add(against, before, "jobs/s")
+        self.add(f"{kind}, at its end: {name}", kept, "jobs/s", against, ratio(kept, before))
+        self.add(f"{kind}, WAL per job: {name}", run.wal_per_job(disturbed_at, ended_at), "bytes")
+        self.add(f"{kind}, peak of dead rows: {name}", run.peak_dead_rows, "rows")
+
+    def pickup(self, name: str) -> None:
+        os.environ[SLOTS_NAME] = str(SLOTS_MAX)
+        os.environ[WORK_SECONDS_NAME] = str(WORK_SECONDS)
+        begun: dict[int, float] = {}
+        committed: dict[int, float] = {}
+        count = int(PICKUPS_PER_SECOND * self.durations.pickup)
+        arguments = (str(PICKUPS_PER_SECOND), str(self.durations.pickup))
+        with filled_database(self.server, name, 0, 0) as database:
+            with Talk(name, "serve", database.url) as worker:
+                with Talk(name, "pace", database.url, *arguments) as producer:
+                    for _ in range(count):
+                        told = producer.hear()
+                        committed[told["number"]] = told["committed_at"]
+                while len(begun) < count:
+                    told = worker.hear()
+                    begun.setdefault(told["number"], told["begun_at"])
+        waits = sorted(max(0.0, begun[one] - at) * 1e3 for one, at in committed.items())
+        for percent in (50, 99):
+            value = waits[min(len(waits) - 1, len(waits) * percent // 100)]
+            self.add(f"pickup at {PICKUPS_PER_SECOND}/s, p{percent}: {name}", value, "ms")
+
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        against: str | None = None,
+        ratio: float | None = None,
+    ) -> None:
+        self.rows.append(Row(name, value, unit, against, ratio))
+        told = "" if ratio is None else f" ({ratio:.3f} of {against})"
+        progress(f"{name}: {value:,.1f} {unit}{told}")
+
+
+def ratio(value: float, base: float) -> float | None:
+    return value / base if base else None
+
+
+def progress(line: str) -> None:
+    console.print(f"  {line}", highlight=False)
+
+
+def write_series(name: str, runs: list[Run]) -> None:
+    """Write the rates over time as JSON, and plot them."""
+    series = [
+        {
+            "engine": run.engine,
+            "cell": run.cell,
+            "rates": [(round(at, 1), round(rate)) for at, rate in run.rates()],
+            "dead_rows": [one.dead_rows for one in run.samples],
+        }
+        for run in runs
+    ]
+    (OUT / f"{name}-series.json").write_text(json.dumps(series))
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for run in runs:
+        lines.setdefault(run.cell, {})[run.engine] = smoothed(run.rates())
+    (OUT / f"{name}.svg").write_text(plot(lines))
+
+
+def smoothed(points: list[tuple[float, float]], width: int = 5) -> list[tuple[float, float]]:
+    """The moving median, so that one checkpoint does not hide the trend."""
+    return [
+        (at, statistics.median(rate for _, rate in points[max(0, index - width + 1) : index + 1]))
+        for index, (at, _) in enumerate(points)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated names")
+    parser.add_argument("--seconds", type=float, help="scale all phases to a clean run this long")
+    arguments = parser.parse_args()
+    durations = SMOKE if arguments.smoke else scaled(Durations(), arguments.seconds)
+    with benchmark_server() as server:
+        benchmark = EnduranceBenchmark(server, durations, arguments.engines.split(","))
+        benchmark.run()
+        header = machine() | {"postgresql": server.version()} | SETTINGS
+    name = "endurance-smoke" if arguments.smoke else "endurance"
+    publish(name, header | benchmark.about, benchmark.rows)
+    write_series(name, benchmark.runs)
+
+
+def scaled(durations: Durations, clean_seconds: float | None) -> Durations:
+    if clean_seconds is None:
+        return durations
+    factor = clean_seconds / durations.clean
+    return Durations(**{name: value * factor for name, value in vars(durations).items()})
+
+
+if __name__ == "__main__":
+    main()
