@@ -40,7 +40,9 @@ def _panel(title: str, lines: dict[str, Points]) -> str:
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(place(at, rate) for at, rate in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        )
         left = MARGIN + 90 * number
         parts.append(f'<text x="{left}" y="34" fill="{colour}">{escape(name)}</text>')
     return "".join(parts)

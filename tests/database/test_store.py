@@ -228,9 +228,7 @@ async def test_heartbeat_says_which_claims_are_lost(stores, sms):
     answers = await stores.executor.renew_outbox_leases("w", [kept.claim, given_back.claim], 60)
     renewed = {answer.intent_id: answer for answer in answers}
     assert renewed[kept.intent_id].verdict is RenewVerdict.RENEWED
-    assert renewed[kept.intent_id].lease_expires_at > kept.claimed_at + timedelta(
-        seconds=59
-    )
+    assert renewed[kept.intent_id].lease_expires_at > kept.claimed_at + timedelta(seconds=59)
     assert renewed[given_back.intent_id].verdict is RenewVerdict.LEASE_LOST
     assert renewed[given_back.intent_id].lease_expires_at is None
 

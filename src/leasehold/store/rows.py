@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.contract import Scope
     from leasehold.domain.intent import AttemptState, IntentId, JsonDocument
-    from leasehold.domain.lease import Lease, LeaseToken
+    from leasehold.domain.lease import Lease
     from leasehold.domain.verdict import (
         BeginVerdict,
         EnqueueVerdict,
