@@ -25,6 +25,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -49,6 +50,7 @@ WORK_SECONDS = 0.001
 SLOTS_MAX = 256
 PICKUPS_PER_SECOND = 300
 READERS = 4
+# The table of each engine that is written most.
 HOT_TABLES = {
     OURS: "leasehold.outbox_pending",
     "pgqueuer": "pgqueuer",
@@ -230,10 +232,10 @@ class EnduranceBenchmark:
     def run(self) -> None:
         for slots in (16, 64):
             if self.durations.few_slots:
-                self.each(lambda name, slots=slots: self.few_slots(name, slots))
+                self.each(partial(self.few_slots, slots=slots))
         self.each(self.clean)
         for disturbance in DISTURBANCES:
-            self.each(lambda name, kind=disturbance: self.disturbed(name, kind))
+            self.each(partial(self.disturbed, kind=disturbance))
         self.each(self.pickup)
 
     def each(self, measure: Callable[[str], None]) -> None:
@@ -307,15 +309,17 @@ class EnduranceBenchmark:
         committed: dict[int, float] = {}
         count = int(PICKUPS_PER_SECOND * self.durations.pickup)
         arguments = (str(PICKUPS_PER_SECOND), str(self.durations.pickup))
-        with filled_database(self.server, name, 0, 0) as database:
-            with Talk(name, "serve", database.url) as worker:
-                with Talk(name, "pace", database.url, *arguments) as producer:
-                    for _ in range(count):
-                        told = producer.hear()
-                        committed[told["number"]] = told["committed_at"]
-                while len(begun) < count:
-                    told = worker.hear()
-                    begun.setdefault(told["number"], told["begun_at"])
+        with (
+            filled_database(self.server, name, 0, 0) as database,
+            Talk(name, "serve", database.url) as worker,
+        ):
+            with Talk(name, "pace", database.url, *arguments) as producer:
+                for _ in range(count):
+                    told = producer.hear()
+                    committed[told["number"]] = told["committed_at"]
+            while len(begun) < count:
+                told = worker.hear()
+                begun.setdefault(told["number"], told["begun_at"])
         waits = sorted(max(0.0, begun[one] - at) * 1e3 for one, at in committed.items())
         for percent in (50, 99):
             value = waits[min(len(waits) - 1, len(waits) * percent // 100)]

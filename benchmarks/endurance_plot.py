@@ -12,9 +12,10 @@ Points = list[tuple[float, float]]
 
 def plot(panels: dict[str, dict[str, Points]]) -> str:
     """Draw jobs per second over seconds."""
+    size = f'width="{WIDTH}" height="{PANEL * len(panels)}"'
+    font = 'font-family="sans-serif" font-size="11"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{PANEL * len(panels)}"'
-        ' font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for number, (title, lines) in enumerate(panels.items()):

@@ -25,7 +25,6 @@ class Engine:
     distributions = ("absurd-sdk", "absurdctl")
     settings = f"concurrency={CONCURRENCY}, poll_interval={POLL_SECONDS}, bulk by executemany"
     unfinished = f"SELECT count(*) FROM absurd.t_{QUEUE} WHERE state IN ('pending', 'running')"
-    hot_table = "absurd.t_bench"
     on_uvloop = False
 
     async def install(self, url: str) -> None:

@@ -39,7 +39,6 @@ class Engine:
     # Its view of jobs takes long to count in the middle of a drain. So its drain is over when the
     # last call has begun, which favours it by one flush.
     unfinished = None
-    hot_table = "awa.ready_entries"
     on_uvloop = False
 
     async def install(self, url: str) -> None:

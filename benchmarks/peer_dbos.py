@@ -32,7 +32,6 @@ class Engine:
         "SELECT count(*) FROM dbos.workflow_status"
         f" WHERE status IN ('ENQUEUED', 'PENDING') AND queue_name = '{QUEUE}'"
     )
-    hot_table = "dbos.workflow_status"
     on_uvloop = False
 
     async def install(self, url: str) -> None:

@@ -63,8 +63,6 @@ class Engine(Protocol):
     settings: str
     # SQL that counts unfinished items; None if that costs more than the work itself.
     unfinished: str | None
-    # The table that a long reader of the endurance benchmark reads.
-    hot_table: str
     # Whether its own documentation runs it on uvloop.
     on_uvloop: bool
 

@@ -46,7 +46,6 @@ class Engine:
     distributions = ("leasehold",)
     settings = f"concurrency={CONCURRENCY}"
     unfinished = "SELECT count(*) FROM leasehold.outbox_pending"
-    hot_table = "leasehold.outbox_pending"
     on_uvloop = True
 
     async def install(self, url: str) -> None:

@@ -27,7 +27,6 @@ class Engine:
     distributions = ("pgqueuer", "asyncpg")
     settings = f"asyncpg, uvloop, batch_size={BATCH}"
     unfinished = "SELECT count(*) FROM pgqueuer"
-    hot_table = "pgqueuer"
     on_uvloop = True
 
     async def install(self, url: str) -> None:

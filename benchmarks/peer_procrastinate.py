@@ -25,7 +25,6 @@ class Engine:
     distributions = ("procrastinate",)
     settings = f"concurrency={CONCURRENCY}, pool of {POOL}, batch_defer"
     unfinished = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
-    hot_table = "procrastinate_jobs"
     on_uvloop = False
 
     async def install(self, url: str) -> None:

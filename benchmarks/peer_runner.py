@@ -5,8 +5,8 @@
     python -m benchmarks.peer_runner <engine> serve <url>      until its standard input ends
     python -m benchmarks.peer_runner <engine> trickle <url>    one item per line of standard input,
                                                                or "burst <items>" one by one
-    python -m benchmarks.peer_runner <engine> endure <url>     counts its calls until its input ends
-    python -m benchmarks.peer_runner <engine> feed <url>       enqueues up to the number in each line
+    python -m benchmarks.peer_runner <engine> endure <url>     counts its calls
+    python -m benchmarks.peer_runner <engine> feed <url>       enqueues up to each line's number
     python -m benchmarks.peer_runner <engine> pace <url> <per second> <seconds>
 
 Times are from the monotonic clock, which all processes of a machine share.
