@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
 
+from leasehold.web import request_context
 from leasehold.web.service import WebSettings
-from tests.support.api import problem, serve
+from tests.support.api import make_token, problem, serve
 from tests.support.engine import until
 from tests.web.test_events import listening
 
@@ -41,6 +43,60 @@ async def test_long_polls_and_streams_leave_room_for_requests_and_are_bounded(na
         assert (await waiting).json()["status"] == "accepted"
     await until(lambda: not narrow.service.limiter.requests)
     assert not narrow.service.limiter.is_full_of_waits
+
+
+async def stalled(api, token, body, length):
+    """Begin a request whose body stops after these bytes."""
+    url = urlsplit(api.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    writer.write(
+        f"POST /v1/intents:batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
+    )
+    writer.write(body)
+    return reader, writer
+
+
+async def test_stalled_bodies_of_one_token_leave_room_for_others(database, outbox, monkeypatch):
+    outbox.publish("sms")
+    monkeypatch.setattr(request_context, "BODY_SECONDS", 1000)
+    settings = WebSettings(instance_id="test", log_level="error", requests_max=20)
+    async with serve(database, settings) as api:
+        token = make_token(database, "ingest")
+        other = await api.client("ingest")
+        kept = [await stalled(api, token, b"{", 100) for _ in range(20)]
+        await until(lambda: api.service.limiter.requests == 2)
+        assert (await other.post("/v1/intents", json=SMS)).status_code == 201
+        answers = [asyncio.create_task(reader.readline()) for reader, _ in kept]
+        await until(lambda: sum(one.done() for one in answers) == 18)
+        assert {one.result() for one in answers if one.done()} == {
+            b"HTTP/1.1 503 Service Unavailable\r\n"
+        }
+        # A body that goes on arriving is read to its end.
+        for one, (_, writer) in zip(answers, kept, strict=True):
+            if not one.done():
+                writer.write(b" " * 99)
+        await until(lambda: not api.service.limiter.requests)
+        again = await stalled(api, token, b"{", 100)
+        await until(lambda: api.service.bodies._slow.total() == 1)
+        for _, writer in (*kept, again):
+            writer.close()
+
+
+async def test_large_stalled_bodies_of_one_token_leave_room_for_others(api, monkeypatch):
+    monkeypatch.setattr(request_context, "BODY_SECONDS", 1000)
+    api.service.bodies._bytes_max = 1024 * 1024
+    token = make_token(api.database, "ingest")
+    other = await api.client("ingest")
+    size = 400 * 1024
+    kept = [await stalled(api, token, b" " * size, size + 1) for _ in range(5)]
+    await until(lambda: api.service.bodies._bytes.total() == size)
+    large = {"intents": [SMS | {"payload": "x" * 300_000}]}
+    answer = await other.post("/v1/intents:batch", json=large)
+    assert answer.status_code == 200, answer.text
+    for _, writer in kept:
+        writer.close()
+    await until(lambda: not api.service.bodies._bytes)
 
 
 async def test_one_request_too_many_is_refused_with_retry_after(narrow, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
+from contextlib import contextmanager
 from ipaddress import ip_address
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from leasehold.observe.traces import parse_traceparent
 from leasehold.web.problems import Fault, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Generator, Iterable
 
     Receive = Callable[[], Awaitable[Any]]
 
@@ -29,6 +31,8 @@ SMALL_BODY_BYTES_MAX = 64 * 1024
 # All bodies that are being read at the same time.
 BODIES_BYTES_MAX = 64 * 1024 * 1024
 BODY_SECONDS = 20.0
+# A body usually arrives together with its head.
+SLOW_BODY_SECONDS = 0.5
 DRAIN_SECONDS = 2.0
 DRAIN_BYTES_MAX = 16 * 1024 * 1024
 _KEY_LENGTH_MAX = 255
@@ -186,11 +190,18 @@ class RequestContext:
 
 
 class BodyReader:
-    """Reads bodies, bounded in bytes and seconds each, and in bytes all together."""
+    """Reads bodies, bounded in bytes and seconds each, and in bytes all together.
 
-    def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
+    A token cannot starve others with bodies that it does not finish. It may hold at most as many
+    bytes as are still free, so it gets half, or a third each if two tokens do the same. And only
+    `slow_max` of its bodies may be slow, so that the others leave room for other requests.
+    """
+
+    def __init__(self, slow_max: int, bytes_max: int = BODIES_BYTES_MAX) -> None:
+        self._slow_max = slow_max
         self._bytes_max = bytes_max
-        self._bytes = 0
+        self._bytes: Counter[str] = Counter()
+        self._slow: Counter[str] = Counter()
 
     async def read(self, receive: Receive, context: RequestContext, bytes_max: int) -> bytes:
         """Read the body of one request."""
@@ -200,15 +211,45 @@ class BodyReader:
             length = int(declared) if declared.isdigit() else bytes_max + 1
             if length > bytes_max:
                 raise _too_large(bytes_max)
+        token = context.token
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await self._read(receive, length, bytes_max)
+            async with asyncio.timeout(BODY_SECONDS) as deadline:
+                with self._slow_after(SLOW_BODY_SECONDS, token, deadline):
+                    body = await self._read(receive, token, length, bytes_max)
         except TimeoutError:
             raise Problem("too_slow", f"Send the body within {BODY_SECONDS:g} seconds.") from None
         context.has_unread_body = False
         return body
 
-    async def _read(self, receive: Receive, length: int | None, bytes_max: int) -> bytes:
+    @contextmanager
+    def _slow_after(self, seconds: float, token: str, deadline: asyncio.Timeout) -> Generator[None]:
+        """Count a body as slow after some seconds; end it if its token has too many of them."""
+        is_slow = is_refused = False
+
+        def turn_slow() -> None:
+            nonlocal is_slow, is_refused
+            is_refused = self._slow[token] >= self._slow_max
+            is_slow = not is_refused
+            self._slow[token] += is_slow
+            if is_refused:
+                deadline.reschedule(loop.time())
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds, turn_slow)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if is_refused:
+                raise IntakeFull("Too many slow bodies of one token.") from None
+            raise
+        finally:
+            timer.cancel()
+            if is_slow:
+                _release(self._slow, token, 1)
+
+    async def _read(
+        self, receive: Receive, token: str, length: int | None, bytes_max: int
+    ) -> bytes:
         pieces: list[bytes] = []
         size = 0
         try:
@@ -218,17 +259,24 @@ class BodyReader:
                     raise Problem("bad_request", "The body is incomplete or wrongly framed.")
                 piece: bytes = message.get("body", b"")
                 size += len(piece)
-                self._bytes += len(piece)
                 if size > bytes_max:
                     raise _too_large(bytes_max)
                 if size == length or not message.get("more_body", False):
                     # Usually the first piece is the whole body.
                     return b"".join((*pieces, piece)) if pieces else piece
-                if self._bytes > self._bytes_max:
-                    raise IntakeFull("Too many large bodies at once. Try again in a moment.")
                 pieces.append(piece)
+                self._bytes[token] += len(piece)
+                if self._bytes[token] > self._bytes_max - self._bytes.total():
+                    raise IntakeFull("Too many large bodies at once. Try again in a moment.")
         finally:
-            self._bytes -= size
+            if pieces:
+                _release(self._bytes, token, sum(map(len, pieces)))
+
+
+def _release(counts: Counter[str], token: str, count: int) -> None:
+    counts[token] -= count
+    if not counts[token]:
+        del counts[token]
 
 
 async def drain(receive: Receive) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # How long a probe of the database is valid, and how long it may take.
 PROBE_SECONDS = 1.0
 _JOIN_SECONDS = 3.0
+# One token may have a tenth of all requests waiting for their bodies.
+SLOW_BODIES_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class WebService:
             waiting_max=self.settings.waiting_max,
             observe=self.web_metrics.batch,
         )
-        self.bodies = BodyReader()
+        self.bodies = BodyReader(max(1, self.settings.requests_max // SLOW_BODIES_SHARE))
         self.tokens = TokenCache(
             stores.api,
             is_open=self.settings.is_open,
