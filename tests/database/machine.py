@@ -40,8 +40,8 @@ KINDS = {
     "keyed": Terms("item", "keyed", deadline=12, key_window=8),
     "lookup": Terms("item", "lookup", can_look_up=True),
     "blind": Terms("item", "blind", attempts_max=2),
-    "cluster": Terms("cluster", "keyed"),
-    "stream": Terms("stream", "lookup", can_look_up=True),
+    "cluster": Terms("cluster", "keyed", deadline=5),
+    "stream": Terms("stream", "lookup", deadline=12, can_look_up=True),
 }
 ITEM_KINDS = ("keyed", "lookup", "blind")
 REPORTS = ("DISPATCHED", "FAILED", "RETRYABLE", "IN_DOUBT", "SUBMITTED")

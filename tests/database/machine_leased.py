@@ -18,6 +18,7 @@ from tests.database.machine import (
     PHANTOM,
     ItemMachine,
     expect,
+    homes,
     picks,
     report,
     reports,
@@ -283,6 +284,7 @@ class Machine(ItemMachine):
             self.repair()
         else:
             self.claim("worker-3", 10)
+            self.complete_under_an_old_token(0, "DISPATCHED")
 
     @rule()
     def let_leases_expire(self) -> None:
@@ -297,6 +299,15 @@ class Machine(ItemMachine):
             if begun and len(self.grants) > known:
                 self.the_database_is_as_predicted()
                 self.begin_leased(0, begun)
+
+    @rule(holder=holders, units=st.sampled_from([1, 5]))
+    def miss_deadlines(self, holder: str, units: int) -> None:
+        """A leader marks calls and falls silent; the reaper ends only what nobody calls."""
+        self.acquire(holder, 0)
+        self.the_database_is_as_predicted()
+        self.mark_calls(0, [0, 1], mark_no=1, earlier=0, needs_content=True)
+        self.advance(units)
+        self.repair_missed_deadlines()
 
     @rule(which=which_one, state=reports, retry_after=units)
     def record_begun(self, which: int, state: str, retry_after: int) -> None:
@@ -348,6 +359,7 @@ class Machine(ItemMachine):
     @rule(which=which_one)
     def redrive(self, which: int) -> None:
         finished = [item for item in self.model.items.values() if not item.is_pending]
+        finished.sort(key=lambda item: item.last_state == "DISPATCHED")
         item = finished[which % len(finished)] if finished else self.picked_item(which)
         rows: Any = self.call("operator", "redrive_intents", [item.intent_id], "operator", "again")
         [row] = rows
@@ -363,3 +375,16 @@ class Machine(ItemMachine):
             [kind] = [kind for kind, name in self.names.items() if name == item.target]
             stream = (item.lease_name or "").rpartition("/")[2]
             self.accept(kind, row["new_intent_id"], stream).states.append("RETRYABLE")
+
+    @rule(which=which_one, home=homes, holder=holders)
+    def redrive_elsewhere(self, which: int, home: str, holder: str) -> None:
+        """The target moves to other holders, and a finished intent is tried again by them."""
+        self.publish("cluster", 4, home=home)
+        self.redrive(which)
+        self.the_database_is_as_predicted()
+        if home == "item":
+            self.claim("worker-1", 10, ["cluster"])
+        else:
+            self.acquire(holder, 0, ["executor", "annex"].index(home))
+            self.the_database_is_as_predicted()
+            self.mark_calls(0, [0, 1, 2], mark_no=2, earlier=0, needs_content=True)

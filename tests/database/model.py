@@ -185,7 +185,7 @@ class Model:
         return [
             item
             for item in self.items.values()
-            if item.is_pending and item.terms.scope == "item" and item.claim is None
+            if item.is_pending and not self.is_in_flight(item)
             if item.deadline is not None and item.deadline <= self.now
             if item.last_state not in UNCERTAIN
         ]

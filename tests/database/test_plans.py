@@ -202,6 +202,29 @@ def test_repair_of_missed_deadlines_does_not_read_intents_in_doubt(backlog: Back
     )
 
 
+def test_repair_of_deadlines_under_leases_reads_only_those_missed(backlog: Backlog) -> None:
+    """The first twenty are marked calls. Items come first, so there are none."""
+    missed = "FROM leasehold.outbox_pending WHERE deadline_at <= clock_timestamp()"
+    marked = f"""
+        INSERT INTO leasehold.call_marks
+        SELECT lease_name, 1, 1, array_agg(intent_id), array_agg(2)
+          FROM (SELECT * {missed} AND target = 'cluster' ORDER BY deadline_at LIMIT 20) AS p
+         GROUP BY lease_name"""
+    check(
+        backlog,
+        "SELECT * FROM leasehold.repair_missed_deadlines(%s, 'reaper')",
+        [COUNT],
+        before=[f"DELETE {missed} AND target = 'doubtful' AND last_state = 'RETRYABLE'", marked],
+        by={
+            "outbox_pending_deadlines",
+            "outbox_pending_leased_deadlines",
+            PENDING,
+            LEDGER,
+            INTENTS,
+        },
+    )
+
+
 @pytest.mark.parametrize("state", ["DISPATCHED", "RETRYABLE"])
 def test_complete_finds_its_rows_by_id(backlog: Backlog, state: str) -> None:
     ids = [row["intent_id"] for row in backlog.claims]

@@ -81,6 +81,11 @@ CHANGED = {
         r"v_old\.intent_id, v_token_base\)",
         "v_old.intent_id, 0)",
     ),
+    "a deadline ends a call that is marked": (
+        "lock_missed_under_leases",
+        r"AND \(p\.intent_id, p\.attempt_count \+ 1\) NOT IN \(.*?attempt_no\)\)",
+        "",
+    ),
     "a stream is begun out of order": (
         "begin_leased_attempts",
         r"earlier\.stream_seq < p\.stream_seq",

@@ -6,6 +6,7 @@ from signal import SIGKILL
 
 import pytest
 
+from tests.support.elections import ROW_LEASE_SETTINGS, start_leader
 from tests.support.engine import until
 
 REFUSED = {
@@ -36,6 +37,30 @@ async def test_two_instances_have_one_reaper_and_a_dead_one_is_replaced(engine):
     [other] = [worker for worker in workers if worker is not reaper]
     reaper.send(SIGKILL)
     await other.logged("reaper_elected")
+
+
+async def test_intents_of_a_group_that_nobody_leads_end_at_their_deadline(engine):
+    """Another worker's reaper ends them; no worker of the group runs."""
+    engine.publish("sms")
+    engine.publish("ledger", scope="cluster")
+    ids = engine.outbox.enqueue(3, "ledger", deadline_seconds=1)
+    worker = engine.worker(targets='["sms"]')
+    await engine.until_status(ids, "exhausted")
+    assert len(worker.lines("deadline_missed")) == 3
+    assert engine.sandbox.requests() == []
+
+
+async def test_leader_that_may_not_call_goes_on_after_the_reaper_ended_its_rows(engine):
+    """Its rows are in its memory: the rate limit keeps them there past their deadline."""
+    engine.publish("ledger", scope="cluster", rate_per_second=0.5)
+    late = engine.outbox.enqueue(5, "ledger", deadline_seconds=1)
+    worker = await start_leader(engine, **ROW_LEASE_SETTINGS)
+    await until(lambda: set(engine.statuses(late)) <= {"accepted", "exhausted"})
+    assert "exhausted" in engine.statuses(late)
+    engine.publish("ledger", scope="cluster")
+    await engine.until_status(engine.outbox.enqueue(3, "ledger"))
+    assert worker.lines("leader_lost") == worker.lines("leader_stepped_down") == []
+    assert len(worker.lines("leader_acquired")) == 1
 
 
 async def test_worker_without_a_reaper_starts_where_another_reaps(engine):

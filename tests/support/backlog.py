@@ -47,7 +47,9 @@ GROUPS = (
     Group("expired", 1_000, claim=-MINUTE),
     Group("doubtful", 4_900, deadline=-MINUTE, last_state="IN_DOUBT", is_held=True),
     Group("doubtful", 100, deadline=-MINUTE),
-    Group("cluster", 15_000, scope="cluster"),
+    Group("cluster", 10_000, scope="cluster"),
+    Group("cluster", 4_900, scope="cluster", deadline=+HOUR),
+    Group("cluster", 100, scope="cluster", deadline=-MINUTE),
     Group("stream", 15_000, scope="stream"),
 )
 PENDING = sum(group.rows for group in GROUPS)

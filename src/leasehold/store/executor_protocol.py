@@ -79,7 +79,7 @@ class ClaimStore(Protocol):
     async def repair_missed_deadlines(
         self, batch_size: int, worker_id: str
     ) -> list[rows.MissedDeadline]:
-        """End unclaimed items whose deadline has passed."""
+        """End intents whose deadline has passed and that nobody works on, in any scope."""
         ...
 
 

@@ -110,7 +110,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedDeadline:
-    """An item that repair ended because its deadline had passed."""
+    """An intent that repair ended because its deadline had passed."""
 
     intent_id: IntentId
     attempt_no: int

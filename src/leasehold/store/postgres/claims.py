@@ -161,7 +161,7 @@ class PostgresClaims:
     async def repair_missed_deadlines(
         self, batch_size: int, worker_id: str
     ) -> list[MissedDeadline]:
-        """End unclaimed items whose deadline has passed."""
+        """End intents whose deadline has passed and that nobody works on, in any scope."""
         return await self._query.rows(
             _MISSED,
             "SELECT * FROM leasehold.repair_missed_deadlines(%s, %s)",

@@ -1,8 +1,11 @@
--- Finish items that passed their deadline while nobody had them: FAILED, deadline_exceeded. Items in
--- doubt or awaiting confirmation are not touched: a deadline does not undo a call. Scheduled items are
--- their lease holder's to finish. A row that cannot be repaired never blocks the others: the batch is then
--- done row by row, with a warning for that row; a row that turns out to be finished is removed.
--- Locks: the rows, SKIP LOCKED: never waits. Raises: 22023.
+-- Finish intents that are past their deadline and that nobody works on: FAILED, deadline_exceeded. That is an item
+-- without a claim, or a row of scope cluster or stream without a call in flight, whether its lease is held or not:
+-- its holder may not serve the target, or may have been told to wait. In a stream, rows behind the head end too.
+-- Intents in doubt or awaiting confirmation are left alone: a deadline does not undo a call.
+-- A row that cannot be repaired never blocks the others: the batch is then done row by row, with a warning
+-- for that row; a row that turns out to be finished is removed.
+-- Locks: the items; then the call marks of cluster leases; then the rows under leases. Never waits.
+-- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
 RETURNS TABLE (intent_id uuid, attempt_no integer, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -10,10 +13,12 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_missed leasehold.outbox_pending[];
   v_outcomes leasehold.outcome[];
 BEGIN
   PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
+  PERFORM leasehold.require_read_committed();
   WITH missed AS MATERIALIZED (
     SELECT p.* FROM leasehold.outbox_pending p
      WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.deadline_at IS NOT NULL AND p.deadline_at <= v_now
@@ -23,9 +28,13 @@ BEGIN
      LIMIT p_batch_size
        FOR UPDATE SKIP LOCKED
   )
+  SELECT array_agg(m) INTO v_missed FROM missed m;
+  v_missed := v_missed || ARRAY(SELECT m FROM leasehold.lock_missed_under_leases(
+    p_batch_size - coalesce(cardinality(v_missed), 0)) AS m);
+  v_now := clock_timestamp();
   SELECT array_agg(ROW (m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', NULL, NULL, NULL, NULL, NULL,
                         format('the deadline was %s', m.deadline_at), NULL, NULL)::leasehold.outcome)
-    INTO v_outcomes FROM missed m;
+    INTO v_outcomes FROM unnest(v_missed) AS m;
   BEGIN
     RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context
       FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a

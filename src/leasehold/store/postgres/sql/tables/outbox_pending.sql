@@ -69,6 +69,12 @@ CREATE INDEX outbox_pending_deadlines
   WHERE scope = 'item' AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
+-- A call under a lease that was begun is not in it: a deadline does not undo a call.
+CREATE INDEX outbox_pending_leased_deadlines
+  ON leasehold.outbox_pending (deadline_at)
+  WHERE scope <> 'item' AND begun_epoch IS NULL AND deadline_at IS NOT NULL
+    AND (last_state IS NULL OR last_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE'));
+
 COMMENT ON TABLE leasehold.outbox_pending IS
   'Unfinished intents: a row exists if and only if the ledger has no terminal row for its intent.';
 COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
