@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.backlog import CLUSTER_LEASE, large_tables, load_backlog
+from tests.support.backlog import CLUSTER_LEASE, TARGETS, large_tables, load_backlog
 from tests.support.database import Database
 from tests.support.query_plans import Explainer, Plans
 
@@ -446,13 +446,16 @@ def test_search_without_a_match_ends_with_its_window(
 
 
 def test_depth_of_a_queue_is_counted_no_further_than_its_limit(backlog: Backlog) -> None:
-    targets = ["bulk", "leased", "stream", "cluster", "quiet", "idle"]
-    limits = [100] * len(targets)
-    statement = "SELECT * FROM leasehold.read_queue_depths(%s, %s)"
-    for plans in explained(backlog, statement, [targets, limits]):
-        depths = {row["target"]: row["depth"] for row in plans.rows}
-        assert depths == dict.fromkeys(targets, 100) | {"idle": 0}
-        plans.assert_bounded(rows_max=200 * len(targets), buffers_max=3000)
+    limited = """
+        INSERT INTO leasehold.contracts (target, version, terms, published_by)
+        SELECT target, version + 1, terms || '{"pending_max": 100}', 'test'
+          FROM leasehold.contracts WHERE target <> 'done'"""
+    begin = "SELECT leasehold.begin_watch_turn('depths')"
+    statement = "SELECT leasehold.record_queue_depths((SELECT turn_no FROM leasehold.watch_turns))"
+    targets = len(TARGETS)
+    for plans in explained(backlog, statement, before=[limited, begin]):
+        assert plans.rows[0]["record_queue_depths"] is not None
+        plans.assert_bounded(rows_max=100 * targets, buffers_max=500 * targets)
 
 
 def test_former_terms_read_one_pending_row_each(backlog: Backlog) -> None:

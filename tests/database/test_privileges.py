@@ -37,6 +37,7 @@ RELATIONS = {
     "pending_transactions": (READERS, {"signed_bytes": READERS}),
     "call_marks": (READERS, {}),
     "queue_counts": (NOBODY, {}),
+    "queue_depths": (READERS - {"executor"}, {}),
     "schema_migrations": (EVERYBODY, {}),
     "schema_sources": (EVERYBODY, {}),
     "streams": (NOBODY, {}),
@@ -87,6 +88,7 @@ OWNERS = (
     "content_hash",
     "create_token",
     "put_calls_in_doubt",
+    "queue_depth",
     "record_expired_claims",
     "enqueue_one",
     "enqueue_verdict",
@@ -145,7 +147,8 @@ FUNCTIONS: dict[str, set[str]] = {
     "notify_targets": {"ingest", "executor"},
     "read_active_tokens": {"api"},
     **dict.fromkeys(
-        ("has_content", "list_intents", "read_events", "read_queue_depths"), READERS - {"executor"}
+        ("has_content", "list_intents", "read_events", "record_queue_depths"),
+        READERS - {"executor"},
     ),
     **dict.fromkeys(("begin_watch_turn", "record_queue_counts"), READERS),
     # A function inside a view runs as the view's reader.

@@ -184,6 +184,29 @@ def test_million_pending_rows_are_counted_a_bounded_part_at_a_time(million: Data
     assert again["seen_at"] > row["seen_at"]
 
 
+def test_queue_of_a_million_is_counted_once_in_twenty_seconds_by_all(million: Database) -> None:
+    outbox = Outbox(million)
+    outbox.publish(pending_max=990_000)
+    outbox.publish("idle", pending_max=1)
+    outbox.publish("next", pending_max=1)
+    [row] = outbox.call("readonly", "begin_watch_turn", "depths")
+    turn_no = row["begin_watch_turn"]
+    explainer = Explainer(million)
+    statement = "SELECT leasehold.record_queue_depths(%s)"
+    plans = explainer.run(statement, [turn_no], times=2)
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in plans.nodes if "Alias" in node]
+    assert max(read) <= 990_000
+    [row] = outbox.call("readonly", "record_queue_depths", turn_no)
+    assert row["record_queue_depths"] >= 19.8
+    assert outbox.call("readonly", "begin_watch_turn", "depths")[0]["begin_watch_turn"] is None
+    depths = "SELECT target, depth FROM leasehold.queue_depths ORDER BY target"
+    found = {row["target"]: row["depth"] for row in million.execute(depths)}
+    assert found == {"idle": 0, "next": 0, "sms": 990_000}
+    # The other queues of the turn were counted first; the next turn begins with the oldest.
+    outbox.enqueue(1, "idle")
+    assert outbox.count_depths()["idle"] == 1
+
+
 def test_segments_beyond_the_end_of_a_table_that_became_smaller_are_forgotten(outbox):
     outbox.publish()
     outbox.enqueue(2)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from leasehold.domain.errors import AccessDenied, InvalidArgument
+from leasehold.domain.errors import AccessDenied
 from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.outbox import CLUSTER_LEASE
@@ -40,31 +40,6 @@ async def test_only_auditors_can_read_content(stores):
     for store in (stores.readonly, stores.operator, stores.ingest, stores.executor):
         with pytest.raises(AccessDenied):
             await store.read_content(NOBODY)
-
-
-async def test_depth_counts_unfinished_intents_of_every_scope_up_to_its_limit(stores, outbox):
-    outbox.publish("items")
-    outbox.publish("streams", scope="stream")
-    outbox.publish("clusters", scope="cluster")
-    outbox.publish("others", scope="cluster")
-    outbox.enqueue(5, target="items")
-    outbox.enqueue(4, target="streams", stream="a")
-    outbox.enqueue(3, target="clusters")
-    outbox.enqueue(2, target="others")
-    claims = outbox.claim(batch_size=3, targets=["items"])
-    outbox.complete(claims[:1])
-    targets = ["items", "streams", "clusters", "others", "nobody"]
-    depths = await stores.readonly.read_queue_depths(dict.fromkeys(targets, 100))
-    expected = {"items": 4, "streams": 4, "clusters": 3, "others": 2, "nobody": 0}
-    assert depths == expected, "claimed intents count, finished ones do not"
-    limits = {"items": 3, "streams": 4, "clusters": 1}
-    assert await stores.readonly.read_queue_depths(limits) == limits
-    assert await stores.readonly.read_queue_depths({}) == {}
-
-
-async def test_depth_with_an_invalid_limit_is_refused(stores):
-    with pytest.raises(InvalidArgument, match="from 1 to 10000000"):
-        await stores.readonly.read_queue_depths({"sms": 0})
 
 
 async def test_instances_are_read_in_pages_and_dead_ones_are_shown_as_such(stores, database):

@@ -127,6 +127,17 @@ class Outbox:
             if row["seen_at"] is not None and row["seen_at"] > clock["now"]:
                 return row
 
+    def count_depths(self) -> dict[str, int]:
+        """Count the queues that have a limit now, although no turn is due; return the depths."""
+        while True:
+            self.database.owner_execute("UPDATE leasehold.queue_depths SET limit_read_at = 'epoch'")
+            self.end_pause("depths")
+            [row] = self.call("readonly", "begin_watch_turn", "depths")
+            turn_no = row["begin_watch_turn"]  # an instance may have been faster
+            if turn_no and self.call("readonly", "record_queue_depths", turn_no):
+                found = self.database.execute("SELECT target, depth FROM leasehold.queue_depths")
+                return {row["target"]: row["depth"] for row in found}
+
     def end_pause(self, name: str) -> None:
         """Make the next turn of those who watch the queue due."""
         self.database.owner_execute(

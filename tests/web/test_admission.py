@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.store.reader_rows import QueueDepth
 from leasehold.web import admission
 from leasehold.web.admission import QueueLimits
 from tests.support.api import problem
@@ -23,18 +23,18 @@ async def small(api, outbox, monkeypatch):
     monkeypatch.setattr(admission, "RECOUNT_SECONDS", 1000)
     monkeypatch.setattr(admission, "COUNT_SECONDS", 1000)
     outbox.publish("small", pending_max=2)
-    await count(api)
+    await count(api, outbox)
     return api
 
 
-async def count(api):
-    api.service.queue_limits._contracts_due_at = 0
+async def count(api, outbox):
+    outbox.count_depths()
     await api.service.queue_limits.step()
 
 
 async def test_full_queue_refuses_until_there_is_room(small, outbox):
     outbox.enqueue(2, target="small")
-    await count(small)
+    await count(small, outbox)
     response = await small.post("/v1/intents", SMALL)
     problem(response, 429, "queue_full")
     assert int(response.headers["retry-after"]) > 0
@@ -43,7 +43,7 @@ async def test_full_queue_refuses_until_there_is_room(small, outbox):
     assert [one["verdict"] for one in batch] == ["queue_full", "accepted"]
     assert batch[0]["retry_seconds"] == int(response.headers["retry-after"])
     outbox.complete(outbox.claim(targets=["small"]))
-    await count(small)
+    await count(small, outbox)
     assert (await small.post("/v1/intents", SMALL)).status_code == 201
 
 
@@ -60,10 +60,10 @@ async def test_concurrent_enqueues_do_not_exceed_the_limit(small):
     assert Counter(one.status_code for one in found) == {201: 2, 429: 18}
 
 
-async def test_repeated_request_is_answered_if_the_queue_is_full(small):
+async def test_repeated_request_is_answered_if_the_queue_is_full(small, outbox):
     first = await small.post("/v1/intents", SMALL | {"idempotency_key": "a"})
     await small.post("/v1/intents", SMALL | {"idempotency_key": "b"})
-    await count(small)
+    await count(small, outbox)
     again = await small.post("/v1/intents", SMALL | {"idempotency_key": "a"})
     assert (again.status_code, again.content) == (200, first.content)
     other = SMALL | {"idempotency_key": "a", "payload": 1}
@@ -93,37 +93,47 @@ async def test_key_known_at_another_target_does_not_pass_a_full_queue(small):
 
 
 class Store:
-    """A store with these limits and depths."""
+    """A store with these limits and depths, on the clock of the test. Each turn counts anew."""
 
     def __init__(self, **limits):
         self.limits = limits
         self.depths = {}
-        self.asked = []
+        self.now = 0.0
+        self.is_due = True  # a turn; else another instance counts
+        self.seen_at = None
+        self.age = 0.0
+        self.turns = 0
 
-    async def read_contracts(self):
-        return [
-            SimpleNamespace(target=name, pending_max=most) for name, most in self.limits.items()
-        ]
+    def clock(self):
+        return self.now
 
-    async def read_queue_depths(self, limits):
-        self.asked.append(len(limits))
+    async def begin_watch_turn(self, name):
+        assert name == "depths"
+        return 1 if self.is_due else None
+
+    async def record_queue_depths(self, turn_no):
+        assert turn_no == 1
         if isinstance(self.depths, Exception):
             raise self.depths
-        return {name: min(most, self.depths.get(name, 0)) for name, most in limits.items()}
+        self.turns += 1
+        self.seen_at, self.age = self.turns, 0.0
 
-
-async def test_queues_are_counted_in_pages():
-    store = Store(**{f"t{number}": 1 for number in range(2500)})
-    store.depths = {"t2400": 1}
-    limits = QueueLimits(store)
-    await limits.step()
-    assert store.asked == [1000, 1000, 500]
-    assert [name for name in store.limits if limits.is_full(name)] == ["t2400"]
+    async def read_queue_depths(self):
+        return [
+            QueueDepth(
+                target=name,
+                pending_max=most,
+                depth=min(most, self.depths.get(name, 0)),
+                seen_at=self.seen_at,
+                age_seconds=self.age if self.seen_at else None,
+            )
+            for name, most in self.limits.items()
+        ]
 
 
 async def test_reservation_of_a_duplicate_is_released_and_others_count():
     store = Store(sms=2)
-    limits = QueueLimits(store)
+    limits = QueueLimits(store, store.clock)
     await limits.step()
     first, second = limits.reserve("sms"), limits.reserve("sms")
     assert limits.reserve("sms") is None
@@ -144,22 +154,54 @@ async def test_reservation_of_a_duplicate_is_released_and_others_count():
     assert limits.reserve("sms") is None
 
 
-async def test_full_queue_is_recounted_soon_but_not_for_every_request():
-    now = 0.0
+async def test_intents_accepted_after_another_instance_began_to_count_are_added():
+    store = Store(sms=4)
+    limits = QueueLimits(store, store.clock)
+    await limits.step()
+    for store.now in (10.0, 20.0):
+        limits.reserve("sms").settle(is_new=True)
+    # Another instance has counted at 15: of the two accepted here, one is in its count.
+    store.now, store.is_due, store.seen_at, store.age = 30.0, False, "new", 15.0
+    store.depths = {"sms": 2}
+    await limits.step()
+    assert limits.reserve("sms") is not None
+    assert limits.reserve("sms") is None
+    # The same count, read again, changes nothing.
+    store.now, store.age = 40.0, 25.0
+    await limits.step()
+    assert limits.reserve("sms") is None
+
+
+async def test_queue_whose_limit_is_gone_is_unlimited():
     store = Store(sms=1)
-    limits = QueueLimits(store, clock=lambda: now)
+    limits = QueueLimits(store, store.clock)
+    await limits.step()
+    limits.reserve("sms")
+    assert limits.is_full("sms")
+    store.limits = {}
+    await limits.step()
+    assert not limits.is_full("sms")
+    assert limits.reserve("sms") is admission.UNLIMITED
+
+
+async def test_full_queue_is_looked_at_soon_but_not_for_every_request():
+    store = Store(sms=1)
+    limits = QueueLimits(store, store.clock)
     await limits.step()
     limits.reserve("sms")
     assert limits.reserve("sms") is None
     assert not limits.wake.is_set()
-    now = admission.RECOUNT_SECONDS
+    store.now = admission.RECOUNT_SECONDS
     assert limits.reserve("sms") is None
     assert limits.wake.is_set()
 
 
-def test_targets_without_a_limit_are_not_counted():
-    limits = QueueLimits(Store())
-    for number in range(10):
-        limits.reserve(f"t{number}").settle(is_new=True)
-    assert not limits._accepted
-    assert not limits._reserved
+async def test_times_of_accepted_intents_take_bounded_memory():
+    store = Store(sms=1_000_000)
+    limits = QueueLimits(store, store.clock)
+    await limits.step()
+    for number in range(1000):
+        store.now = float(number)
+        limits.reserve("sms").settle(is_new=True)
+    [queue] = limits._queues.values()
+    assert len(queue._marks) == admission.MARKS_MAX

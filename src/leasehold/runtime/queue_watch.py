@@ -13,7 +13,7 @@ from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.reader_protocol import WatchStore
 
 QUEUE_SECONDS = 10.0
 
@@ -24,14 +24,13 @@ class QueueWatch:
     name = "queue watch"
     retry_seconds = QUEUE_SECONDS
 
-    def __init__(self, store: ExecutorStore, metrics: Metrics) -> None:
+    def __init__(self, store: WatchStore, metrics: Metrics) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._metrics = metrics
 
     async def step(self) -> Pause:
         """Count if a turn is due, and read the last count."""
-        # The turn is committed before the count begins, so no instance repeats a count that fails.
         turn_no = await self._store.begin_watch_turn("counts")
         next_seconds = turn_no and await self._store.record_queue_counts(turn_no)
         self._metrics.supervisor(await self._store.read_supervisor())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.store.reader_protocol import ContractStore
+from leasehold.store.reader_protocol import ContractStore, WatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,26 +208,11 @@ class LeasedItemStore(Protocol):
         ...
 
 
-class ExecutorStore(ClaimStore, LeaseStore, LeasedItemStore, ContractStore, Protocol):
+class ExecutorStore(ClaimStore, LeaseStore, LeasedItemStore, ContractStore, WatchStore, Protocol):
     """Everything that the role leasehold_executor may do."""
 
     async def read_former_terms(self) -> list[rows.FormerTerms]:
         """Read the terms that are no longer current but still have pending intents."""
-        ...
-
-    async def read_supervisor(self) -> dict[str, Any]:
-        """Read the state of the whole queue as it was last counted, by the columns of the view."""
-        ...
-
-    async def begin_watch_turn(self, name: str) -> int | None:
-        """Begin a turn of counting if one is due, and return its number."""
-        ...
-
-    async def record_queue_counts(self, turn_no: int) -> float | None:
-        """Count a part of the queue; return the seconds until the next turn.
-
-        None if another turn has begun since.
-        """
         ...
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from leasehold.domain.contract import Contract
@@ -31,7 +31,29 @@ class ContractStore(Protocol):
         ...
 
 
-class ReaderStore(ContractStore, Protocol):
+class WatchStore(Protocol):
+    """Counts of the queue. Everybody reads the last one; the database gives out the turns to count.
+
+    Begin a turn in a call of its own: then no instance repeats a count that fails.
+    """
+
+    async def begin_watch_turn(self, name: str) -> int | None:
+        """Begin a turn if one is due, and return its number. `name` is counts or depths."""
+        ...
+
+    async def record_queue_counts(self, turn_no: int) -> float | None:
+        """Count a part of the queue; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
+        ...
+
+    async def read_supervisor(self) -> dict[str, Any]:
+        """Read the state of the whole queue as it was last counted, by the columns of the view."""
+        ...
+
+
+class ReaderStore(ContractStore, WatchStore, Protocol):
     """Everything that the role leasehold_readonly may read. Unknown intents are left out."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[rows.Attempt]:
@@ -78,8 +100,15 @@ class ReaderStore(ContractStore, Protocol):
         """Return the cursor after which only rows follow that are not final yet."""
         ...
 
-    async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Count the unfinished intents of each target, up to its limit."""
+    async def record_queue_depths(self, turn_no: int) -> float | None:
+        """Count the queues that have a limit; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
+        ...
+
+    async def read_queue_depths(self) -> list[rows.QueueDepth]:
+        """Read the last count of every queue that has a limit."""
         ...
 
     async def read_instances(self, after: str | None, limit: int) -> list[rows.InstanceSeen]:

@@ -131,6 +131,17 @@ class LeaseSeen:
     is_live: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """The last count of a queue with a limit. `seen_at` and `age_seconds` are None before it."""
+
+    target: str
+    pending_max: int
+    depth: int
+    seen_at: datetime | None
+    age_seconds: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class EventCursor:
     """A position in the order of events. As text: 'transaction-intent-attempt'."""

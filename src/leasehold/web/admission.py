@@ -1,9 +1,11 @@
 """Which intents are admitted: the token must cover the target, and its queue must not be full.
 
-A contract may limit the unfinished intents of its target (`pending_max`). Each instance counts the
-queues about once a second and adds what it accepts itself in between. What other instances accept
-since the last count can therefore exceed a limit; an exact count would make every enqueue wait for
-every other one. A full queue is counted again soon when a client asks for it.
+A contract may limit the unfinished intents of its target (`pending_max`). One instance at a time
+counts the queues, and the database says when: at most 50,000 rows a second, whatever the number of
+instances. All of them read the last count every second, and each adds what it has accepted itself
+since then. What other instances accept since the last count can therefore exceed a limit; an exact
+count would make every enqueue wait for every other one. When a client asks for a full queue, the
+instance looks again soon.
 
 A repeated intent adds nothing, so it is admitted to a full queue. Whether its key is known costs a
 query, which only runs if the queue is full, and only a few at a time. enqueue_intents then answers
@@ -15,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
-from itertools import islice
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from leasehold.service.service import Pause
@@ -24,26 +25,28 @@ from leasehold.web.auth import require_target
 from leasehold.web.problems import RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
 
     from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import NewIntent
     from leasehold.store.protocol import ReaderStore
+    from leasehold.store.reader_rows import QueueDepth
 
     # A target, a key, and whether the key is one of all targets.
     TargetKey = tuple[str, str, bool]
 
 COUNT_SECONDS = 1.0
 RECOUNT_SECONDS = 0.1
-CONTRACTS_SECONDS = 5.0
-# The maximum of one call.
-PAGE = 1000
+# How exactly and for how long to remember when intents were accepted.
+MARK_SECONDS = 0.1
+MARKS_MAX = 100
 # Leaves some of the few reader connections to others.
 LOOKUPS_MAX = 2
 
 
 class QueueLimits:
-    """The service that counts the queues with a limit."""
+    """The service that reads how full the queues with a limit are, and counts if it is its turn."""
 
     name = "queue limits"
 
@@ -51,54 +54,81 @@ class QueueLimits:
         self.wake = asyncio.Event()
         self._store = store
         self._clock = clock
-        self._limits: dict[str, int] = {}
-        self._contracts_due_at = clock()
         self._recount_at = clock()
-        self._depths: dict[str, int] = {}
-        # On their way to the database, and accepted since the last count began.
-        self._reserved: Counter[str] = Counter()
-        self._accepted: Counter[str] = Counter()
+        self._queues: dict[str, _Queue] = {}
 
     async def step(self) -> Pause:
-        """Count once."""
-        if self._clock() >= self._contracts_due_at:
-            self._limits = {
-                contract.target: contract.pending_max
-                for contract in await self._store.read_contracts()
-                if contract.pending_max is not None
-            }
-            self._contracts_due_at = self._clock() + CONTRACTS_SECONDS
-        before = Counter(self._accepted)
+        """Count if a turn is due, and read the last count."""
         began_at = self._clock()
         self._recount_at = math.inf
-        depths: dict[str, int] = {}
-        for page in _pages(self._limits):
-            depths |= await self._store.read_queue_depths(page)
-        self._depths = depths
-        # What was accepted during the count may or may not be in it, so it counts until the next.
-        self._accepted -= before
+        for queue in self._queues.values():
+            queue.mark(began_at)
+        turn_no = await self._store.begin_watch_turn("depths")
+        if turn_no is not None:
+            await self._store.record_queue_depths(turn_no)
+        asked_at = self._clock()
+        known, self._queues = self._queues, {}
+        for row in await self._store.read_queue_depths():
+            queue = self._queues[row.target] = known.get(row.target) or _Queue(self._clock)
+            queue.learn(row, asked_at)
         ended_at = self._clock()
-        # A count scans rows, so it may use a tenth of the time at most.
         self._recount_at = ended_at + max(RECOUNT_SECONDS, 10 * (ended_at - began_at))
         return Pause(COUNT_SECONDS)
 
     def is_full(self, target: str) -> bool:
         """Whether a queue is full, as far as this instance knows."""
-        limit = self._limits.get(target)
-        return limit is not None and self._depth(target) >= limit
+        queue = self._queues.get(target)
+        return queue is not None and queue.is_full
 
     def reserve(self, target: str) -> Reservation | None:
         """Reserve room for one intent until it is settled; None if the queue is full."""
-        if target not in self._limits:
+        queue = self._queues.get(target)
+        if queue is None:
             return UNLIMITED
-        if self.is_full(target):
+        if queue.is_full:
             if self._clock() >= self._recount_at:
                 self.wake.set()
             return None
-        return _Counted(target, self._reserved, self._accepted)
+        return _Counted(queue)
 
-    def _depth(self, target: str) -> int:
-        return self._depths.get(target, 0) + self._reserved[target] + self._accepted[target]
+
+class _Queue:
+    """The last count of one queue, and what this instance has accepted since."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.reserved = 0  # on their way to the database
+        self._clock = clock
+        self._limit = 0
+        self._depth = 0
+        self._seen_at: datetime | None = None
+        self._accepted = 0  # ever
+        self._counted = 0  # so many of these are certainly in the count
+        # When how many had been accepted.
+        self._marks: deque[tuple[float, int]] = deque(maxlen=MARKS_MAX)
+
+    @property
+    def is_full(self) -> bool:
+        return self._depth + self.reserved + self._accepted - self._counted >= self._limit
+
+    def accept(self) -> None:
+        self._accepted += 1
+        now = self._clock()
+        if not self._marks or now >= self._marks[-1][0] + MARK_SECONDS:
+            self.mark(now)
+
+    def mark(self, now: float) -> None:
+        self._marks.append((now, self._accepted))
+
+    def learn(self, row: QueueDepth, asked_at: float) -> None:
+        """Learn a count. It may be another instance's, and it may have been made a while ago."""
+        self._limit = row.pending_max
+        if row.seen_at == self._seen_at:
+            return
+        self._depth, self._seen_at = row.depth, row.seen_at
+        # What was accepted before the count began is in it; later ones may be, so they are added.
+        counted_at = -math.inf if row.age_seconds is None else asked_at - row.age_seconds
+        while self._marks and self._marks[0][0] <= counted_at:
+            self._counted = self._marks.popleft()[1]
 
 
 class Reservation:
@@ -111,18 +141,16 @@ class Reservation:
 
 
 class _Counted(Reservation):
-    __slots__ = ("_accepted", "_reserved", "_target")
+    __slots__ = ("_queue",)
 
-    def __init__(self, target: str, reserved: Counter[str], accepted: Counter[str]) -> None:
-        self._target = target
-        self._reserved = reserved
-        self._accepted = accepted
-        reserved[target] += 1
+    def __init__(self, queue: _Queue) -> None:
+        self._queue = queue
+        queue.reserved += 1
 
     def settle(self, *, is_new: bool) -> None:
-        self._reserved[self._target] -= 1
+        self._queue.reserved -= 1
         if is_new:
-            self._accepted[self._target] += 1
+            self._queue.accept()
 
 
 UNLIMITED = Reservation()
@@ -215,9 +243,3 @@ def _full() -> Problem:
         "Retry when some of the target's intents are finished.",
         retry_seconds=RETRY_SECONDS,
     )
-
-
-def _pages(limits: dict[str, int]) -> Iterator[dict[str, int]]:
-    rest = iter(limits.items())
-    while page := dict(islice(rest, PAGE)):
-        yield page

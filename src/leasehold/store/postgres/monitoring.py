@@ -1,19 +1,21 @@
-"""What monitoring reads: the state of the queue, and instances that stopped reporting."""
+"""Monitoring: counts of the queue, and instances that stopped reporting."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from leasehold.store.postgres.query import first_column, rows_of
+from leasehold.store.reader_rows import QueueDepth
 
 if TYPE_CHECKING:
     from leasehold.store.postgres.query import Query
 
 _BY_NAME = rows_of(dict[str, Any])
+_DEPTH = rows_of(QueueDepth)
 
 
 class PostgresMonitoring:
-    """The monitoring methods of ExecutorStore."""
+    """WatchStore on PostgreSQL, and the other monitoring methods of ExecutorStore."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -39,6 +41,23 @@ class PostgresMonitoring:
         None if another turn has begun since.
         """
         return await self._query.value("SELECT leasehold.record_queue_counts(%s)", turn_no)
+
+    async def record_queue_depths(self, turn_no: int) -> float | None:
+        """Count the queues that have a limit; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
+        return await self._query.value("SELECT leasehold.record_queue_depths(%s)", turn_no)
+
+    async def read_queue_depths(self) -> list[QueueDepth]:
+        """Read the last count of every queue that has a limit."""
+        return await self._query.rows(
+            _DEPTH,
+            "SELECT target, pending_max, depth, nullif(seen_at, '-infinity') AS seen_at,"
+            "       extract(epoch FROM clock_timestamp() - nullif(seen_at, '-infinity'))::float8"
+            "         AS age_seconds"
+            "  FROM leasehold.queue_depths",
+        )
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:
         """List the instances that recently stopped reporting without saying so.

@@ -22,7 +22,7 @@ from leasehold.store.reader_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from leasehold.domain.intent import NewIntent
@@ -159,17 +159,6 @@ class PostgresReaders(PostgresContracts):
         )
         return EventCursor(transaction=newest, intent_id=_LAST_ID, attempt_no=0)
 
-    async def read_queue_depths(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Count the unfinished intents of each target, up to its limit."""
-        return dict(
-            await self._query.rows(
-                rows_of(_depth),
-                "SELECT * FROM leasehold.read_queue_depths(%s::text[], %s::integer[])",
-                list(limits),
-                list(limits.values()),
-            )
-        )
-
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
         """Read instances as of their last report, by id, after an id."""
         return await self._query.rows(
@@ -212,10 +201,6 @@ def _event(transaction_id: int, target: str | None, **columns: Any) -> LedgerEve
         transaction=transaction_id, intent_id=attempt.intent_id, attempt_no=attempt.attempt_no
     )
     return LedgerEvent(cursor=cursor, target=target, attempt=attempt)
-
-
-def _depth(target: str, depth: int) -> tuple[str, int]:
-    return target, depth
 
 
 def _asked_key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:

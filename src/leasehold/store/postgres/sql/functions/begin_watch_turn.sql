@@ -1,14 +1,15 @@
 -- Begin a turn of counting if one is due, and return its number; NULL if it is not due yet. Commit before you count:
 -- then no instance begins another turn before the pause is over, even if the count fails. Each turn in a row that was
--- not finished doubles the pause, from 10 seconds to 10 minutes. p_name is counts (then call record_queue_counts).
+-- not finished doubles the pause, from 10 seconds to 10 minutes. p_name is counts (then call record_queue_counts) or
+-- depths (then call record_queue_depths).
 -- Locks: the row of the turn; it never waits for it. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.begin_watch_turn(p_name text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_turn leasehold.watch_turns;
 BEGIN
-  IF p_name IS NULL OR p_name NOT IN ('counts') THEN
-    RAISE EXCEPTION 'p_name is %, but must be counts', coalesce(quote_literal(left(p_name, 80)), 'NULL')
+  IF p_name IS NULL OR p_name NOT IN ('counts', 'depths') THEN
+    RAISE EXCEPTION 'p_name is %, but must be counts or depths', coalesce(quote_literal(left(p_name, 80)), 'NULL')
       USING ERRCODE = '22023';
   END IF;
   -- Most calls come too early: they read one row and write nothing. A time further away than the longest pause was
