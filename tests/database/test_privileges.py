@@ -109,6 +109,8 @@ OWNERS = (
     "list_tokens",
     "lock_for_intervention",
     "lock_call_marks",
+    "lock_missed_under_leases",
+    "try_lock_call_marks",
     "lock_streams",
     "assign_stream_numbers",
     "batch_intent_id",
