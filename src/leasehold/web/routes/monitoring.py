@@ -50,8 +50,8 @@ class EventsQuery(BaseModel):
 
     target: types.Target | None = None
     last_event_id: Annotated[
-        str | None,
-        Field(max_length=80, description="Like the header Last-Event-ID, which takes precedence."),
+        types.Cursor | None,
+        Field(description="Like the header Last-Event-ID, which takes precedence."),
     ] = None
 
 
@@ -142,7 +142,8 @@ async def read_stats(request: Request, _: ReaderOfAll) -> responses.Stats:
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "Ledger rows as server-sent events; the stream does not end.",
+            "description": "Ledger rows as server-sent events; the stream does not end. The `data` "
+            "of an event `attempt` is an `Attempt` with its `target`.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         }
     }
@@ -152,7 +153,9 @@ async def read_events(
     request: Request,
     token: Reader,
     query: Annotated[EventsQuery, Query()],
-    last_event_id: Annotated[str | None, Header(max_length=80)] = None,
+    last_event_id: Annotated[
+        types.Cursor | None, Header(description="The `id` of the last event that was received.")
+    ] = None,
 ) -> Response:
     """Stream the ledger from now on, or from the last event that was received."""
     service = service_of(request)
@@ -163,7 +166,7 @@ async def read_events(
         targets = (query.target,)
     service.events.admit()
     try:
-        after = await service.events.cursor(last_event_id or query.last_event_id)
+        after = await service.events.cursor(last_event_id or query.last_event_id or None)
     except BaseException:
         service.events.release()
         raise
@@ -194,7 +197,12 @@ class _EventStream(StreamingResponse):
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", tags=["health"], response_model=responses.Health)
+@router.get(
+    "/healthz",
+    tags=["health"],
+    response_model=responses.Health,
+    responses=refusals(is_open=True),
+)
 async def read_health() -> responses.Health:
     """Return 200 if the process answers."""
     return responses.Health(status="ok")
@@ -207,7 +215,8 @@ async def read_health() -> responses.Health:
     response_model=responses.Readiness,
     responses={
         503: {"model": responses.Readiness, "description": "This instance should get no requests."}
-    },
+    }
+    | refusals(is_open=True),
 )
 async def read_readiness(request: Request, response: Response) -> responses.Readiness:
     """Return 200 if this instance should get requests, as leader or follower."""

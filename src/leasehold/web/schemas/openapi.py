@@ -1,7 +1,12 @@
-"""The OpenAPI document: what FastAPI finds, and what it cannot know."""
+"""The OpenAPI document: what FastAPI finds, and what it cannot know.
+
+Generators of clients read it, so it avoids what they read differently. A `default` makes a member
+required in one of them, and a `oneOf` beside properties makes the whole object untyped in another.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +29,27 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     requests.RedriveRequest,
 )
 _REF = "#/components/schemas/{model}"
+_NULL = {"type": "null"}
 # These need no token.
 _OPEN = frozenset({"/healthz", "/readyz"})
 _RETRIED = frozenset({429, 503})
+# Their optional members are absent, never null.
+_NEVER_NULL = ("ProblemDocument", "Verdict")
 
 
 def refusals(
-    *statuses: int, replayed: type[BaseModel] | None = None, unchanged: bool = False
+    *statuses: int,
+    replayed: type[BaseModel] | None = None,
+    unchanged: bool = False,
+    is_open: bool = False,
 ) -> dict[int | str, dict[str, Any]]:
-    """Describe the refusals of a route. Every route can answer 401 and 503."""
+    """Describe the refusals of a route. Each can refuse a head; only an open one needs no token."""
     found: dict[int | str, dict[str, Any]] = {}
     if replayed is not None:
         found[200] = {"model": replayed, "description": "Done before: the same response."}
     if unchanged:
         found[304] = {"description": "Not modified."}
-    for status in sorted({401, 503, *statuses}):
+    for status in sorted({400, 431, *(() if is_open else (401, 503)), *statuses}):
         found[status] = _problem(status)
     return found
 
@@ -62,24 +73,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
         title="Leasehold",
         version=metadata.version("leasehold"),
         description="Enqueue intents, read their state, and operate on them.",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "/", "description": "The instance that serves this document."}],
         routes=app.routes,
     )
-    schemas: dict[str, Any] = document["components"]["schemas"]
-    _, more = models_json_schema(
-        [(kind, "validation") for kind in (*REQUESTS, ProblemDocument)], ref_template=_REF
-    )
-    schemas |= more["$defs"]
-    schemas["IntentRequest"]["oneOf"] = [
-        {"required": ["payload"]},
-        {"required": ["body", "content_type"]},
-    ]
-    # Any other object does not fail the batch; it gets its own verdict.
-    schemas["BatchRequest"]["properties"]["intents"]["items"] = {
-        "anyOf": [{"$ref": _REF.format(model="IntentRequest")}, {"type": "object"}]
-    }
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    document["components"]["schemas"] = _schemas(document["components"]["schemas"])
     document["components"]["securitySchemes"] = {
         "token": {
             "type": "http",
@@ -88,7 +86,76 @@ def describe(app: FastAPI) -> dict[str, Any]:
         }
     }
     for path, operations in document["paths"].items():
-        if path not in _OPEN:
-            for operation in operations.values():
-                operation["security"] = [{"token": []}]
+        for method, operation in operations.items():
+            # FastAPI appends these to the name of the function, and clients name their methods so.
+            operation["operationId"] = operation["operationId"].removesuffix(
+                re.sub(r"\W", "_", path) + f"_{method}"
+            )
+            operation["security"] = [] if path in _OPEN else [{"token": []}]
+            for parameter in operation.get("parameters", ()):
+                # It can be absent, but what is sent is text and never null.
+                parameter["schema"] = _without_null(parameter["schema"])
     return document
+
+
+def _schemas(found: dict[str, Any]) -> dict[str, Any]:
+    _, more = models_json_schema(
+        [(kind, "validation") for kind in (*REQUESTS, ProblemDocument)], ref_template=_REF
+    )
+    schemas = found | more["$defs"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    for name, schema in schemas.items():
+        for member, described in schema.get("properties", {}).items():
+            described.pop("default", None)
+            if name in _NEVER_NULL:
+                schema["properties"][member] = _without_null(described)
+    schemas |= _intent_requests(schemas["IntentRequest"])
+    return dict(sorted(schemas.items()))
+
+
+def _intent_requests(intent: dict[str, Any]) -> dict[str, Any]:
+    """Split an intent in two: one with a payload and one with a body."""
+    members: dict[str, Any] = intent["properties"]
+    body = {name: _without_null(members[name]) for name in ("body", "content_type")}
+    payload = {"payload": members["payload"] | {"not": _NULL}}
+    forms = {
+        "PayloadIntent": ("An intent with a JSON document.", payload, body),
+        "BodyIntent": ("An intent with opaque bytes.", body, payload),
+    }
+    split = {
+        name: intent
+        | {
+            "title": name,
+            "description": description,
+            "properties": members | given | dict.fromkeys(absent, _NULL),
+            "required": ["target", *given],
+            "not": {
+                "anyOf": [
+                    _both(("due_at", "string"), ("delay_seconds", "number")),
+                    _both(("deadline_at", "string"), ("deadline_seconds", "number")),
+                ]
+            },
+        }
+        for name, (description, given, absent) in forms.items()
+    }
+    either = {"title": "IntentRequest", "description": "An intent to enqueue."}
+    return split | {
+        "IntentRequest": either | {"oneOf": [{"$ref": _REF.format(model=name)} for name in split]}
+    }
+
+
+def _both(*members: tuple[str, str]) -> dict[str, Any]:
+    """Match an object that has all these members, none of them null."""
+    return {
+        "required": [name for name, _ in members],
+        "properties": {name: {"type": kind} for name, kind in members},
+    }
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the same value where it cannot be null."""
+    kinds = [one for one in schema.get("anyOf", ()) if one != _NULL]
+    if len(kinds) != 1:
+        return schema
+    return {name: value for name, value in schema.items() if name != "anyOf"} | kinds[0]

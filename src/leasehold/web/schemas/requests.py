@@ -11,14 +11,17 @@ from uuid import UUID  # noqa: TC003 (pydantic reads the annotations)
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from leasehold.domain.intent import Status
-from leasehold.web.schemas.types import (
-    REDRIVE_MAX,
+from leasehold.web.schemas.types import (  # noqa: TC001 (as above)
     AnyJson,
-    JsonObject,
+    Base64,
     Moment,
     Name,
     Note,
+    ObjectOrNull,
+    Priority,
+    RedriveLimit,
     Seconds,
+    SecondsAhead,
     Target,
 )
 
@@ -30,18 +33,23 @@ class RequestBody(BaseModel):
 
 
 class IntentRequest(RequestBody):
-    """An intent to enqueue, with exactly one of `payload` and `body`."""
+    """An intent to enqueue, with exactly one of `payload` and `body`.
+
+    OpenAPI shows it as two, PayloadIntent and BodyIntent.
+    """
 
     target: Target
-    payload: AnyJson = None
+    payload: Annotated[AnyJson, Field(description="Any JSON except null, up to 1 MiB.")] = None
     body: Annotated[
-        str | None,
-        Field(description="Opaque bytes in base64, instead of a payload."),
+        Base64 | None, Field(description="Opaque bytes in base64, up to 1 MiB of bytes.")
     ] = None
-    content_type: Annotated[Name | None, Field(description="Required with `body`.")] = None
+    content_type: Annotated[Name | None, Field(description="The media type of `body`.")] = None
     idempotency_key: Annotated[
         Name | None,
-        Field(description="The same key with the same target and content is the same intent."),
+        Field(
+            description="The same key with the same target and content is the same intent. The "
+            "header Idempotency-Key, if sent too, must be equal."
+        ),
     ] = None
     key_scope: Annotated[
         Literal["target", "all"] | None,
@@ -51,16 +59,21 @@ class IntentRequest(RequestBody):
         ),
     ] = None
     stream: Name | None = None
-    priority: Annotated[int | None, Field(ge=0, le=3, description="0 first to 3 last.")] = None
-    due_at: Moment | None = None
-    delay_seconds: Seconds | None = None
-    deadline_at: Moment | None = None
-    deadline_seconds: Seconds | None = None
-    metadata: JsonObject = None
+    priority: Annotated[Priority | None, Field(description="0 first to 3 last.")] = None
+    due_at: Annotated[Moment | None, Field(description="Within ten years from now.")] = None
+    delay_seconds: Annotated[Seconds | None, Field(description="Instead of `due_at`.")] = None
+    deadline_at: Annotated[
+        Moment | None, Field(description="After now and after the intent is due.")
+    ] = None
+    deadline_seconds: Annotated[
+        SecondsAhead | None,
+        Field(description="Instead of `deadline_at`; more than `delay_seconds`."),
+    ] = None
+    metadata: Annotated[ObjectOrNull, Field(description="Up to 16 KiB.")] = None
 
 
 class BatchRequest(RequestBody):
-    """Up to 1,000 intents."""
+    """Up to 1,000 intents. An invalid one gets a verdict of its own and fails no other."""
 
     intents: Annotated[list[IntentRequest], Field(min_length=1, max_length=1000)]
 
@@ -108,6 +121,8 @@ class RedriveRequest(RequestBody):
     since: Moment | None = None
     until: Moment | None = None
     before: Annotated[UUID | None, Field(strict=False)] = None
-    limit: Annotated[int, Field(ge=1, le=REDRIVE_MAX)] = 100
-    dry_run: bool = True
-    confirmation: Annotated[str | None, Field(max_length=64)] = None
+    limit: Annotated[RedriveLimit, Field(description="100 if it is absent.")] = 100
+    dry_run: Annotated[bool, Field(description="True if it is absent.")] = True
+    confirmation: Annotated[
+        str | None, Field(max_length=64, description="The one that the dry run returned.")
+    ] = None

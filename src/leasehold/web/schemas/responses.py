@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
 from leasehold.domain.verdict import RedriveVerdict  # noqa: TC001
-from leasehold.web.schemas.types import AnyJson, JsonObject  # noqa: TC001
+from leasehold.web.schemas.types import AnyJson, ObjectOrNull  # noqa: TC001
 
 
 class ResponseBody(BaseModel):
@@ -124,13 +124,13 @@ class Attempts(ResponseBody):
 
 
 class Content(ResponseBody):
-    """The content of an intent: exactly one of `payload` and `body` (base64)."""
+    """The content of an intent: exactly one of `payload` and `body` (base64) is not null."""
 
     intent_id: UUID
-    payload: AnyJson = None
-    body: str | None = None
-    content_type: str | None = None
-    metadata: JsonObject = None
+    payload: AnyJson
+    body: str | None
+    content_type: str | None
+    metadata: ObjectOrNull
 
 
 class Page(ResponseBody):
@@ -174,7 +174,7 @@ class Redrive(ResponseBody):
     confirmation: str
     next: UUID | None
     intent_ids: list[UUID]
-    results: list[Redriven] | None = None
+    results: list[Redriven] | None
 
 
 class Target(ResponseBody):
@@ -277,7 +277,8 @@ class Health(ResponseBody):
 class ProblemDocument(ResponseBody):
     """A refusal (RFC 9457): `code` is for programs, `detail` says what to do.
 
-    `problems_left_out` counts the problems beyond the first hundred.
+    `problems_left_out` counts the problems beyond the first hundred. A used key has `differs`
+    and `intent_id`; `verdict` says why an operation is not possible.
     """
 
     type: str
@@ -288,3 +289,6 @@ class ProblemDocument(ResponseBody):
     request_id: str
     problems: list[Fault] | None = None
     problems_left_out: int | None = None
+    differs: str | None = None
+    intent_id: UUID | None = None
+    verdict: str | None = None

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from leasehold.domain.intent import PRIORITIES
+
 TEN_YEARS_SECONDS = 315_360_000
 NOTE_LENGTH_MAX = 2000
 PAGE_MAX = 200
@@ -21,6 +23,15 @@ _MOMENT = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Python cannot read back the year 10000, and in some time zones it begins on this day.
 _LAST = datetime(9999, 12, 31, tzinfo=UTC)
+# What the schema can say of that: the years, and no more digits than microseconds have.
+_MOMENT_SCHEMA = {
+    "type": "string",
+    "format": "date-time",
+    "pattern": (
+        r"^(19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2}[Tt]\d{2}:\d{2}:[0-5]\d(\.\d{1,6})?"
+        r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+    ),
+}
 _NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 
 
@@ -38,25 +49,62 @@ def parse_moment(value: object) -> datetime:
                 raise ValueError("must not be before 1970")
             if found > _LAST:
                 raise ValueError("must be before 9999-12-31")
-            return found
+            # PostgreSQL refuses some offsets that RFC 3339 permits.
+            return found.astimezone(UTC)
     raise ValueError("must be a time with its time zone, such as 2030-01-31T12:00:00Z")
 
 
 Moment = Annotated[
     datetime,
     BeforeValidator(parse_moment),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
+    WithJsonSchema(_MOMENT_SCHEMA),
 ]
+
+
+def _whole(value: object) -> object:
+    """Read 1.0 as 1: to JSON Schema both are integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Priority = Annotated[int, Field(ge=0, le=PRIORITIES - 1), BeforeValidator(_whole)]
+RedriveLimit = Annotated[int, Field(ge=1, le=REDRIVE_MAX), BeforeValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
 Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
 Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+SecondsAhead = Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+# The id of an event, or empty for none; the events parse it.
+Cursor = Annotated[
+    str,
+    Field(max_length=80),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": "^([0-9]{1,18}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{1,9})?$",
+        }
+    ),
+]
+Base64 = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "contentEncoding": "base64",
+            "maxLength": 1_398_104,
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+        }
+    ),
+]
 Note = Annotated[
     str,
     Field(
         min_length=1,
         max_length=NOTE_LENGTH_MAX,
+        pattern=r"^[^\u0000]+$",
         description="The reason; the ledger keeps it forever.",
     ),
 ]
-AnyJson = Annotated[Any, WithJsonSchema({"description": "Any JSON except null."})]
-JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
+AnyJson = Annotated[Any, WithJsonSchema({})]
+ObjectOrNull = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "null"}]}),
+]
