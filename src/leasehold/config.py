@@ -13,7 +13,15 @@ from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003 (pydantic reads the annotation)
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, FilePath, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    DirectoryPath,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from leasehold.domain.errors import InvalidArgument
@@ -145,6 +153,9 @@ class Settings(BaseSettings):
     own target further."""
     targets: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_split_targets)] = None
     """The targets to serve; None: all that have a contract. As text: names separated by commas."""
+    app_dir: DirectoryPath | None = None
+    """The folder that the functions of Python gateways are imported from, besides installed
+    packages; None: the working directory."""
     listen: bool = True
     """Whether to LISTEN for notifications, on one extra connection. Polling is correct without."""
     reaper: bool = True

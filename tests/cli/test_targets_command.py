@@ -98,6 +98,22 @@ def test_apply_by_a_readonly_login_fails_with_one_line(targets):
     assert "publish_contract" in result.stderr
 
 
+def test_check_warns_of_a_function_that_is_not_in_the_working_directory(targets, tmp_path):
+    checked = targets("check", file=LETTERS)
+    assert (checked.returncode, "1 valid target: letters" in checked.stdout) == (0, True)
+    said = " ".join(checked.stderr.split())
+    assert "Warning: letters: post.office:send: the module post.office cannot be imported" in said
+    assert "--app-dir" in said
+    (tmp_path / "elsewhere" / "post").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "post" / "office.py").write_text("def send(submission): ...")
+    assert targets("check", "--app-dir", "elsewhere").stderr == ""
+    (tmp_path / "elsewhere" / "post").rename(tmp_path / "post")
+    assert targets("check").stderr == ""
+    missing = targets("check", "--app-dir", "nowhere")
+    assert missing.returncode == 1
+    assert "Error: --app-dir: Path does not point to a directory" in missing.stderr
+
+
 def test_list_includes_targets_that_this_release_cannot_read(targets, outbox):
     targets("apply", file=SMS + LETTERS)
     outbox.publish("plain")

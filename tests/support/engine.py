@@ -62,12 +62,17 @@ class Worker:
         *arguments: str,
         module: str,
         environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> None:
+        """With `folder`, run the installed command there: it does not find our tests."""
+        command = [sys.executable, "-m", module]
+        if folder is not None:
+            command = [str(Path(sys.executable).parent / "leasehold")]
         self.log = log
         self._stream = log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
+            [*command, *arguments],
+            cwd=folder or ROOT,
             env=os.environ | FAST | {"LEASEHOLD_DATABASE_URL": database_url} | dict(environment),
             stdout=self._stream,
             stderr=self._stream,
@@ -147,7 +152,12 @@ class Engine:
         return self.outbox.publish(target, **(given | terms))
 
     def worker(
-        self, *arguments: str, url: str | None = None, fault: str | None = None, **environment: str
+        self,
+        *arguments: str,
+        url: str | None = None,
+        fault: str | None = None,
+        folder: Path | None = None,
+        **environment: str,
     ) -> Worker:
         """Start a worker; `fault` is `<fault point>:<action>`, see faulty_worker."""
         module = "leasehold" if fault is None else "tests.support.faulty_worker"
@@ -166,6 +176,7 @@ class Engine:
             *arguments,
             module=module,
             environment=more,
+            folder=folder,
         )
         self._workers.append(started)
         return started

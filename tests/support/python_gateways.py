@@ -40,6 +40,18 @@ async def suspend(_submission: Submission) -> None:
         sys.modules["sitecustomize"].suspended_seconds = 3600.0
 
 
+async def stall(_submission: Submission) -> None:
+    """Block the event loop for two seconds."""
+    time.sleep(2)  # noqa: ASYNC251 (that is the point)
+
+
+def occupy(_submission: Submission) -> None:
+    """Block a thread until the test creates `unblock` in the folder."""
+    if is_first("occupy"):
+        while not (Path(os.environ["TEST_FOLDER"]) / "unblock").exists():
+            time.sleep(0.02)
+
+
 class CallsAtOnce:
     """How many calls of `count` run in this process, and how many ran at once at most."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -76,6 +77,10 @@ Embedded: TypeAlias = Annotated[
 DataDir: TypeAlias = Annotated[
     Path | None, setting("Folder of the --embedded database (your data folder).")
 ]
+AppDir: TypeAlias = Annotated[
+    Path | None,
+    setting("Folder to import Python gateways from, besides packages (the working directory)."),
+]
 StartSeconds: TypeAlias = Annotated[
     float | None, setting("Time to wait for the database at start; 0 fails at once (60).")
 ]
@@ -85,6 +90,18 @@ SettingsFile: TypeAlias = Annotated[
     Path | None,
     setting("File with lines such as LEASEHOLD_REAPER_SECONDS=5. SIGHUP reads it again."),
 ]
+
+
+def use_app_dir(folder: Path | None) -> None:
+    """Import the functions of Python gateways from a folder, by default the working directory.
+
+    With `python -P` or PYTHONSAFEPATH, the working directory is used only if it is named.
+    """
+    if folder is None and sys.flags.safe_path:
+        return
+    path = str((folder or Path()).resolve())
+    if path not in sys.path:
+        sys.path.insert(0, path)
 
 
 def read_options(

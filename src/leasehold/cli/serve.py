@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
+    AppDir,
     Concurrency,
     DatabaseUrl,
     DataDir,
@@ -22,6 +23,7 @@ from leasehold.cli.options import (
     Targets,
     read_options,
     setting,
+    use_app_dir,
 )
 from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, reload_settings
 from leasehold.domain.errors import InvalidArgument
@@ -82,6 +84,7 @@ def serve(
         int | None, setting("Maximum intents waiting for the database (10000).")
     ] = None,
     targets: Targets = None,
+    app_dir: AppDir = None,
     concurrency: Concurrency = None,
     elector: Elector = None,
     standalone: Standalone = None,
@@ -112,6 +115,7 @@ def serve(
             http_waiting_max=waiting_max,
             execute=execute,
             targets=targets,
+            app_dir=app_dir,
             concurrency=concurrency,
             elector=elector,
             standalone=standalone,
@@ -133,6 +137,7 @@ async def run_serve(
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
     log_ignored_variables(settings_file)
+    use_app_dir(settings.app_dir)
     address = _address(settings)
     if settings.standalone and not settings.execute:
         raise InvalidArgument(

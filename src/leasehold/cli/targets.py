@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
+from leasehold.cli.options import (
+    AppDir,
+    DatabaseUrl,
+    Operator,
+    operator_name,
+    read_command_settings,
+    read_options,
+    use_app_dir,
+    warn,
+)
 from leasehold.cli.tables import print_table
 from leasehold.cli.targets_file import (
     FILE_NAME,
@@ -18,6 +28,8 @@ from leasehold.cli.targets_file import (
     write_target,
 )
 from leasehold.domain.errors import InvalidArgument
+from leasehold.gateway.errors import GatewayMisconfigured
+from leasehold.gateway.registry import open_gateway
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -36,9 +48,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def check(file: TargetsFile = Path(FILE_NAME)) -> None:
-    """Check a targets file and print all its problems. Needs no database."""
+def check(file: TargetsFile = Path(FILE_NAME), *, app_dir: AppDir = None) -> None:
+    """Check a targets file and print all its problems. Needs no database.
+
+    A Python function that cannot be imported here is only a warning: the instances import it.
+    """
     contracts = _read(file)
+    use_app_dir(read_options(app_dir=app_dir).app_dir)
+    _warn_of_functions(contracts)
     names = ", ".join(contract.target for contract in contracts)
     typer.echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
 
@@ -107,6 +124,15 @@ def _read(file: Path) -> list[Contract]:
         for problem in error.problems:
             typer.secho(f"Error: {problem}", fg=typer.colors.RED, err=True)
         raise typer.Exit(code=1) from None
+
+
+def _warn_of_functions(contracts: Sequence[Contract]) -> None:
+    for contract in contracts:
+        if contract.gateway is not None and contract.gateway.kind == "python":
+            try:
+                open_gateway(contract, environment=os.environ)
+            except GatewayMisconfigured as error:
+                warn(f"{contract.target}: {error}")
 
 
 def _store(database_url: str | None) -> PostgresStore:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
+    AppDir,
     Concurrency,
     DatabaseUrl,
     DataDir,
@@ -22,6 +23,7 @@ from leasehold.cli.options import (
     ignored_advice,
     read_options,
     setting,
+    use_app_dir,
 )
 from leasehold.config import ignored_variables
 from leasehold.domain.errors import LeaseholdError
@@ -46,6 +48,7 @@ def worker(
     embedded: Embedded = None,
     data_dir: DataDir = None,
     targets: Targets = None,
+    app_dir: AppDir = None,
     concurrency: Concurrency = None,
     lease_seconds: Annotated[
         float | None, setting("Upper bound of a claim's lease (as in each contract).")
@@ -92,6 +95,7 @@ def worker(
             embedded=embedded,
             data_dir=data_dir,
             targets=targets,
+            app_dir=app_dir,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
@@ -121,6 +125,7 @@ async def run_worker(
     settings = read()
     configure_logs(settings.log_format, settings.log_level)
     log_ignored_variables(settings_file)
+    use_app_dir(settings.app_dir)
     instance = make(settings)
     server = None
     if settings.metrics_port is not None:

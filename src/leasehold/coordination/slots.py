@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.coordination.item import DONE, RECORDING
 from leasehold.domain.lease import trust_clock
@@ -46,7 +46,7 @@ class SlotPool:
         self.clock = clock
         self._used: Counter[Slots] = Counter()
         self._by_target: Counter[str] = Counter()
-        self._stuck: set[asyncio.Task[None]] = set()
+        self._stuck: set[asyncio.Future[Any]] = set()
         # Who waits, in this order, and since when there has been a slot to come for.
         self._waiting: dict[Slots, float | None] = {}
 
@@ -118,13 +118,13 @@ class SlotPool:
         for target, count in targets.items():
             self._by_target[target] += sign * count
 
-    def keep_slot(self, call: asyncio.Task[None]) -> None:
-        """Keep a slot for a call that was given up, until it ends."""
+    def keep_slot(self, call: asyncio.Future[Any]) -> None:
+        """Keep a slot for a call or a thread that was given up, until it ends."""
         if not call.done():
             self._stuck.add(call)
             call.add_done_callback(self._free_slot)
 
-    def _free_slot(self, call: asyncio.Task[None]) -> None:
+    def _free_slot(self, call: asyncio.Future[Any]) -> None:
         self._stuck.discard(call)
         self.wake_waiting()
 

@@ -1,4 +1,5 @@
-"""The Python gateway: an async function of the user makes the call.
+"""The Python gateway: a function of the user makes the call. An async function runs in the event
+loop, a plain one in a thread.
 
 A contract names it by import path, `shop.gateways:send_sms`, or by the name that
 `@gateway_function("sms")` gave it in its module, `shop.gateways:sms`. The function takes a
@@ -9,8 +10,11 @@ because Leasehold cannot see how far the function got: raise NotSent if nothing 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import importlib
 import inspect
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
@@ -21,14 +25,15 @@ from leasehold.observe.redact import environment_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
+    from types import CodeType, FrameType
 
     from leasehold.domain.contract import Contract
     from leasehold.domain.gateway_terms import PythonTerms
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.gateway.protocol import Submission
 
-SubmitFunction: TypeAlias = "Callable[[Submission], Awaitable[Outcome | None]]"
-LookupFunction: TypeAlias = "Callable[[Submission], Awaitable[LookupAnswer]]"
+SubmitFunction: TypeAlias = "Callable[[Submission], Awaitable[Outcome | None] | Outcome | None]"
+LookupFunction: TypeAlias = "Callable[[Submission], Awaitable[LookupAnswer] | LookupAnswer]"
 _AnyFunction: TypeAlias = "Callable[[Submission], Awaitable[object]]"
 _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 
@@ -36,12 +41,16 @@ _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 _OUTCOMES = (Accepted, Rejected, Retryable, Unknown, Submitted)
 _ANSWERS = (Accepted, Rejected, Submitted, NotFound, Unknown)
 
+# Each thread has a slot, so the most slots of an instance are enough threads for all of them.
+_THREADS_MAX = 5000
+
 _LOG = get_logger(__name__)
 _named: dict[str, Callable[..., Any]] = {}
+_paths: dict[CodeType, str] = {}  # of the functions that are in use
 
 
 def gateway_function(name: str) -> Callable[[_Function], _Function]:
-    """Register an async function as `<module>:<name>`, the path that a contract can use.
+    """Register a function as `<module>:<name>`, the path that a contract can use.
 
     >>> @gateway_function("sms")
     ... async def send_over_the_usual_provider(submission: Submission) -> None: ...
@@ -49,13 +58,50 @@ def gateway_function(name: str) -> Callable[[_Function], _Function]:
 
     def register(function: _Function) -> _Function:
         path = f"{function.__module__}:{name}"
-        _require_async(function, path)
         if _named.setdefault(path, function) is not function and not _is_reload(path, function):
             raise GatewayMisconfigured(f"two functions are named {path}: rename one of them")
         _named[path] = function
         return function
 
     return register
+
+
+def function_of(frame: FrameType | None) -> str | None:
+    """Return the path of the gateway function that a frame belongs to or was called by."""
+    while frame is not None:
+        if frame.f_code in _paths:
+            return _paths[frame.f_code]
+        frame = frame.f_back
+    return None
+
+
+class Threads:
+    """The threads of plain functions. Each call has one, so the slots of the instance bound them.
+
+    Nobody can cancel a thread: if its call is given up, `keep_slot` keeps the slot until it ends.
+    """
+
+    def __init__(self, keep_slot: Callable[[asyncio.Future[Any]], None] | None = None) -> None:
+        self._keep_slot = keep_slot
+        self._executor = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="leasehold-call")
+
+    async def call(self, function: Callable[..., object], submission: Submission) -> object:
+        """Call a function in a thread, with the context of the caller."""
+        call = partial(contextvars.copy_context().run, function, submission)
+        running = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            returned = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(_ignore_result)
+            if self._keep_slot is not None:
+                self._keep_slot(running)
+            raise
+        # A decorator can hide that a function is async.
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def close(self) -> None:
+        """Start no more calls. Threads that are idle end."""
+        self._executor.shutdown(wait=False)
 
 
 class _CallTimedOut(Exception):
@@ -115,8 +161,10 @@ class PythonGateway:
         *,
         environment: Mapping[str, str],
         secrets: Collection[str] = (),
+        threads: Threads | None = None,
     ) -> None:
-        """Raise GatewayMisconfigured if a function cannot be imported or is not async."""
+        """Raise GatewayMisconfigured if a function cannot be imported."""
+        self._threads = threads or Threads()
         known = [*secrets, *environment_secrets(environment)]
         self._sanitizer = Sanitizer(known)
         hide_in_logs(known)
@@ -160,21 +208,30 @@ class PythonGateway:
     async def close(self) -> None:
         """Do nothing: the function's module owns what it opened."""
 
-    def _find(self, path: str) -> Callable[..., Any]:
+    def _find(self, path: str) -> _AnyFunction:
+        function = self._import(path)
+        if (code := _code_of(function)) is not None:
+            _paths[code] = path
+        if _is_async(function):
+            return function
+
+        async def call_in_thread(submission: Submission) -> object:
+            return await self._threads.call(function, submission)
+
+        return call_in_thread
+
+    def _import(self, path: str) -> Callable[..., Any]:
         module_name, _, name = path.partition(":")
         try:
             module: object = importlib.import_module(module_name)
         except Exception as error:  # noqa: BLE001 (a user's module may raise anything)
             # Not chained, because the error may contain a secret.
+            advice = "; is it in --app-dir?" if isinstance(error, ModuleNotFoundError) else ""
             raise GatewayMisconfigured(
                 f"{path}: the module {module_name} cannot be imported:"
-                f" {self._sanitizer.error(error)}"
+                f" {self._sanitizer.error(error)}{advice}"
             ) from None
-        found = _named.get(path)
-        if found is None:
-            found = _find_attribute(module, name, path)
-            _require_async(found, path)
-        return found
+        return _named.get(path) or _find_attribute(module, name, path)
 
     def _unknown(self, submission: Submission, error: Exception) -> Unknown:
         is_late = isinstance(error, _CallTimedOut)
@@ -202,14 +259,23 @@ def _find_attribute(module: object, name: str, path: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", found)
 
 
-def _require_async(function: Callable[..., Any], path: str) -> None:
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     )
-    if not is_async:
-        raise GatewayMisconfigured(
-            f"{path} must be an async function: a plain one would block all other calls"
-        )
+
+
+def _code_of(function: Callable[..., Any]) -> CodeType | None:
+    """Return the code that runs when a function or a callable object is called, if it is Python."""
+    own = inspect.unwrap(function)
+    called = own if hasattr(own, "__code__") else type(own).__call__
+    return getattr(called, "__code__", None)
+
+
+def _ignore_result(call: asyncio.Future[object]) -> None:
+    """Take the late error of a thread, so that asyncio does not log it."""
+    if not call.cancelled():
+        call.exception()
 
 
 def _is_reload(path: str, function: Callable[..., Any]) -> bool:

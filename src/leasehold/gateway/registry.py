@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from leasehold.domain.contract import HttpTerms, PythonTerms
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.python import PythonGateway
+from leasehold.gateway.python import PythonGateway, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def open_gateway(
-    contract: Contract, *, environment: Mapping[str, str], secrets: Collection[str] = ()
+    contract: Contract,
+    *,
+    environment: Mapping[str, str],
+    secrets: Collection[str] = (),
+    threads: Threads | None = None,
 ) -> Gateway:
     """Create the gateway of a contract. Connects to nothing yet.
 
     `environment` holds the secrets that the contract names; `secrets` are others that must not get
-    to the ledger. Raises GatewayMisconfigured, which says what to change.
+    to the ledger; `threads` run plain functions. Raises GatewayMisconfigured, which says what to
+    change.
     """
     terms = contract.gateway
     match terms:
@@ -32,7 +37,9 @@ def open_gateway(
 
             return HttpGateway(contract, terms, environment=environment, secrets=secrets)
         case PythonTerms():
-            return PythonGateway(contract, terms, environment=environment, secrets=secrets)
+            return PythonGateway(
+                contract, terms, environment=environment, secrets=secrets, threads=threads
+            )
         case None:
             raise GatewayMisconfigured(
                 f"the contract of {contract.target} names no gateway: publish one that does"

@@ -97,6 +97,9 @@ class Metrics:
         self._stuck_calls = factory.of_worker(
             Gauge, "stuck_calls", "Calls given up that have not ended; each keeps a slot."
         )
+        self._loop_blocked = factory.of_worker(
+            Counter, "loop_blocked", "Times that a function kept the event loop from running."
+        )
         self._heartbeat_lag = factory.of_worker(
             Gauge, "heartbeat_lag_seconds", "How late the last heartbeat was."
         )
@@ -210,6 +213,10 @@ class Metrics:
         """Set the number of intents in a leader's memory; count those that its cursor missed."""
         self._schedule_size.at(self._leases.bounded(lease_name)).set(size)
         self._schedule_missed.at(self._leases.bounded(lease_name)).inc(missed)
+
+    def loop_blocked(self) -> None:
+        """Count a function that kept the event loop from running."""
+        self._loop_blocked.inc()
 
     def heartbeat_lag(self, seconds: float) -> None:
         """Set how late the last heartbeat was."""

@@ -16,6 +16,7 @@ from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
 from leasehold.runtime.leader_session import LeaderSession
+from leasehold.runtime.scope_state import ScopeState
 from leasehold.service.loop import Loop
 from leasehold.service.service import Pause
 
@@ -75,6 +76,17 @@ class Elections:
     def electors(self) -> list[Elector]:
         """The electors of this instance, sorted by lease name."""
         return [self._electors[name] for name in sorted(self._electors)]
+
+    def scopes(self, as_leader: str) -> dict[str, ScopeState]:
+        """Return the state of this instance in each group; `as_leader` is its mode if it leads."""
+        return {
+            f"cluster/{elector.lease_name}": ScopeState(
+                mode=as_leader if elector.is_leader else "follower",
+                holder_id=elector.seen.holder_id if elector.seen else None,
+                lease_expires_at=elector.seen.expires_at if elector.seen else None,
+            )
+            for elector in self.electors
+        }
 
     @property
     def in_flight(self) -> int:

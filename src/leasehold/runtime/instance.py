@@ -27,11 +27,13 @@ from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS
 from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Targets
+from leasehold.gateway.python import Threads
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import Elections
+from leasehold.runtime.loop_watch import LoopWatch
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.queue_watch import QueueWatch
 from leasehold.runtime.registration import Registration, new_worker_id
@@ -89,6 +91,8 @@ class Instance:
         self._pool = SlotPool(settings.concurrency)
         self._slots = Slots(self.worker_id, self._pool)
         self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
+        self._threads = Threads(self._pool.keep_slot)
+        self._loop_watch = LoopWatch(self.worker_id, self.metrics)
         self._targets = Targets(
             self._store, self._open_gateway, self.timings, self._slots.clock, settings.targets
         )
@@ -151,16 +155,9 @@ class Instance:
 
     def scopes(self) -> dict[str, ScopeState]:
         """Return the state of this instance in each scope, for health checks."""
-        found = {"item": ScopeState(mode="competing", holder_id=self.worker_id)}
+        item = ScopeState(mode="competing", holder_id=self.worker_id)
         as_leader = "standalone" if self._is_standalone else "leader"
-        for elector in self.elections.electors:
-            seen = elector.seen
-            found[f"cluster/{elector.lease_name}"] = ScopeState(
-                mode=as_leader if elector.is_leader else "follower",
-                holder_id=seen.holder_id if seen else None,
-                lease_expires_at=seen.expires_at if seen else None,
-            )
-        return found
+        return {"item": item, **self.elections.scopes(as_leader)}
 
     def apply(self, settings: Settings) -> None:
         """Adopt new timings and a new concurrency while running."""
@@ -247,6 +244,7 @@ class Instance:
                 self._runner.abort(item, reason="shutdown")
             await self._wait_until_empty(FLUSH_SECONDS)
         await resigned
+        self._loop_watch.close()
         self._stop_services(*self._loops)
         await asyncio.gather(*(self._join(service) for service in list(self._loops)))
         await self._close()
@@ -263,6 +261,7 @@ class Instance:
             self.elections,
             self._registration,
             self._target_watch,
+            self._loop_watch,
         ]
         if settings.reaper:
             services.append(self._reaper)
@@ -276,7 +275,9 @@ class Instance:
 
     def _open_gateway(self, contract: Contract) -> Gateway:
         passwords = passwords_in(self._settings.required_database_url())
-        return open_gateway(contract, environment=self._environment, secrets=passwords)
+        return open_gateway(
+            contract, environment=self._environment, secrets=passwords, threads=self._threads
+        )
 
     async def _open_lock_session(
         self, lease_seconds: float, replaces: LockSession | None
@@ -345,4 +346,5 @@ class Instance:
                 await self._registration.release()
         await self._targets.close()
         await self._cluster_targets.close()
+        self._threads.close()
         await self._store.pool.close()

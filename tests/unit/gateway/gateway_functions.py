@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextvars import ContextVar
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected
 from leasehold.gateway.errors import NotSent
 from leasehold.gateway.python import gateway_function
 
 taken: list[object] = []
+trace: ContextVar[str] = ContextVar("trace")
 
 
 async def silent(submission):
@@ -40,7 +43,40 @@ async def chatty(_submission):
 
 
 def blocking(_submission):
-    return Accepted()
+    return Accepted(reference=threading.current_thread().name)
+
+
+def failing_plainly(_submission):
+    raise RuntimeError("half way through")
+
+
+def not_sent_plainly(_submission):
+    raise NotSent("busy")
+
+
+def found_plainly(_submission):
+    return Accepted(reference="plain")
+
+
+may_end = threading.Event()
+
+
+def hanging(_submission):
+    may_end.wait(60)
+    raise RuntimeError("too late for anybody")
+
+
+def traced(_submission):
+    return Accepted(reference=trace.get())
+
+
+def decorated(function):
+    return lambda submission: function(submission)
+
+
+@decorated
+async def hidden(_submission):
+    return Accepted(reference="hidden")
 
 
 async def found(submission):

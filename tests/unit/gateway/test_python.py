@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 
 import pytest
 
 from leasehold.domain.contract import Contract, PythonTerms
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.python import gateway_function
+from leasehold.gateway.python import Threads, gateway_function
 from leasehold.gateway.registry import open_gateway
 from tests.support.http_gateways import make_submission
 from tests.unit.gateway import gateway_functions
@@ -17,7 +19,7 @@ from tests.unit.gateway import gateway_functions
 MODULE = "tests.unit.gateway.gateway_functions"
 
 
-def opened(function, *, lookup=None, call_timeout_seconds=5.0):
+def opened(function, *, lookup=None, call_timeout_seconds=5.0, threads=None):
     contract = Contract(
         target="sms",
         scope="item",
@@ -28,7 +30,7 @@ def opened(function, *, lookup=None, call_timeout_seconds=5.0):
         call_timeout_seconds=call_timeout_seconds,
         connect_timeout_seconds=0.05,
     )
-    return open_gateway(contract, environment={})
+    return open_gateway(contract, environment={}, threads=threads)
 
 
 async def test_function_gets_the_submission_and_returning_none_means_accepted():
@@ -111,8 +113,8 @@ async def test_lookup_without_a_valid_answer_is_unknown(lookup):
     assert isinstance(await opened("silent", lookup=lookup).lookup(make_submission()), Unknown)
 
 
-@pytest.mark.parametrize("function", ["blocking", "nothing_here", "taken", "Provider.nothing"])
-def test_gateway_needs_an_existing_async_function(function):
+@pytest.mark.parametrize("function", ["nothing_here", "taken", "Provider.nothing"])
+def test_gateway_needs_an_existing_function(function):
     with pytest.raises(GatewayMisconfigured, match=function):
         opened(function)
 
@@ -135,9 +137,61 @@ def test_second_function_of_the_same_name_is_refused():
         gateway_function("twice")(gateway_functions.rejecting)
 
 
-def test_decorator_refuses_a_plain_function():
-    with pytest.raises(GatewayMisconfigured, match="async"):
-        gateway_function("blocking")(gateway_functions.blocking)
+async def test_plain_function_runs_in_a_thread_and_does_not_block_the_loop():
+    outcome = await opened("blocking").submit(make_submission())
+    assert outcome.reference != threading.current_thread().name
+    assert outcome.reference.startswith("leasehold-call")
+
+
+async def test_plain_function_sees_the_context_of_its_call():
+    gateway_functions.trace.set("of this call")
+    outcome = await opened("traced").submit(make_submission())
+    assert outcome == Accepted(reference="of this call")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "reason"),
+    [("failing_plainly", Unknown, "exception"), ("not_sent_plainly", Retryable, "busy")],
+)
+async def test_error_of_a_plain_function_means_what_it_means_elsewhere(function, kind, reason):
+    outcome = await opened(function).submit(make_submission())
+    assert (type(outcome), outcome.reason) == (kind, reason)
+
+
+async def test_plain_lookup_function_answers_lookups():
+    answer = await opened("silent", lookup="found_plainly").lookup(make_submission())
+    assert answer == Accepted(reference="plain")
+
+
+async def test_async_function_behind_a_plain_decorator_is_awaited():
+    outcome = await opened("hidden").submit(make_submission())
+    assert outcome == Accepted(reference="hidden")
+
+
+@pytest.mark.parametrize("ended_by", ["timeout", "cancellation"])
+async def test_thread_that_outlives_its_call_keeps_its_slot(ended_by):
+    kept, errors = [], []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    gateway_functions.may_end.clear()
+    timeout = 0.1 if ended_by == "timeout" else 20.0
+    gateway = opened("hanging", call_timeout_seconds=timeout, threads=Threads(kept.append))
+    call = asyncio.create_task(gateway.submit(make_submission()))
+    if ended_by == "timeout":
+        outcome = await call
+        assert (type(outcome), outcome.reason) == (Unknown, "timeout")
+    else:
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    [thread] = kept
+    assert not thread.done()
+    gateway_functions.may_end.set()
+    await asyncio.wait([thread])
+    del thread, kept
+    gc.collect()
+    assert errors == []
 
 
 def test_contract_without_a_gateway_cannot_be_opened():
