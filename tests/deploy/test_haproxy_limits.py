@@ -7,7 +7,7 @@ import csv
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import psycopg
@@ -170,7 +170,25 @@ def test_what_an_instance_tolerates_is_one_request_for_both(proxied, name):
     assert proxied.written() == before + statuses(answer).count(201)
 
 
-def test_client_that_does_not_read_is_disconnected(instance, tmp_path):
+def test_idle_connections_do_not_keep_a_newcomer_out(instance, tmp_path):
+    """With 20 connections instead of 4,000."""
+    text = (DEPLOY / "haproxy.cfg").read_text()
+    assert (text.count("maxconn 4000\n"), text.count("fe_conn gt 2000 ")) == (1, 1)
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(text.replace("maxconn 4000", "maxconn 20").replace("gt 2000", "gt 10"))
+    with haproxy(instance, tmp_path, config=config) as proxied, ExitStack() as kept:
+        for number in range(60):
+            client = kept.enter_context(connect(proxied.address))
+            client.sendall(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            answer = client.recv(65536)
+            assert statuses(answer) == [200]
+            if number >= 10:
+                assert b"connection: close" in answer
+                assert client.recv(1) == b""
+        assert proxied.clients() == 10
+
+
+def test_client_that_does_not_read_is_disconnected_and_logged_without_traceback(instance, tmp_path):
     """With one second instead of a minute, and responses that no buffer holds."""
     text = (DEPLOY / "haproxy.cfg").read_text()
     assert text.count("    timeout client 60s\n") == 1
@@ -183,3 +201,7 @@ def test_client_that_does_not_read_is_disconnected(instance, tmp_path):
             for _ in range(500):
                 client.sendall(request * 20)
         asyncio.run(until(lambda: proxied.clients() == 0))
+    log = instance.log.read_text()
+    assert "/openapi.json" in log
+    assert "Traceback" not in log
+    assert "request_failed" not in log

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import selectors
 import socket
+import struct
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,8 +23,10 @@ import psycopg
 import pytest
 
 from leasehold.web import request_context
+from leasehold.web.service import WebSettings
 from tests.support.api import make_token, serve
 from tests.support.database import Database
+from tests.support.engine import until
 from tests.support.hostile_requests import (
     GOOD,
     HOST,
@@ -43,6 +48,8 @@ MEMORY_MAX = 300 * 2**20
 QUIET_SECONDS = 0.5
 PIPELINE_SECONDS = 4.0
 PIPELINE_MEMORY_MAX = 40 * 2**20
+MANY_CONNECTIONS = 500
+CONNECTION_MEMORY_MAX = 128 * 2**10
 
 
 class Victim:
@@ -67,6 +74,11 @@ class Victim:
 
     def written(self):
         return self._connection.execute("SELECT count(*) FROM leasehold.intents").fetchone()[0]
+
+    def requests(self, path):
+        """The log lines of the requests for this path."""
+        lines = self.serving.lines("request")
+        return [one for one in lines if one["path"] == path.decode()]
 
     def memory(self, measure="VmHWM"):
         """The resident memory now (VmRSS), or the most that there ever was (VmHWM)."""
@@ -261,6 +273,34 @@ def test_memory_is_bounded_for_pipelined_requests(victim, name, reads):
     assert statuses(victim.send(head(b"GET /healthz"))) == [200]
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["reading", "not reading"])
+def test_memory_is_bounded_for_many_connections_that_pipeline_without_a_token(victim, reads):
+    """Each connection costs its buffers, and never the requests that it has sent ahead."""
+    data = memoryview(b"".join(PIPELINED[name] for name in PIPELINED if name != "enqueues") * 1000)
+    before = most = victim.memory("VmRSS")
+    sent = Counter()
+    with selectors.DefaultSelector() as selector, ExitStack() as opened:
+        for _ in range(MANY_CONNECTIONS):
+            connection = opened.enter_context(connect(victim.address))
+            connection.setblocking(False)
+            selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        ends_at = time.monotonic() + PIPELINE_SECONDS
+        while time.monotonic() < ends_at:
+            for key, ready in selector.select(timeout=0.1):
+                try:
+                    if reads and ready & selectors.EVENT_READ:
+                        key.fileobj.recv(1 << 20)
+                    if ready & selectors.EVENT_WRITE:
+                        sent[key.fd] += key.fileobj.send(data[sent[key.fd] % len(data) :])
+                except ConnectionError:
+                    # With so many connections, the server does not keep each of them.
+                    selector.unregister(key.fileobj)
+            most = max(most, victim.memory("VmRSS"))
+    assert len(sent) == MANY_CONNECTIONS
+    assert (most - before) / MANY_CONNECTIONS < CONNECTION_MEMORY_MAX
+    assert statuses(victim.send(head(b"GET /healthz"))) == [200]
+
+
 def flood(address, data, ends_at, *, reads):
     """Send requests as fast as they are taken; returns how many bytes were."""
     sent = 0
@@ -286,6 +326,23 @@ def read_all(connection):
                     return
             except TimeoutError:
                 continue
+
+
+@pytest.mark.parametrize("path", [b"/openapi.json", b"/v1/events", b"/v1/intents"])
+def test_client_that_resets_its_connection_is_logged_without_a_traceback(victim, path):
+    """While it is being answered, with more than the buffers hold."""
+    answered = len(victim.requests(path))
+    with connect(victim.address) as client:
+        client.settimeout(0.2)
+        with suppress(OSError):
+            for _ in range(100):
+                client.sendall(victim.filled(head(b"GET " + path)) * 20)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    asyncio.run(until(lambda: len(victim.requests(path)) > answered))
+    assert statuses(victim.send(head(b"GET /healthz"))) == [200]
+    log = victim.serving.log.read_text()
+    assert "Traceback" not in log
+    assert "request_failed" not in log
 
 
 @pytest.fixture
@@ -381,6 +438,29 @@ async def test_trailer_is_not_read_as_a_header(impatient):
     answer = await send(impatient, first + second + trailed(trailer))
     assert statuses(answer) == [201, 401]
     assert impatient.intents() == 1
+
+
+async def test_idle_connections_do_not_keep_a_newcomer_out(database):
+    settings = WebSettings(instance_id="test", log_level="warning", kept_max=3)
+    async with serve(database, settings, connections_max=5) as api:
+        url = urlsplit(api.url)
+        request = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+        kept = []
+        for number in range(20):
+            reader, writer = await asyncio.open_connection(url.hostname, url.port)
+            writer.write(request)
+            answer = await asyncio.wait_for(reader.readuntil(b'"ok"}'), WAIT_SECONDS)
+            assert statuses(answer) == [200]
+            assert (b"connection: close" in answer) == (number >= 3)
+            if number >= 3:
+                assert await asyncio.wait_for(reader.read(), WAIT_SECONDS) == b""
+            kept.append((reader, writer))
+        # Those that were kept are served again.
+        kept[0][1].write(request)
+        again = await asyncio.wait_for(kept[0][0].readuntil(b'"ok"}'), WAIT_SECONDS)
+        assert b"connection: close" not in again
+        for _, writer in kept:
+            writer.close()
 
 
 async def test_connection_beyond_the_limit_is_served_when_another_ends(database, outbox):

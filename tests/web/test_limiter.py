@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from leasehold.web import request_context
+from leasehold.web.events import LISTENERS_MAX
+from leasehold.web.limiter import KeepAlive
+from leasehold.web.server import CONNECTIONS_MAX
 from leasehold.web.service import WebSettings
 from tests.support.api import make_token, problem, serve
 from tests.support.engine import until
@@ -43,6 +46,21 @@ async def test_long_polls_and_streams_leave_room_for_requests_and_are_bounded(na
         assert (await waiting).json()["status"] == "accepted"
     await until(lambda: not narrow.service.limiter.requests)
     assert not narrow.service.limiter.is_full_of_waits
+
+
+def test_connection_counts_until_it_would_be_closed_for_silence():
+    now = 0.0
+    keep_alive = KeepAlive(2, idle_seconds=10, clock=lambda: now)
+    assert [keep_alive.keeps(client) for client in "abca"] == [True, True, False, True]
+    now = 6.0
+    assert keep_alive.keeps("a")
+    now = 11.0
+    assert [keep_alive.keeps(client) for client in "cb"] == [True, False]
+
+
+def test_kept_connections_long_polls_and_listeners_leave_room_for_others():
+    settings = WebSettings()
+    assert settings.kept_max + settings.waits_max + LISTENERS_MAX < CONNECTIONS_MAX
 
 
 async def stalled(api, token, body, length):

@@ -1,9 +1,10 @@
-"""Limits on requests: how many at a time, how many long polls, how many redriven intents."""
+"""Limits: requests at a time, long polls, connections kept open, redriven intents."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 REDRIVE_BURST = 1000
 REDRIVE_PER_SECOND = 20.0
+# For a request head, and between two requests: hyper has one timer for both. It must be longer than
+# a load balancer keeps an idle connection, so that the balancer never uses one that we just closed.
+IDLE_SECONDS = 75.0
 
 
 class Limiter:
@@ -77,6 +81,38 @@ class Limiter:
             yield
         finally:
             self._requests += 1
+
+
+class KeepAlive:
+    """Decides which connections stay open after a response, so that idle ones keep nobody out.
+
+    The server cannot close an idle connection and does not tell us when one ends. So a connection
+    counts until the server would have closed it for silence; beyond the limit, a response is the
+    last one of its connection.
+    """
+
+    def __init__(
+        self,
+        connections_max: int,
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connections_max = connections_max
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._used_at: OrderedDict[object, float] = OrderedDict()
+
+    def keeps(self, client: object) -> bool:
+        """Whether the connection from this address may be used again; counts it if so."""
+        now = self._clock()
+        used_at = self._used_at
+        used_at.pop(client, None)
+        while used_at and next(iter(used_at.values())) < now - self._idle_seconds:
+            used_at.popitem(last=False)
+        if len(used_at) >= self._connections_max:
+            return False
+        used_at[client] = now
+        return True
 
 
 class RedriveLimiter:

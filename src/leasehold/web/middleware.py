@@ -51,7 +51,7 @@ class Middleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        context = RequestContext(Headers(scope["headers"]))
+        context = RequestContext(Headers(scope["headers"]), scope.get("client"))
         try:
             is_health = scope["path"] in HEALTH_PATHS
             self._limiter.enter(is_exempt=is_health)
@@ -123,18 +123,23 @@ class Middleware:
             _LOG.warning("request_refused", request_id=context.request_id, error=reason)
 
     def _common(self, context: RequestContext) -> list[Header]:
-        """Return the headers of every response; while draining, clients should go elsewhere."""
+        """Return the headers of every response, and whether it is the last of its connection."""
         headers = [(b"x-request-id", context.request_id.encode()), _SERVER]
-        if self._service.is_draining:
+        # While draining, clients should go elsewhere.
+        if self._service.is_draining or not self._is_kept(context):
             headers.append((b"connection", b"close"))
         return headers
+
+    def _is_kept(self, context: RequestContext) -> bool:
+        """Whether the connection may stay open; one that the client will close does not count."""
+        is_closing = context.headers.first(b"connection") == b"close"
+        return is_closing or self._service.keep_alive.keeps(context.client)
 
     def _record(self, context: RequestContext, scope: Scope) -> None:
         seconds = time.perf_counter() - context.started_at
         method = scope["method"] if scope["method"] in _METHODS else "other"
         # Still percent-encoded, so it can have no line break.
         path: bytes = scope["raw_path"][:_PATH_LENGTH_MAX]
-        client = scope.get("client")
         self._service.web_metrics.request(method, context.route, context.status, seconds)
         # No query, header or body, hence no secret but a token in the wrong place.
         self._service.access_log.info(
@@ -145,7 +150,7 @@ class Middleware:
             milliseconds=round(seconds * 1000, 2),
             request_id=hide_api_tokens(context.request_id),
             token=context.token,
-            client=client[0] if client else "",
+            client=context.client[0] if context.client else "",
         )
 
 

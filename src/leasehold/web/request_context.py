@@ -168,6 +168,7 @@ class RequestContext:
     """A request in progress; routes find it as `scope["context"]`."""
 
     __slots__ = (
+        "client",
         "has_unread_body",
         "headers",
         "request_id",
@@ -177,8 +178,9 @@ class RequestContext:
         "token",
     )
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: Headers, client: tuple[str, int] | None) -> None:
         self.headers = headers
+        self.client = client
         self.request_id = headers.request_id()
         self.started_at = time.perf_counter()
         self.status = 0

@@ -24,6 +24,7 @@ from granian.server.embed import Server
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
+from leasehold.web.limiter import IDLE_SECONDS
 from leasehold.web.request_context import HEAD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 # hyper's own limit, which Granian does not let us change.
 HEADERS_MAX = 100
 CONNECTIONS_MAX = 2000
-# For a request head, and between two requests: hyper has one timer for both. It must be longer than
-# a load balancer keeps an idle connection, so that the balancer never uses one that we just closed.
-IDLE_SECONDS = 75.0
 BACKLOG = 2048
 _START_SECONDS = 10.0
 # Only raises the level of Granian's logger: its default configuration replaces the handlers of the

@@ -17,7 +17,7 @@ from leasehold.service.loop import Loop
 from leasehold.web.admission import Admission, QueueLimits
 from leasehold.web.auth import TokenCache
 from leasehold.web.events import Events
-from leasehold.web.limiter import Limiter, RedriveLimiter
+from leasehold.web.limiter import KeepAlive, Limiter, RedriveLimiter
 from leasehold.web.long_poll import LongPoll
 from leasehold.web.metrics import WebMetrics
 from leasehold.web.request_context import BodyReader
@@ -49,6 +49,8 @@ class WebSettings:
     requests_max: int = 1000
     # Long polls, in addition to these requests.
     waits_max: int = 500
+    # Connections that stay open between requests: half of what the server accepts.
+    kept_max: int = 1000
     waiting_max: int = 10_000
     token_seconds: float = 2.0
     log_format: Format = "console"
@@ -84,6 +86,7 @@ class WebService:
             refresh_seconds=self.settings.token_seconds,
         )
         self.limiter = Limiter(self.settings.requests_max, self.settings.waits_max)
+        self.keep_alive = KeepAlive(self.settings.kept_max)
         self.redrive_limiter = RedriveLimiter()
         self.queue_limits = QueueLimits(stores.reader)
         self.admission = Admission(self.queue_limits, stores.reader)
