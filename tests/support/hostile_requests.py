@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +24,14 @@ DEEP = 100_000
 class Hostile(NamedTuple):
     """The bytes of one connection, named for the test id.
 
-    The server itself refuses what is not HTTP: with a bare 400 or 431, or by closing.
+    What is not HTTP may be refused by the server itself, with a bare 400 or 431. Only the requests
+    of CLOSED and UNFINISHED get no response.
     """
 
     name: str
     data: bytes
     is_http: bool = True
+    ends: Literal["refused", "closed", "unfinished"] = "refused"
 
 
 def head(first: bytes, *headers: bytes) -> bytes:
@@ -285,8 +287,8 @@ FRAMINGS: dict[str, bytes] = {
         b"Transfer-Encoding: chunked\r\n\r\n"
         + chunked(b'{"target":"sms","payload":"' + b"x" * 2_000_000 + b'"}')
     ),
-    "a byte per chunk, over the limit": (
-        b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 300_000 + b"0\r\n\r\n"
+    "a byte per chunk": (
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
     ),
     "trailers over the limit": trailed(b"X: y\r\n" * 3000 + b"\r\n"),
     "a trailer over the limit": trailed(b"X: " + b"y" * 20_000 + b"\r\n\r\n"),
@@ -317,23 +319,23 @@ LINES = [
     b"get /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
     b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
     b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500,
     b"\x00" * 1000,
     b"\xff" * 1000,
     b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"A" * 50_000,
     b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     b"SSH-2.0-OpenSSH_9.2\r\n",
     b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
-    b"\r\n" * 20_000,
     b"GET /healthz\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"EHLO x\r\n",
     b"*1\r\n$4\r\nPING\r\n",
     b"{}\r\n\r\n",
 ]
+# The beginning of HTTP/2: a client that knows no HTTP/1.1 could not read a response.
+CLOSED = {"HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}
+# A request may still follow. Time ends these, not their content.
+UNFINISHED = {"a first line without an end": b"A" * 50_000, "empty lines": b"\r\n" * 20_000}
 ADDRESSES = [
-    b"/",
     b"//",
     b"/v1",
     b"/v1/",
@@ -447,6 +449,10 @@ def all_hostile() -> Iterator[Hostile]:
         yield Hostile(f"framing: {name}", data, is_http=False)
     for number, line in enumerate(LINES):
         yield Hostile(f"first line {number}", line, is_http=False)
+    for name, data in CLOSED.items():
+        yield Hostile(name, data, is_http=False, ends="closed")
+    for name, data in UNFINISHED.items():
+        yield Hostile(name, data, is_http=False, ends="unfinished")
     for address in ADDRESSES:
         yield Hostile(f"GET {address[:40].decode()}", head(b"GET " + address))
     for wait in WAITS:

@@ -21,6 +21,13 @@ def statuses(answer: bytes) -> list[int]:
     return [int(one) for one in _STATUS.findall(answer)]
 
 
+class Answer(bytes):
+    """What came back on a connection."""
+
+    is_closed = False
+    """Whether the server closed the connection by itself, before the client said it was done."""
+
+
 def connect(address: tuple[str, int]) -> socket.socket:
     connection = socket.create_connection(address, timeout=WAIT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -33,12 +40,13 @@ def exchange(
     responses: int = 1,
     quiet_seconds: float = WAIT_SECONDS,
     pause_seconds: float = 0.0,
-) -> bytes:
+) -> Answer:
     """Send pieces of a request and return what comes back.
 
     Ends when the server closes. After so many complete responses, or if nothing comes for
     `quiet_seconds`, the client says that it will send no more, and waits for the server to close.
     """
+    has_bodies = not b"".join(pieces[:4]).startswith(b"HEAD")
     with connect(address) as connection:
         with suppress(OSError):  # refused before all was sent
             _send(connection, pieces, pause_seconds)
@@ -46,16 +54,18 @@ def exchange(
         with suppress(OSError):
             connection.settimeout(quiet_seconds)
             with suppress(TimeoutError):
-                while _complete(answer) < responses:
+                while _complete(answer, has_bodies=has_bodies) < responses:
                     piece = connection.recv(65536)
                     answer += piece
                     if not piece:
-                        return answer
+                        closed = Answer(answer)
+                        closed.is_closed = True
+                        return closed
             connection.settimeout(WAIT_SECONDS)
             connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(65536):
                 answer += piece
-        return answer
+        return Answer(answer)
 
 
 def _send(connection: socket.socket, pieces: Iterable[bytes], pause_seconds: float) -> None:
@@ -65,8 +75,8 @@ def _send(connection: socket.socket, pieces: Iterable[bytes], pause_seconds: flo
         connection.sendall(piece)
 
 
-def _complete(answer: bytes) -> int:
-    """Count the complete responses with a Content-Length."""
+def _complete(answer: bytes, *, has_bodies: bool) -> int:
+    """Count the complete responses with a Content-Length; to HEAD they have no body."""
     count = 0
     while answer:
         head, end, rest = answer.partition(b"\r\n\r\n")
@@ -75,7 +85,8 @@ def _complete(answer: bytes) -> int:
         if head.startswith(b"HTTP/1.1 100"):
             answer = rest
             continue
-        length = int(found[1]) if (found := _LENGTH.search(head)) else 0
+        found = _LENGTH.search(head)
+        length = int(found[1]) if found and has_bodies else 0
         if len(rest) < length:
             break
         count += 1

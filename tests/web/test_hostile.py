@@ -46,7 +46,7 @@ from tests.support.serve_process import Serving
 CASES = list(all_hostile())
 MEMORY_MAX = 300 * 2**20
 QUIET_SECONDS = 0.5
-PIPELINE_SECONDS = 4.0
+PIPELINE_SECONDS = 2.0
 PIPELINE_MEMORY_MAX = 40 * 2**20
 MANY_CONNECTIONS = 500
 CONNECTION_MEMORY_MAX = 128 * 2**10
@@ -68,8 +68,7 @@ class Victim:
         return exchange(self.address, *[self.filled(piece) for piece in pieces], **more)
 
     def send_case(self, case):
-        # What is not HTTP may be incomplete, so that the server waits for more.
-        quiet_seconds = WAIT_SECONDS if case.is_http else QUIET_SECONDS
+        quiet_seconds = QUIET_SECONDS if case.ends == "unfinished" else WAIT_SECONDS
         return self.send(case.data, quiet_seconds=quiet_seconds)
 
     def written(self):
@@ -113,6 +112,11 @@ def test_hostile_request_is_refused_and_writes_nothing(victim, case):
     answer = victim.send_case(case)
     found = statuses(answer)
     assert all(400 <= status < 500 for status in found), answer[:500]
+    if case.ends != "refused":
+        assert answer == b""
+        assert answer.is_closed == (case.ends == "closed")
+    else:
+        assert found, "closed without a response"
     if case.is_http:
         assert len(found) == 1
         if not case.data.startswith(b"HEAD"):
@@ -124,20 +128,26 @@ def test_hostile_request_is_refused_and_writes_nothing(victim, case):
     assert victim.written() == before
 
 
-def test_hostile_requests_byte_by_byte_or_concurrently_write_nothing(victim):
+def test_hostile_requests_byte_by_byte_or_concurrently_are_refused(victim):
     before = victim.written()
     small = [one for one in CASES if len(one.data) < 300][::7]
 
     def drip(case):
         data = victim.filled(case.data)
         pieces = [data[at : at + 1] for at in range(len(data))]
-        return exchange(victim.address, *pieces, quiet_seconds=QUIET_SECONDS)
+        return exchange(victim.address, *pieces)
 
     with ThreadPoolExecutor(16) as pool:
         for send, cases in ((drip, small), (victim.send_case, CASES[::5])):
-            for found in pool.map(send, cases):
-                assert all(400 <= status < 500 for status in statuses(found)), found
+            for case, answer in zip(cases, pool.map(send, cases), strict=True):
+                found = statuses(answer)
+                assert all(400 <= status < 500 for status in found), answer
+                assert (found == []) == (case.ends != "refused"), case
     assert victim.written() == before
+
+
+def send_pieces(victim, pieces):
+    return victim.send(*pieces, responses=2, quiet_seconds=QUIET_SECONDS, pause_seconds=0.05)
 
 
 def test_request_inside_another_is_never_a_second_request(victim):
@@ -157,13 +167,13 @@ def test_request_inside_another_is_never_a_second_request(victim):
         + inner,
     ]
     before = victim.written()
-    for data in outer:
-        at = data.index(b"\r\n\r\n") + 4
-        for pieces in ((data,), (data[:at], data[at:])):
-            answer = victim.send(
-                *pieces, responses=2, quiet_seconds=QUIET_SECONDS, pause_seconds=0.05
-            )
-            assert len(statuses(answer)) == 1, (data, answer)
+    heads = [data.index(b"\r\n\r\n") + 4 for data in outer]
+    apart = [(data[:at], data[at:]) for at, data in zip(heads, outer, strict=True)]
+    with ThreadPoolExecutor(len(outer)) as pool:
+        for sent in ([(data,) for data in outer], apart):
+            answers = pool.map(partial(send_pieces, victim), sent)
+            for pieces, answer in zip(sent, answers, strict=True):
+                assert len(statuses(answer)) == 1, (pieces, answer)
     assert victim.written() == before
 
 
