@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)) + 2, 4)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed of the random examples; the option repeats those of another run.
+
+    Tests with `derandomize` have the same examples each time. xdist passes the option on.
+    """
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = secrets.randbelow(2**32)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random examples: --hypothesis-seed={config.option.hypothesis_seed} repeats them"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
@@ -42,6 +57,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     required_programs.report_missing(terminalreporter)
+    if terminalreporter.stats.keys() & {"failed", "error"}:
+        terminalreporter.write_line(pytest_report_header(terminalreporter.config))
 
 
 @pytest.fixture(scope="session")

@@ -62,10 +62,10 @@ PIECES = st.sampled_from(
         *('"a":1,"a":2', "{}", "[]", "//", "/**/", "'a'"),
     ]
 )
+# Other examples in each run; pytest prints the seed.
 MANY = settings(
     max_examples=300,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
