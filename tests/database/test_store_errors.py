@@ -25,6 +25,7 @@ from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.domain.outcome import Accepted, Result
 from leasehold.store.postgres.errors import ERRORS, translated
 from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.postgres.sql_files import granted_roles
 from leasehold.store.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.one_server
@@ -130,9 +131,35 @@ async def test_text_that_cannot_be_sent_is_refused(stores):
         await stores.executor.acquire_lease("a\x00b", "w", 30)
 
 
-async def test_role_that_may_not_call_a_function_is_told_which_grant_it_needs(stores):
-    with pytest.raises(AccessDenied, match=r"claim_outbox_batch.*: have a DBA grant"):
-        await stores.ingest.claim_outbox_batch(1, "w", 30, [])
+@pytest.mark.parametrize("has_a_role", [True, False])
+async def test_login_that_may_not_call_a_function_is_told_which_role_it_needs(database, has_a_role):
+    needed = r": have a DBA grant this login the role leasehold_executor$"
+    # Without any role, the login may not even look into the schema.
+    refused = "function claim_outbox_batch" if has_a_role else "schema leasehold"
+    settings = PoolSettings(role="leasehold_ingest" if has_a_role else "pg_monitor")
+    async with PostgresStore(database.url, settings) as store:
+        with pytest.raises(AccessDenied, match=refused + needed) as raised:
+            await store.claim_outbox_batch(1, "w", 30, [])
+    assert raised.value.roles == ("leasehold_executor",)
+
+
+async def test_reader_without_a_role_is_told_each_role_that_would_do(stores):
+    with pytest.raises(AccessDenied, match="one of the roles leasehold_operator, ") as raised:
+        await stores.ingest.list_intents(limit=1)
+    expected = ("leasehold_operator", "leasehold_readonly", "leasehold_auditor")
+    assert raised.value.roles == expected
+
+
+def test_roles_of_every_function_are_those_that_the_database_grants(database):
+    rows = database.execute(
+        "SELECT p.proname AS name, array_agg(DISTINCT g.grantee::regrole::text) AS roles"
+        "  FROM pg_proc p, aclexplode(p.proacl) g"
+        " WHERE p.pronamespace = 'leasehold'::regnamespace AND g.privilege_type = 'EXECUTE'"
+        "   AND g.grantee <> p.proowner AND g.grantee <> 0 GROUP BY 1"
+    )
+    assert len(rows) > 20
+    for row in rows:
+        assert sorted(granted_roles(row["name"])) == sorted(row["roles"]), row["name"]
 
 
 async def test_database_without_the_schema_is_reported_as_not_migrated(empty_database, database):

@@ -118,7 +118,14 @@ class TerminalGuardHit(LeaseholdError):
 
 
 class AccessDenied(LeaseholdError):
-    """This login is not a member of the role that the call needs. A DBA can grant it."""
+    """This login is not a member of a role that the call needs. A DBA can grant it.
+
+    `roles` names the roles that allow the call; any one of them is enough. Empty if unknown.
+    """
+
+    def __init__(self, message: str, *, roles: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.roles = roles
 
 
 class DatabaseUnavailable(LeaseholdError):

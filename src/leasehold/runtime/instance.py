@@ -194,7 +194,7 @@ class Instance:
         wait = wait or DatabaseWait(self._settings.start_seconds, self._stop)
         await wait.retry(self._store.pool.open)
         try:
-            await wait.retry(self._store.check_schema)
+            await wait.retry(lambda: self._store.check_schema(role="leasehold_executor"))
             await wait.retry(self._targets.start)
             await wait.retry(self._cluster_targets.start)
             if not self._settings.reaper:

@@ -27,6 +27,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import RecordVerdict
+from leasehold.store.postgres.sql_files import granted_roles
 
 # A whole SQLSTATE takes precedence over its class, the first two characters.
 ERRORS: dict[str, type[LeaseholdError]] = {
@@ -53,38 +54,42 @@ ERRORS: dict[str, type[LeaseholdError]] = {
 }
 _ADVICE: dict[type[LeaseholdError], str] = {
     MigrationError: "run `leasehold migrate`",
-    AccessDenied: "have a DBA grant this login the role that the call needs",
 }
 # The name of the index, or that of its copy on a partition.
 _TERMINAL_GUARD = re.compile(
     r"outbox_attempts_(one_terminal_per_intent|(default|\d{4}_\d{2})_intent_id_idx\d*)"
 )
+_NAME = re.compile(r"[a-z_]+")
+_OUR_NAME = re.compile(r"leasehold\.([a-z_]+)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class translated:  # noqa: N801 (a block, as those of contextlib are)
     """A block that raises our errors for psycopg's.
 
-    `lease_name` is the lease that the call acts under, if any.
+    `lease_name` is the lease that the call acts under, if any; `statement` what it runs.
     """
 
     # A class, because a generator would cost each call five times as much.
-    __slots__ = ("_lease_name",)
+    __slots__ = ("_lease_name", "_statement")
 
-    def __init__(self, lease_name: str | None = None) -> None:
+    def __init__(self, lease_name: str | None = None, statement: str = "") -> None:
         self._lease_name = lease_name
+        self._statement = statement
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, psycopg.Error):
-            ours = translate(error, self._lease_name)
+            ours = translate(error, self._lease_name, self._statement)
             if ours is not None:
                 raise ours from error
 
 
-def translate(error: psycopg.Error, lease_name: str | None = None) -> LeaseholdError | None:
+def translate(
+    error: psycopg.Error, lease_name: str | None = None, statement: str = ""
+) -> LeaseholdError | None:
     """Return our error for psycopg's, or None for a defect."""
     kind = _kind(error)
     if kind is None:
@@ -99,7 +104,22 @@ def translate(error: psycopg.Error, lease_name: str | None = None) -> LeaseholdE
         return kind(message, intent_id=_intent_id(detail))
     if kind is DatabaseUnavailable:
         return DatabaseUnavailable(message, sqlstate=error.sqlstate)
+    if kind is AccessDenied:
+        return _access_denied(message, statement)
     return kind(message)
+
+
+def _access_denied(message: str, statement: str) -> AccessDenied:
+    """Name the roles that allow what was refused. Who has no role at all is refused the schema:
+    then the statement says what was called.
+    """
+    names: list[str] = [*_NAME.findall(message), *_OUR_NAME.findall(statement)]
+    roles = next((found for name in names if (found := granted_roles(name))), ())
+    if not roles:
+        needed = "a role that allows it"
+    else:
+        needed = f"{'one of the roles' if len(roles) > 1 else 'the role'} {', '.join(roles)}"
+    return AccessDenied(f"{message}: have a DBA grant this login {needed}", roles=roles)
 
 
 def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:

@@ -250,7 +250,7 @@ class PostgresLockSession:
                 else None
             )
             try:
-                with translated(lease_name):
+                with translated(lease_name, statement):
                     return await self._executed(row, statement, arguments)
             finally:
                 if watch is not None:

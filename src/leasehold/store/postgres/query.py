@@ -45,7 +45,7 @@ class Query:
 
         `lease_name` is the lease that the call acts under; a LeaseLost error carries it.
         """
-        with translated(lease_name):
+        with translated(lease_name, statement):
             async with self._pool.connection() as connection:
                 if self._pool.settings.through_pooler:
                     return await self._rows_with_limits(connection, row, statement, arguments)

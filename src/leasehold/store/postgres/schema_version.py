@@ -43,6 +43,10 @@ SELECT (SELECT coalesce(
           FROM leasehold.schema_sources)::text
 """
 
+_RUNTIME_ROLES = tuple(
+    f"leasehold_{name}" for name in ("ingest", "executor", "operator", "readonly", "auditor", "api")
+)
+
 _log = get_logger(__name__)
 
 
@@ -103,16 +107,23 @@ def pending(files: SqlFiles, current: SchemaVersion) -> list[Step]:
     return steps
 
 
-async def check_schema(query: Query, files: SqlFiles | None = None) -> None:
-    """Raise MigrationError if this release cannot run on the schema; log if the schema is newer."""
+async def check_schema(
+    query: Query, files: SqlFiles | None = None, *, role: str | None = None
+) -> None:
+    """Raise MigrationError if this release cannot run on the schema; log if the schema is newer.
+
+    `role` is what the caller needs, for the error if the login has no role at all.
+    """
     try:
         [row] = await query.rows(as_tuples, _READ_SCHEMA_VERSION)
     except MigrationError:  # the tables do not exist
         row = None
     except AccessDenied as error:
+        roles = _RUNTIME_ROLES if role is None else (role,)
+        needed = f"one of the roles {', '.join(roles)}" if role is None else f"the role {role}"
         raise AccessDenied(
-            "this login may not read the schema's version: grant it one of the roles "
-            "leasehold_ingest, leasehold_executor, leasehold_operator, leasehold_readonly"
+            f"this login may not read the schema's version: have a DBA grant it {needed}",
+            roles=roles,
         ) from error
     files = files or SqlFiles()
     current = _schema_version(row)

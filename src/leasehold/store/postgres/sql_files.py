@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["roles", "versions", "migration", "function", "view", "upkeep"]
 
+_GRANTED = re.compile(r"^GRANT (?:SELECT|EXECUTE)\b[^;]*\bTO ([^;]*);", re.MULTILINE)
+_ROLE = re.compile(r"leasehold_[a-z]+")
 _MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)")
 _OLDEST_RELEASE = re.compile(r"^-- Oldest release: (\d+(?:\.\d+)*)$", re.MULTILINE)
 
@@ -103,6 +105,20 @@ class SqlFiles:
         # Text mode: a checkout with other line ends has the same checksum.
         sql = (self.root / name).read_text(encoding="utf-8")
         return Step(kind, name, sql, hashlib.sha256(sql.encode()).hexdigest())
+
+
+def granted_roles(name: str, root: Path = SqlFiles.root) -> tuple[str, ...]:
+    """Return the roles that may use a function, view or table; none if it is not ours.
+
+    What is granted to nobody is the owner's.
+    """
+    for folder in ("functions", "views", "tables"):
+        path = root / folder / f"{name}.sql"
+        if path.is_file():
+            lists = _GRANTED.findall(path.read_text(encoding="utf-8"))
+            roles = dict.fromkeys(role for one in lists for role in _ROLE.findall(one))
+            return tuple(roles) or ("leasehold_owner",)
+    return ()
 
 
 def is_newer(release: str, than: str) -> bool:

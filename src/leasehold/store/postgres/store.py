@@ -31,9 +31,9 @@ class PostgresStore(
         self.pool = Pool(database_url, settings or PoolSettings())
         super().__init__(Query(self.pool))
 
-    async def check_schema(self, *, files: SqlFiles | None = None) -> None:
+    async def check_schema(self, *, files: SqlFiles | None = None, role: str | None = None) -> None:
         """Raise MigrationError if this release cannot run on the schema, and say what to do."""
-        await check_schema(self._query, files)
+        await check_schema(self._query, files, role=role)
 
     async def __aenter__(self) -> Self:
         await self.pool.open()
