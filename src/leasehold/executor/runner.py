@@ -329,8 +329,7 @@ class Runner:
 
     def _submission(self, item: Item, trace: Span) -> Submission:
         claimed = item.claimed
-        # Positional, in the order of the fields: keywords would cost half as much again.
-        return Submission(
+        return Submission(  # positional: keywords would cost half as much again
             claimed.intent_id,
             claimed.target,
             claimed.attempt_no,
@@ -343,6 +342,7 @@ class Runner:
             claimed.metadata,
             trace,
             claimed.reference,
+            claimed.stream,
         )
 
     def _give_back(self, items: Sequence[Item]) -> None:

@@ -1,10 +1,15 @@
-"""What the executor needs of a gateway: submit an intent, look a submission up."""
+"""What the executor needs of a gateway: submit an intent, look a submission up.
+
+A gateway that takes several at once also is a `LookupBatcher`, a `SubmissionBatcher` or both. The
+executor asks with `isinstance`; with any other gateway it makes one call per submission.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from leasehold.domain.intent import IntentId, JsonDocument
@@ -31,7 +36,7 @@ class Submission(NamedTuple):
     `submission_key` is the idempotency key towards the gateway: the same on every attempt, whoever
     makes it. `fencing_token` is a number that never falls for a key and rises with every new holder
     of the work: a gateway may refuse a lower one than it has seen. `worker_id` names the instance
-    that makes the call, for logs.
+    that makes the call, for logs. `stream` is the intent's stream, if it has one.
     """
 
     intent_id: IntentId
@@ -46,6 +51,7 @@ class Submission(NamedTuple):
     metadata: JsonDocument | None = None
     trace: Trace | None = None
     reference: str | None = None
+    stream: str | None = None
 
     @property
     def trace_context(self) -> str | None:
@@ -80,4 +86,42 @@ class Gateway(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Nothing may be submitted afterwards."""
+        ...
+
+
+@runtime_checkable
+class LookupBatcher(Protocol):
+    """A gateway that looks many submissions up with one request."""
+
+    @property
+    def lookups_max(self) -> int:
+        """The most submissions that one `lookup_many` takes. At least 1."""
+        ...
+
+    async def lookup_many(self, submissions: Sequence[Submission]) -> Sequence[LookupAnswer]:
+        """Return the answer to each submission, in their order. They may be of any streams.
+
+        Each answer means what `lookup` would have answered. If the request fails, all are Unknown.
+        """
+        ...
+
+
+@runtime_checkable
+class SubmissionBatcher(Protocol):
+    """A gateway that takes consecutive heads of one stream with one request."""
+
+    @property
+    def submissions_max(self) -> int:
+        """The most submissions that one `submit_many` takes. With 1, use `submit` alone."""
+        ...
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
+        """Submit heads of one stream in their order; return the outcomes of the first of them.
+
+        - Submissions beyond the returned outcomes had certainly no effect and are still to be made.
+        - All outcomes but the last are Accepted or Submitted, or all are Unknown: what follows a
+          submission that failed was not taken.
+        - No outcome at all: the gateway refuses them together, and none was taken. Which of them it
+          refuses is unclear, so submit the first of them alone.
+        """
         ...
