@@ -8,7 +8,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tests.support.database import LONG_AGO
+from tests.support.lease_holder import ChangeReader, Holder
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
@@ -28,30 +28,16 @@ def cluster(outbox):
     return outbox
 
 
-class Reader:
-    """Follows the changes of a cluster lease, from the beginning."""
+class NaiveReader:
+    """A naive reader: it advances to the last row that it saw."""
 
     def __init__(self, outbox):
         self.outbox = outbox
         self.cursor = ("-infinity", ZERO_ID)
 
-    def refresh(self, limit=100):
-        """Read a page and advance to its last row, but not past the horizon."""
-        page = self.outbox.call(
-            "executor", "refresh_schedule", "holder-1", [CLUSTER_LEASE], [1], *self.cursor, limit
-        )
-        if page:
-            last = (page[-1]["last_modified_at"], page[-1]["intent_id"])
-            self.advance(min(last, (page[-1]["horizon"], ZERO_ID)))
-        return [row["intent_id"] for row in page]
-
     def advance(self, position):
         if self.cursor[0] == "-infinity" or position > self.cursor:
             self.cursor = position
-
-
-class NaiveReader(Reader):
-    """A naive reader: it advances to the last row that it saw."""
 
     def refresh(self, limit=100):
         page = self.outbox.database.execute(
@@ -79,12 +65,16 @@ class TimestampReader(NaiveReader):
         return [row["intent_id"] for row in page]
 
 
+def reader_of(cluster, limit=100):
+    return ChangeReader([Holder(cluster, "holder-1", CLUSTER_LEASE, 1)], limit)
+
+
 @pytest.mark.parametrize("write", ["enqueue", "record"])
 def test_3_late_committing_writer_is_missed_by_a_naive_cursor_and_not_by_ours(
     cluster, database, write
 ):
     [late] = cluster.enqueue()
-    readers = naive, ours = NaiveReader(cluster), Reader(cluster)
+    readers = naive, ours = NaiveReader(cluster), reader_of(cluster)
     if write == "record":
         for reader in readers:
             assert reader.refresh() == [late]
@@ -109,13 +99,14 @@ def test_3_late_committing_writer_is_missed_by_a_naive_cursor_and_not_by_ours(
     assert late in ours.refresh()
 
 
-def test_3_open_writer_delays_a_cursor_only_until_it_ends(cluster, database):
-    reader = Reader(cluster)
+def test_3_open_writer_makes_nobody_read_twice_until_it_ends(cluster, database):
+    reader = reader_of(cluster)
     writer = database.session("ingest")
     writer.run("BEGIN")
     [row] = writer.run(ENQUEUE, [entries({})])
     [early] = cluster.enqueue()
-    assert reader.refresh() == reader.refresh() == [early]
+    assert reader.refresh() == [early]
+    assert reader.refresh() == []
     writer.run("COMMIT")
     assert sorted(reader.refresh()) == sorted([early, row["intent_id"]])
     assert reader.refresh() == []
@@ -127,7 +118,7 @@ def test_3_writer_of_items_does_not_delay_cursors(cluster, database):
     writer.run("BEGIN")
     writer.run(ENQUEUE, [entries({"target": "mail"})])
     [intent] = cluster.enqueue()
-    reader = Reader(cluster)
+    reader = reader_of(cluster)
     assert reader.refresh() == [intent]
     assert reader.refresh() == []
     writer.run("ROLLBACK")
@@ -137,9 +128,9 @@ def test_3_rows_with_equal_times_are_lost_by_a_timestamp_cursor_but_not_by_ours(
     ids = cluster.enqueue(5)
     moments = {cluster.pending(intent)["last_modified_at"] for intent in ids}
     assert len(moments) == 1
-    naive, ours = TimestampReader(cluster), Reader(cluster)
+    naive, ours = TimestampReader(cluster), reader_of(cluster, limit=2)
     seen_naively = [intent for _ in range(6) for intent in naive.refresh(limit=2)]
-    seen = [intent for _ in range(6) for intent in ours.refresh(limit=2)]
+    seen = [intent for _ in range(6) for intent in ours.refresh()]
     assert len(seen_naively) < 5
     assert seen == sorted(ids)
 
@@ -151,11 +142,10 @@ def test_3_row_changed_again_at_the_cursors_time_is_missed_by_a_naive_cursor_onl
         "UPDATE leasehold.outbox_pending"
         "   SET last_modified_at = date_trunc('second', clock_timestamp()) + interval '1 hour'"
     )
-    naive, ours = NaiveReader(cluster), Reader(cluster)
+    naive, ours = NaiveReader(cluster), reader_of(cluster)
     stamp = cluster.pending(our_row)["last_modified_at"]
-    for reader in (naive, ours):
-        reader.cursor = (stamp, max(naive_row, our_row))
-        assert reader.refresh() == []
+    naive.cursor = position = (stamp, max(naive_row, our_row))
+    assert naive.refresh() == ours.page(position) == []
     cluster.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET last_modified_at = clock_timestamp(), priority = 0"
         " WHERE intent_id = %s",
@@ -164,15 +154,7 @@ def test_3_row_changed_again_at_the_cursors_time_is_missed_by_a_naive_cursor_onl
     result = [{"intent_id": str(our_row), "state": "RETRYABLE", "retry_after_seconds": 9}]
     cluster.call("executor", "record_attempts", CLUSTER_LEASE, "holder-1", 1, result)
     assert cluster.pending(our_row)["last_modified_at"] == stamp + timedelta(microseconds=1)
-    assert naive.refresh() == ours.refresh() == [our_row]
-
-
-def test_3_horizon_is_a_real_time_even_for_a_cursor_of_minus_infinity(cluster):
-    cluster.enqueue()
-    [row] = cluster.call(
-        "executor", "refresh_schedule", "holder-1", [CLUSTER_LEASE], [1], "-infinity", ZERO_ID, 10
-    )
-    assert LONG_AGO < row["last_modified_at"] <= row["horizon"]
+    assert naive.refresh() == [row["intent_id"] for row in ours.page(position)] == [our_row]
 
 
 # 4. SKIP LOCKED with LIMIT goes in a MATERIALIZED CTE.

@@ -20,14 +20,18 @@ from leasehold.domain.outcome import Accepted, Retryable
 from leasehold.domain.timing import Timings
 from leasehold.executor.completer import Completer
 from leasehold.executor.fence import LeaseFence
+from leasehold.executor.leader import reader
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
+from tests.support.database import LONG_AGO
+from tests.support.outbox import ZERO_ID
 
 pytestmark = pytest.mark.one_server
 
+ENQUEUE = """SELECT * FROM leasehold.enqueue_intents('[{"target": "bank", "payload": 1}]')"""
 LARGE = "".join(map(str, range(500)))  # too large to be sent with the window
 
 
@@ -279,12 +283,83 @@ async def test_mark_under_a_lost_lease_starts_nothing_and_is_reported(leader, ou
     assert (leader.runner.started, marked(outbox)) == ([], [])
 
 
+class CountingStore:
+    """The real store, which counts the changed rows that it returns."""
+
+    def __init__(self, store):
+        self._store = store
+        self.rows = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def refresh_schedule(self, *arguments):
+        rows = await self._store.refresh_schedule(*arguments)
+        self.rows += len(rows)
+        return rows
+
+
+async def refreshed(leader):
+    """Refresh once; return how many rows were read."""
+    leader.reader._refresh_at = 0.0
+    before = leader.reader._store.rows
+    await leader.reader.step()
+    while leader.reader._passes:
+        await leader.reader.step()
+    return leader.reader._store.rows - before
+
+
+async def test_changes_since_a_writer_that_stays_open_are_read_once(leader, outbox, monkeypatch):
+    monkeypatch.setattr(reader, "PAGE", 10)
+    leader.reader._store = CountingStore(leader.store)
+    writer = outbox.database.session("ingest")
+    writer.run("BEGIN")
+    [late] = writer.run(ENQUEUE)
+    outbox.enqueue(95, "bank")
+    assert await refreshed(leader) == 95
+    assert await refreshed(leader) == 0, "an open writer makes nobody read again"
+    outbox.enqueue(1, "bank")
+    assert await refreshed(leader) == 1
+    writer.run("COMMIT")
+    assert await refreshed(leader) >= 97
+    assert leader.queue.find(late["intent_id"].int) is not None
+    assert await refreshed(leader) == 0
+    await leader.reconcile()
+    missed = leader.reader._metrics.registry.get_sample_value(
+        "leasehold_schedule_missed_total", {"worker_id": "", "lease_name": "leader"}
+    )
+    assert missed == 0
+
+
+async def test_changes_since_a_long_writer_keep_no_newer_ones_waiting(leader, outbox, monkeypatch):
+    monkeypatch.setattr(reader, "PAGE", 2)
+    monkeypatch.setattr(reader, "PAGES_AT_ONCE", 1)
+    leader.reader._store = CountingStore(leader.store)
+    writer = outbox.database.session("ingest")
+    writer.run("BEGIN")
+    writer.run(ENQUEUE)
+    outbox.enqueue(50, "bank")
+    await refreshed(leader)
+    writer.run("COMMIT")
+    leader.reader._refresh_at = 0.0
+    await leader.reader.step()
+    assert len(leader.reader._passes) == 1, "the pass of the long writer is not complete"
+    [newest] = outbox.enqueue(1, "bank")
+    leader.reader._refresh_at = 0.0
+    await leader.reader.step()
+    assert leader.queue.find(newest.int) is not None
+    assert len(leader.reader._passes) == 1
+    await leader.reconcile()
+    await refreshed(leader)
+    assert leader.queue.known() == {one.int for one in pending(outbox)}
+
+
 @pytest.mark.parametrize("name", ["refresh_due_rows", "refresh_schedule"])
 async def test_intent_that_finishes_during_a_read_is_not_called_again(leader, name):
     await leader.dispatcher.step()
     [item] = leader.runner.started
     leader.reader._reconcile_at = leader.reader._refresh_at = 0.0
-    leader.reader._cursor = None
+    leader.reader._read_to = (LONG_AGO, ZERO_ID)
     step = await leader.paused(leader.reader, "after", name)
     await leader.finish(item)
     leader.store.may_go.set()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.lease_holder import claim_streams, take
+from tests.support.lease_holder import ChangeReader, claim_streams, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 from tests.support.sqlstates import refused
 
@@ -19,38 +19,6 @@ SELECT intent_id, last_modified_at FROM leasehold.outbox_pending
  ORDER BY last_modified_at, intent_id"""
 
 
-class Reader:
-    """The client's loop: read pages to the end, then advance only as far as the horizon."""
-
-    def __init__(self, outbox, holders, limit=100):
-        self.outbox = outbox
-        self.fence = (
-            holders[0].name,
-            [holder.lease_name for holder in holders],
-            [holder.epoch for holder in holders],
-        )
-        self.limit = limit
-        self.cursor = ("-infinity", ZERO_ID)
-
-    def page(self, after, limit=None):
-        arguments = (*self.fence, *after, limit or self.limit)
-        return self.outbox.call("executor", "refresh_schedule", *arguments)
-
-    def refresh(self):
-        """Return the changed ids. Those after the horizon are returned again next time."""
-        seen, position, horizons = [], self.cursor, []
-        while page := self.page(position):
-            seen += [row["intent_id"] for row in page]
-            position = (page[-1]["last_modified_at"], page[-1]["intent_id"])
-            horizons.append((page[0]["horizon"], ZERO_ID))
-            if len(page) < self.limit:
-                break
-        if seen:
-            # A row may have been committed behind the first page while later ones were read.
-            self.cursor = min(position, *horizons)
-        return seen
-
-
 @pytest.fixture
 def cluster(outbox):
     outbox.publish(scope="cluster")
@@ -59,7 +27,7 @@ def cluster(outbox):
 
 @pytest.fixture
 def reader(cluster):
-    return Reader(cluster, [take(cluster)])
+    return ChangeReader([take(cluster)])
 
 
 def entry(target="sms", **fields):
@@ -92,7 +60,7 @@ def test_row_committed_behind_the_first_page_while_the_second_is_read_is_not_ski
     cluster, database
 ):
     late = database.session("ingest")
-    reader = Reader(cluster, [take(cluster)], limit=1)
+    reader = ChangeReader([take(cluster)], limit=1)
     late.run("BEGIN")
     [hidden] = late.run(ENQUEUE, [entry()])
     first, second = (cluster.enqueue()[0] for _ in range(2))
@@ -105,7 +73,7 @@ def test_row_committed_behind_the_first_page_while_the_second_is_read_is_not_ski
 
     reader.page = commit_after_the_first_page
     assert reader.refresh() == [first, second]
-    # The horizon of the last page alone would already be past the row.
+    # Nobody is open any more, but somebody was before the first page.
     assert hidden["intent_id"] in reader.refresh()
 
 
@@ -113,7 +81,7 @@ def test_rows_with_equal_times_are_not_skipped_between_pages(cluster, database):
     ids = cluster.enqueue(25)
     set_modified(database, "timestamptz '2020-02-02 02:02:02.000002Z'")
     for limit in (1, 2, 24, 25, 26):
-        reader = Reader(cluster, [take(cluster)], limit)
+        reader = ChangeReader([take(cluster)], limit)
         assert sorted(reader.refresh()) == sorted(ids)
         assert reader.refresh() == []
         cluster.expire_lease()
@@ -122,7 +90,7 @@ def test_rows_with_equal_times_are_not_skipped_between_pages(cluster, database):
 def test_row_modified_again_at_the_time_of_the_cursor_is_not_skipped(cluster, database):
     [intent_id] = cluster.enqueue()
     holder = take(cluster)
-    reader = Reader(cluster, [holder])
+    reader = ChangeReader([holder])
     # Even if the clock stands still or went back, a later timestamp must be higher.
     set_modified(database, "clock_timestamp() + interval '1 hour'")
     for change in (
@@ -160,7 +128,7 @@ def test_row_of_an_open_writer_with_the_time_of_the_cursor_is_not_skipped(
 
 def test_thousand_rows_read_seven_at_a_time_are_all_seen_exactly_once(cluster):
     ids = [intent_id for _ in range(10) for intent_id in cluster.enqueue(100)]
-    reader = Reader(cluster, [take(cluster)], limit=7)
+    reader = ChangeReader([take(cluster)], limit=7)
     assert Counter(reader.refresh()) == Counter(ids)
     assert reader.refresh() == []
     newest = cluster.enqueue(3)
@@ -171,32 +139,64 @@ def test_refresh_changes_nothing_and_may_be_repeated(cluster, database, reader):
     cluster.enqueue(5)
     before = database.execute("SELECT xmin::text, * FROM leasehold.outbox_pending ORDER BY 2")
     pages = [reader.page(("-infinity", ZERO_ID), 3) for _ in range(3)]
-    without_horizon = [[row | {"horizon": None} for row in page] for page in pages]
-    assert without_horizon[0] == without_horizon[1] == without_horizon[2]
+    assert pages[0] == pages[1] == pages[2]
     after = database.execute("SELECT xmin::text, * FROM leasehold.outbox_pending ORDER BY 2")
     assert after == before
 
 
-def test_open_writer_blocks_nobody_and_delays_the_horizon_only_until_it_ends(cluster, database):
+def test_writer_that_stays_open_blocks_nobody_and_makes_nobody_read_twice(cluster, database):
     writer = database.session("ingest")
     writer.run("BEGIN")
     writer.run(ENQUEUE, [entry()])
-    [began] = writer.run("SELECT date_trunc('second', now()) AS at")
     ids = cluster.enqueue(2)
     holder = take(cluster)
-    reader = Reader(cluster, [holder])
-    # Meanwhile others work and see the committed rows, repeatedly.
+    reader = ChangeReader([holder])
+    # Meanwhile others work and see the committed rows, once.
     assert holder.begin(ids[:1]) == ["begun"]
     assert holder.record(ids[:1], "RETRYABLE") == ["applied"]
-    for _ in range(2):
-        assert sorted(reader.refresh()) == sorted(ids)
-        assert reader.cursor == (began["at"], ZERO_ID)
+    assert sorted(reader.refresh()) == sorted(ids)
+    assert reader.refresh() == reader.refresh() == []
+    more = cluster.enqueue(1)
+    assert reader.refresh() == more
     writer.run("COMMIT")
-    assert len(reader.refresh()) == 3
+    assert len(reader.refresh()) == 4, "what changed since the writer began is read again, once"
     assert reader.refresh() == []
 
 
-def test_writer_of_items_does_not_delay_the_horizon(cluster, database, reader):
+def test_row_of_a_short_writer_is_not_skipped_while_another_stays_open(cluster, database, reader):
+    long, short = database.session("ingest"), database.session("ingest")
+    for writer in (long, short):
+        writer.run("BEGIN")
+    long.run(ENQUEUE, [entry()])
+    reader.refresh()
+    [late] = short.run(ENQUEUE, [entry()])
+    [seen] = cluster.enqueue()
+    assert reader.refresh() == [seen]
+    short.run("COMMIT")
+    assert late["intent_id"] in reader.refresh()
+    assert reader.refresh() == []
+    long.run("COMMIT")
+    assert len(reader.refresh()) == 3
+
+
+def test_writer_that_rolled_back_to_a_savepoint_and_wrote_again_is_not_skipped(
+    cluster, database, reader
+):
+    writer = database.session("ingest")
+    writer.run("BEGIN")
+    writer.run("SAVEPOINT s")
+    writer.run(ENQUEUE, [entry()])
+    assert reader.refresh() == []
+    writer.run("ROLLBACK TO s")
+    assert reader.refresh() == []
+    [late] = writer.run(ENQUEUE, [entry()])
+    [seen] = cluster.enqueue()
+    assert reader.refresh() == [seen]
+    writer.run("COMMIT")
+    assert late["intent_id"] in reader.refresh()
+
+
+def test_writer_of_items_is_none_of_the_open_writers(cluster, database, reader):
     cluster.publish("item-target")
     writer = database.session("ingest")
     writer.run("BEGIN")
@@ -210,7 +210,7 @@ def test_change_made_by_an_operator_is_seen(cluster):
     cluster.publish("careful", scope="cluster", guarantee="blind")
     [held] = cluster.enqueue(target="careful")
     holder = take(cluster)
-    reader = Reader(cluster, [holder])
+    reader = ChangeReader([holder])
     holder.begin([held])
     holder.record([held], "IN_DOUBT")
     assert reader.refresh() == [held]
@@ -228,7 +228,7 @@ def test_changes_under_several_leases_come_in_one_order(cluster, database):
         cluster.enqueue(target="pay", stream=f"s{number % 4}")
     cluster.enqueue(3)
     holders = [one for one in claim_streams(cluster) if not one.lease_name.endswith("s3")]
-    reader = Reader(cluster, holders, limit=4)
+    reader = ChangeReader(holders, limit=4)
     expected = database.execute(
         "SELECT intent_id FROM leasehold.outbox_pending WHERE stream IN ('s0', 's1', 's2')"
         " ORDER BY last_modified_at, intent_id"
@@ -251,7 +251,6 @@ def test_window_of_a_cluster_lease_has_the_first_rows_of_each_priority(cluster):
     expected = [(priority, delay) for priority in (0, 1, 3) for delay in (0, 30, 60)]
     assert [row["intent_id"] for row in rows] == [ids[key] for key in expected]
     assert {row["lease_name"] for row in rows} == {CLUSTER_LEASE}
-    assert all(row["horizon"] is not None for row in rows)
 
 
 def test_window_has_rows_of_each_target_and_no_held_ones(cluster):
@@ -295,8 +294,8 @@ def test_stale_holder_reads_nothing_even_under_its_other_leases(cluster):
         cluster.call("executor", "refresh_due_rows", "holder-1", names, epochs, [], 10)
     assert caught.value.diag.message_detail == lost.lease_name
     with refused("P7002"):
-        Reader(cluster, [kept, lost]).refresh()
-    assert len(Reader(cluster, [kept]).refresh()) == 1
+        ChangeReader([kept, lost]).refresh()
+    assert len(ChangeReader([kept]).refresh()) == 1
 
 
 @pytest.mark.parametrize("cursor", [(None, ZERO_ID), ("-infinity", None)])

@@ -128,7 +128,7 @@ async def test_row_that_the_cursor_missed_is_found_by_the_reconcile_and_counted(
 
         await group.until_status(group.outbox.enqueue(2, "ledger"))
         assert missed() == 0
-        # No real writer can do this: commit a row behind a horizon that has passed.
+        # No real writer can do this: commit a row with a time before it began.
         with group.database.connect(autocommit=False) as writer:
             entries = json.dumps([{"target": "ledger", "payload": 1}])
             [row] = writer.execute(

@@ -31,6 +31,7 @@ FAILURES = [
     ("record_leader_heartbeat", "XX001"),
     ("record_leader_heartbeat", "P7002"),
     ("refresh_schedule", "58030"),
+    ("read_open_writers", "XX001"),
     ("begin_leased_attempts", "XX001"),
     ("record_attempts", "42501"),
     ("record_attempts", "42883"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.support.outbox import CLUSTER_LEASE
+from tests.support.database import LONG_AGO
+from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from psycopg.rows import DictRow
@@ -56,6 +58,40 @@ class Holder:
 
     def call(self, function: str, *arguments: Any) -> list[DictRow]:
         return self.outbox.call("executor", function, *arguments)
+
+
+class ChangeReader:
+    """Reads what changed under the leases of holders, by the protocol of read_open_writers."""
+
+    def __init__(self, holders: Sequence[Holder], limit: int = 100):
+        self.limit = limit
+        self.read_to: tuple[datetime, UUID] = (LONG_AGO, ZERO_ID)
+        self.writers: dict[str, datetime] = {}
+        self._holders = holders
+
+    def page(self, after: tuple[Any, Any], limit: int | None = None) -> list[DictRow]:
+        """Read the rows after a position."""
+        first = self._holders[0]
+        names = [holder.lease_name for holder in self._holders]
+        epochs = [holder.epoch for holder in self._holders]
+        return first.call(
+            "refresh_schedule", first.name, names, epochs, *after, limit or self.limit
+        )
+
+    def refresh(self) -> list[UUID]:
+        """Read what may have changed since the last refresh; return the ids."""
+        [seen] = self._holders[0].call("read_open_writers")
+        writers = dict(zip(seen["writers"], seen["began_at"], strict=True))
+        ended = [(at, ZERO_ID) for writer, at in self.writers.items() if writer not in writers]
+        position = min([self.read_to, *ended])
+        found: list[UUID] = []
+        while page := self.page(position):
+            found += [row["intent_id"] for row in page]
+            position = (page[-1]["last_modified_at"], page[-1]["intent_id"])
+            if len(page) < self.limit:
+                break
+        self.read_to, self.writers = (seen["seen_at"], ZERO_ID), writers
+        return found
 
 
 def take(outbox: Outbox, name: str = "holder-1", lease_name: str = CLUSTER_LEASE) -> Holder:

@@ -161,7 +161,11 @@ class LeasedItemStore(Protocol):
         after: tuple[datetime, IntentId] | None,
         limit: int,
     ) -> list[rows.DueRow]:
-        """Read the rows that changed after a cursor; None reads from the beginning."""
+        """Read the rows that changed after a position; None reads from the beginning."""
+        ...
+
+    async def read_open_writers(self) -> rows.OpenWriters:
+        """Read which transactions may still commit rows that leaders read."""
         ...
 
     async def refresh_due_rows(

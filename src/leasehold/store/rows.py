@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from leasehold.domain.intent import Claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
     from uuid import UUID
 
@@ -156,13 +156,23 @@ class SurplusStream:
     lease_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWriters:
+    """The transactions that may still commit rows with a timestamp before `seen_at`.
+
+    `began_at` has the second in which each began: its rows have no earlier timestamp.
+    """
+
+    seen_at: datetime
+    began_at: Mapping[str, datetime]
+
+
 class DueRow(NamedTuple):
     """A pending row as a leader reads it.
 
     The first columns are those of Claimed, except its last. `due_at` is None if the row is held.
-    The content is present if `has_content`. `horizon` is set on the first row at least: a cursor
-    may advance up to it, not past it. `wait_seconds` is the time until the row was due when it was
-    read, by the database's clock, so nobody compares `due_at` with a clock of their own.
+    The content is present if `has_content`. `wait_seconds` is the time until the row was due when
+    it was read, by the database's clock, so nobody compares `due_at` with a clock of their own.
     """
 
     intent_id: IntentId
@@ -187,7 +197,6 @@ class DueRow(NamedTuple):
     first_tried_at: datetime | None
     begun_at: datetime | None
     last_modified_at: datetime
-    horizon: datetime
     wait_seconds: float | None
 
     @property

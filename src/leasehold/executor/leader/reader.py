@@ -2,15 +2,18 @@
 
 - a window: what is due next by the index of due times, from the beginning or on from where the last
   window ended;
-- changes after a cursor over (last_modified_at, intent_id). A row becomes visible when its
-  transaction commits, which may be after rows with a later stamp, so the cursor never passes the
-  horizon behind which a writer may still commit. Some rows are read twice for that, none is missed;
-- now and then everything from the beginning (the reconcile), and what the cursor had missed is
+- changes, in the order of (last_modified_at, intent_id), from where the last refresh ended. A row
+  becomes visible when its transaction commits, which may be after rows with a later timestamp. So a
+  refresh also remembers which writers were open. When one of them has ended, the changes since it
+  began are read again. A writer that stays open costs nothing, and no row is missed;
+- now and then everything from the beginning (the reconcile), and what the refreshes had missed is
   counted: it must be 0.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,7 +23,6 @@ from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
@@ -34,15 +36,24 @@ if TYPE_CHECKING:
     Cursor = tuple[datetime, IntentId]
 
 RECONCILE_SECONDS = 60.0
-# Changes are read in pages; after so many, the other reads have their turn.
+# Changes are read in pages; after so many of each pass, the other reads have their turn.
 PAGE = 1_000
 PAGES_AT_ONCE = 5
+PASSES_MAX = 4
 LIMIT_MAX = 10_000  # rows of each target and priority; the database refuses more
 CONTENT_BYTES = 1_000  # of content that come with each row, at most
 _FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 
 _LOG = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A read of all changes after a position up to another, in pages."""
+
+    after: Cursor
+    until: Cursor
 
 
 class Reader:
@@ -74,10 +85,11 @@ class Reader:
         self._is_hinted = False  # something has changed since the last refresh
         self._refresh_at = 0.0
         self._reconcile_at = 0.0
-        self._cursor: Cursor | None = None
-        # Of a refresh that takes several turns: its last row, and the horizon of its first page.
-        self._read_to: Cursor | None = None
-        self._horizon: datetime | None = None
+        # Every change up to here is read, except what is left of the passes and what these writers,
+        # who were open at that moment, have written.
+        self._read_to: Cursor = (datetime.min.replace(tzinfo=UTC), _FIRST_ID)
+        self._writers: Mapping[str, datetime] = {}
+        self._passes: list[_Pass] = []
 
     def hint(self) -> None:
         """Refresh now: something has changed."""
@@ -87,9 +99,8 @@ class Reader:
     async def build(self) -> None:
         """Read everything for the first time, before the leader acts."""
         self._queue.serve(self._served())
-        rows = await self._read_from_beginning(self._served())
-        if rows:
-            self._cursor = (rows[0].horizon, _FIRST_ID)
+        await self._look_at_writers()
+        await self._read_from_beginning(self._served())
         now = self._slots.clock()
         self._refresh_at = now + self._timings().schedule_refresh_seconds
         self._reconcile_at = now + RECONCILE_SECONDS
@@ -109,8 +120,10 @@ class Reader:
     async def _step(self) -> Pause:
         self._queue.serve(self._served())
         now = self._slots.clock()
-        if now >= self._refresh_at or self._is_hinted or self._read_to is not None:
-            await self._refresh()
+        if (now >= self._refresh_at or self._is_hinted) and len(self._passes) < PASSES_MAX:
+            await self._begin_refresh()
+        if self._passes:
+            await self._read_changes()
         if self._queue.has_left_out:
             soon = self._slots.clock() + self._timings().schedule_refresh_seconds
             self._reconcile_at = min(self._reconcile_at, soon)
@@ -121,7 +134,7 @@ class Reader:
         elif positions := self._queue.running_low():
             await self._read_on(positions)
         self._metrics.schedule(self._term.lease.name, len(self._queue))
-        if self._is_hinted or self._read_to is not None:
+        if self._is_hinted or self._passes:
             return AGAIN
         return Pause(max(0.0, min(self._refresh_at, self._reconcile_at) - self._slots.clock()))
 
@@ -158,35 +171,51 @@ class Reader:
             lease.holder_id, [lease], targets, limit, CONTENT_BYTES, after
         )
 
-    async def _refresh(self) -> None:
-        """Read the changes after the cursor, some pages at a time."""
+    async def _begin_refresh(self) -> None:
+        """Look at what may have changed since the last refresh, and plan the passes to read it."""
         self._is_hinted = False
-        lease = self._term.lease
-        with self._queue.reading():
-            for _ in range(PAGES_AT_ONCE):
-                after = self._read_to or self._cursor
-                rows = await self._store.refresh_schedule(lease.holder_id, [lease], after, PAGE)
-                received_at = self._slots.clock()
-                for row in rows:
-                    self._queue.learn(row, received_at)
-                if rows:
-                    self._horizon = self._horizon or rows[0].horizon
-                    self._read_to = (rows[-1].last_modified_at, rows[-1].intent_id)
-                if len(rows) < PAGE:
-                    self._end_refresh()
-                    return
-
-    def _end_refresh(self) -> None:
-        """Advance the cursor to the last row, but not past the horizon of the first page."""
-        if self._read_to is not None and self._horizon is not None:
-            self._cursor = min(self._read_to, (self._horizon, _FIRST_ID))
-        self._read_to = self._horizon = None
         self._refresh_at = self._slots.clock() + self._timings().schedule_refresh_seconds
+        read_to, writers = self._read_to, self._writers
+        await self._look_at_writers()
+        ended = [at for writer, at in writers.items() if writer not in self._writers]
+        if ended:
+            self._passes.append(_Pass((min(ended), _FIRST_ID), read_to))
+        self._passes.append(_Pass(read_to, self._read_to))
+
+    async def _look_at_writers(self) -> None:
+        seen = await self._store.read_open_writers()
+        self._read_to, self._writers = (seen.seen_at, _FIRST_ID), seen.began_at
+
+    async def _read_changes(self) -> None:
+        """Read some pages of each pass, so that a long pass keeps no other waiting."""
+        with self._queue.reading():
+            self._passes = [one for one in self._passes if not await self._read_pages(one)]
+
+    async def _read_pages(self, one: _Pass) -> bool:
+        """Read some pages; return whether the pass is complete."""
+        lease = self._term.lease
+        for _ in range(PAGES_AT_ONCE):
+            rows = await self._store.refresh_schedule(lease.holder_id, [lease], one.after, PAGE)
+            received_at = self._slots.clock()
+            for row in rows:
+                self._queue.learn(row, received_at)
+            if len(rows) < PAGE:
+                return True
+            one.after = (rows[-1].last_modified_at, rows[-1].intent_id)
+            if one.after >= one.until:
+                return True
+        return False
+
+    def _certain_to(self) -> Cursor:
+        """Return up to where every change is read, by whomever it was written."""
+        open_since = [(at, _FIRST_ID) for at in self._writers.values()]
+        return min([self._read_to, *open_since, *(one.after for one in self._passes)])
 
     async def _reconcile(self) -> None:
-        """Read everything from the beginning, and count the rows that the cursor has missed."""
+        """Read everything from the beginning, and count the rows that the refreshes missed."""
         self._reconcile_at = self._slots.clock() + RECONCILE_SECONDS
-        known, partial, cursor = self._queue.known(), self._queue.partial(), self._cursor
+        known, partial = self._queue.known(), self._queue.partial()
+        certain_to = self._certain_to()
         rows = await self._read_from_beginning(self._served())
         missed = [
             row
@@ -194,8 +223,7 @@ class Reader:
             if row.target not in partial
             and row.intent_id.int not in known
             and self._queue.find(row.intent_id.int) is not None
-            and cursor is not None
-            and (row.last_modified_at, row.intent_id) <= cursor
+            and (row.last_modified_at, row.intent_id) <= certain_to
         ]
         if missed:
             _LOG.error(

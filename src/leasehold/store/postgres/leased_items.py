@@ -11,8 +11,8 @@ from leasehold.domain.verdict import BeginVerdict
 from leasehold.store.postgres.claims import RECORDED, SELECT_RECORDED, WHERE_TOLD, with_states
 from leasehold.store.postgres.json_arguments import results_argument
 from leasehold.store.postgres.leases import fence, fences
-from leasehold.store.postgres.query import Query, rows_of
-from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claimed
+from leasehold.store.postgres.query import Query, as_tuples, rows_of
+from leasehold.store.rows import BegunLeased, DueRow, Marked, OpenWriters, Recorded, as_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,10 +82,10 @@ class PostgresLeasedItems:
         after: tuple[datetime, IntentId] | None,
         limit: int,
     ) -> list[DueRow]:
-        """Read the rows that changed after a cursor; None reads from the beginning."""
+        """Read the rows that changed after a position; None reads from the beginning."""
         changed = await self._query.rows(
             _DUE_ROW,
-            f"{_POSITION} {_NO_CONTENT}, {_TIMES}, horizon, {_WAIT_SECONDS}"
+            f"{_POSITION} {_NO_CONTENT}, {_TIMES}, {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_schedule(%s, %s::text[], %s::bigint[], %s, %s, %s)"
             " ORDER BY last_modified_at, intent_id",
             *fences(holder_id, leases),
@@ -93,6 +93,13 @@ class PostgresLeasedItems:
             limit,
         )
         return with_states(changed)
+
+    async def read_open_writers(self) -> OpenWriters:
+        """Read which transactions may still commit rows that leaders read."""
+        [(seen_at, writers, began_at)] = await self._query.rows(
+            as_tuples, "SELECT * FROM leasehold.read_open_writers()"
+        )
+        return OpenWriters(seen_at, dict(zip(writers, began_at, strict=True)))
 
     async def refresh_due_rows(
         self,
@@ -116,7 +123,6 @@ class PostgresLeasedItems:
         due = await self._query.rows(
             _DUE_ROW,
             f"{_POSITION} {_CONTENT}, {_TIMES},"
-            "       CASE WHEN row_number() OVER () = 1 THEN horizon END AS horizon,"
             f"       {_WAIT_SECONDS}"
             "  FROM leasehold.refresh_due_rows(%s, %s::text[], %s::bigint[], %s::text[], %s, %s,"
             "                                    %s::timestamptz[], %s::uuid[])",

@@ -28,7 +28,6 @@ def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes)
             "due_at": NOW + timedelta(seconds=due_seconds),
             "begun_at": None,
             "last_modified_at": NOW + timedelta(microseconds=version),
-            "horizon": NOW,
             "wait_seconds": due_seconds,
         }
         | changes

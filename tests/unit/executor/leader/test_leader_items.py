@@ -41,7 +41,7 @@ from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
-from leasehold.store.rows import DueRow, Marked, as_claimed
+from leasehold.store.rows import DueRow, Marked, OpenWriters, as_claimed
 
 EPOCH = datetime(2031, 5, 4, 12, tzinfo=UTC)
 SLOTS = 6
@@ -71,8 +71,8 @@ class ModelDatabase:
         self.finished: set[int] = set()
         self.read: dict[int, datetime] = {}
         self.unanswered: dict[str, asyncio.Future[None]] = {}
-        # How many writes ago the oldest open writer took its stamp; -1: no writer is open.
-        self.oldest_writer = -1
+        # When each open writer began, and the row that it will commit.
+        self.writers: dict[str, tuple[int, Pending]] = {}
         self._stamps = self._executions = self._numbers = 0
 
     def write(self, **columns):
@@ -88,6 +88,18 @@ class ModelDatabase:
     def enqueue(self, priority, delay):
         self._numbers += 1
         self.write(number=self._numbers, priority=priority, due=self.now + delay, attempt_no=1)
+
+    def open_writer(self, began_ago):
+        """Begin a transaction and write a row, which nobody else sees until it is committed."""
+        self._numbers += 1
+        began = self._stamps - began_ago
+        self._stamps += 1
+        row = Pending(self._numbers, priority=1, due=self.now, attempt_no=1, stamp=self._stamps)
+        self.writers[f"writer {row.number}"] = (began, row)
+
+    def commit(self, writer):
+        _, row = self.writers.pop(writer)
+        self.rows[row.number] = row
 
     def is_marked(self, row):
         return any((row.number, row.attempt_no) in mark for mark in self.marks.values())
@@ -112,6 +124,11 @@ class ModelDatabase:
                 order = [one for one in order if position is not None and one[:2] > position]
             found += [row for _, _, row in order[:limit]]
         return await self._answer_read([self._due_row(row) for row in found])
+
+    async def read_open_writers(self):
+        self._stamps += 1  # the clock moves on
+        began_at = {name: _stamped(began) for name, (began, _) in self.writers.items()}
+        return await self._answer("read", OpenWriters(_stamped(self._stamps), began_at))
 
     async def refresh_schedule(self, holder_id, leases, after, limit):
         del holder_id, leases
@@ -183,11 +200,14 @@ class ModelDatabase:
             "priority": row.priority,
             "created_at": EPOCH,
             "due_at": EPOCH + timedelta(seconds=row.due),
-            "last_modified_at": EPOCH + timedelta(microseconds=row.stamp),
-            "horizon": EPOCH + timedelta(microseconds=self._stamps - self.oldest_writer),
+            "last_modified_at": _stamped(row.stamp),
             "wait_seconds": row.due - self.now,
         }
         return DueRow(**values)
+
+
+def _stamped(stamp):
+    return EPOCH + timedelta(microseconds=stamp)
 
 
 def _cursor(row):
@@ -315,6 +335,18 @@ class LeaderItems(RuleBasedStateMachine):
         elif not self.database.is_marked(row):
             del self.database.rows[row.number]
 
+    @precondition(
+        lambda self: len(self.database.rows) < ROWS_MAX and len(self.database.writers) < 3
+    )
+    @rule(began_ago=st.integers(0, 5))
+    def open_writer(self, began_ago):
+        self.database.open_writer(began_ago)
+
+    @precondition(lambda self: self.database.writers)
+    @rule(data=st.data())
+    def commit(self, data):
+        self.database.commit(data.draw(st.sampled_from(sorted(self.database.writers))))
+
     @rule(seconds=st.sampled_from([0.01, 0.5, 2.0, 6.0]))
     def pass_time(self, seconds):
         self.database.now += seconds
@@ -324,11 +356,9 @@ class LeaderItems(RuleBasedStateMachine):
     @precondition(lambda self: "read" not in self.tasks)
     @rule(
         kind=st.sampled_from(["hint", "hint", "reconcile", "as it comes"]),
-        oldest_writer=st.sampled_from([-1, -1, 3]),
         is_answered=st.booleans(),
     )
-    def read(self, kind, oldest_writer, is_answered):
-        self.database.oldest_writer = oldest_writer
+    def read(self, kind, is_answered):
         reader = self.leader.reader
         if kind == "hint":
             reader.hint()
@@ -398,7 +428,7 @@ class LeaderItems(RuleBasedStateMachine):
 
     def start_calls(self, count):
         self.enqueue(count, priority=1, delay=0)
-        self.read("hint", oldest_writer=-1, is_answered=True)
+        self.read("hint", is_answered=True)
         self.dispatch(is_answered=True)
         self.call(count)
 
@@ -475,6 +505,8 @@ class LeaderItems(RuleBasedStateMachine):
         """Nothing is lost sight of: all that is pending is called within some rounds."""
         try:
             self.settle()
+            for writer in list(self.database.writers):
+                self.database.commit(writer)
             for _ in range(3 * ROWS_MAX):
                 if not self.database.rows:
                     break
@@ -535,7 +567,7 @@ class ForgetsWhatEnds(DueQueue):
 
 def finish_during_a_read(machine):
     machine.start_calls(1)
-    machine.read("reconcile", oldest_writer=-1, is_answered=False)
+    machine.read("reconcile", is_answered=False)
     machine.finish(1, Accepted(), is_recorded=True)
     machine.answer_call("read")
     machine.dispatch(is_answered=True)
@@ -551,7 +583,7 @@ class IgnoresChangesInFlight(DueQueue):
 def change_in_flight(machine):
     machine.start_calls(1)
     machine.database.change(machine.database.rows[1], priority=0)
-    machine.read("hint", oldest_writer=-1, is_answered=True)
+    machine.read("hint", is_answered=True)
     machine.return_item(machine.in_flight()[0], delay=0.0)
     machine.dispatch(is_answered=True)
 
@@ -581,7 +613,7 @@ class LosesWhatIsGivenBack(DueQueue):
 def give_back_and_reconcile(machine):
     machine.start_calls(1)
     machine.return_item(machine.in_flight()[0], delay=0.0)
-    machine.read("reconcile", oldest_writer=-1, is_answered=True)
+    machine.read("reconcile", is_answered=True)
 
 
 class CallsWhatIsFinished(DueQueue):
@@ -594,7 +626,7 @@ class CallsWhatIsFinished(DueQueue):
 def change_in_flight_and_finish(machine):
     machine.start_calls(1)
     machine.database.change(machine.database.rows[1], priority=0)
-    machine.read("hint", oldest_writer=-1, is_answered=True)
+    machine.read("hint", is_answered=True)
     machine.finish(1, Accepted(), is_recorded=True)
     machine.dispatch(is_answered=True)
 

@@ -1,8 +1,8 @@
 -- Announce that this transaction changes rows that leaders read, and return the timestamp for those rows.
 -- Locks: one shared advisory lock until commit. Its key is the second in which this transaction began. No
--- writer waits for it; change_horizon reads these locks to find out how far a cursor may advance.
--- Always take the timestamp from this function, because it reads the clock after the lock. Otherwise the
--- horizon is not safe.
+-- writer waits for it; read_open_writers reads these locks.
+-- Always take the timestamp from this function, because it reads the clock after the lock. Otherwise a leader
+-- may miss the row.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.announce_change() RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, leasehold, pg_temp AS $$

@@ -12,14 +12,13 @@ CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   intent_id uuid, lease_name text, target text, contract_version integer, stream text, stream_seq bigint,
   priority smallint, due_at timestamptz, deadline_at timestamptz, attempt_count integer, last_state text,
   reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz,
-  horizon timestamptz, submission_key uuid, fencing_token bigint, payload jsonb, body bytea,
+  submission_key uuid, fencing_token bigint, payload jsonb, body bytea,
   content_type text, metadata jsonb, trace_context text, created_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   c_first_id CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
-  v_horizon timestamptz;
   v_now timestamptz;
 BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 10000);
@@ -33,13 +32,12 @@ BEGIN
       cardinality(p_targets) USING ERRCODE = '22023';
   END IF;
   PERFORM leasehold.verify_leases(p_holder_id, p_lease_names, p_lease_epochs);
-  v_horizon := leasehold.change_horizon();
   v_now := clock_timestamp();
 
   RETURN QUERY
   SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
          p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at, p.last_modified_at,
-         v_horizon, i.submission_key, i.token_base + asked.lease_epoch, i.payload, i.body, i.content_type,
+         i.submission_key, i.token_base + asked.lease_epoch, i.payload, i.body, i.content_type,
          i.metadata, i.trace_context, i.created_at
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
