@@ -78,7 +78,8 @@ WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step), items AS (
     FROM step WHERE target = ANY (%(targets)s)
 )
 UPDATE leasehold.leases
-   SET expires_at = expires_at - step, grace_expires_at = grace_expires_at - step
+   SET expires_at = expires_at - step, grace_expires_at = grace_expires_at - step,
+       acquired_at = acquired_at - step, renewed_at = renewed_at - step
   FROM step WHERE lease_name = ANY (%(leases)s)
 """
 

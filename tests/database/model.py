@@ -79,6 +79,9 @@ class Lease:
     epoch: int = 0
     expires: float = -NEVER
     grace_expires: float = -NEVER
+    renewed: float = -NEVER
+    granted: int = 0
+    grace_granted: int = 0
 
     def is_held_by(self, grant: Grant) -> bool:
         return (self.holder, self.epoch) == (grant.holder, grant.epoch)
@@ -214,13 +217,15 @@ class Model:
             lease.grace_expires <= self.now or not self.in_flight(lease_name)
         )
 
-    def free_streams(self, target: str) -> set[str]:
-        active = {
+    def active_streams(self, target: str) -> set[str]:
+        return {
             item.lease_name
             for item in self.items.values()
             if item.is_pending and item.target == target and item.lease_name is not None
         }
-        return {name for name in active if self.is_free(name)}
+
+    def free_streams(self, target: str) -> set[str]:
+        return {name for name in self.active_streams(target) if self.is_free(name)}
 
     # Verdicts.
 
@@ -304,8 +309,28 @@ class Model:
         return Grant(name, holder, lease.epoch)
 
     def extend(self, lease: Lease, grace: int) -> None:
+        lease.renewed, lease.granted, lease.grace_granted = self.now, LEASE_UNITS, grace
         lease.expires = self.now + LEASE_UNITS
         lease.grace_expires = lease.expires + grace
+
+    def release(self, lease: Lease) -> None:
+        lease.expires = min(lease.expires, self.now)
+        lease.grace_expires = self.now
+        lease.granted = lease.grace_granted = 0
+
+    def set_clock_back(self, units: int) -> None:
+        for lease in self.leases.values():
+            lease.renewed += units
+            lease.expires += units
+            lease.grace_expires += units
+
+    def repair_times(self, lease: Lease) -> None:
+        """Whoever wants a lease counts impossible times from now on."""
+        if lease.renewed > self.now or lease.expires > self.now + lease.granted:
+            lease.renewed = min(lease.renewed, self.now)
+            lease.expires = min(lease.expires, self.now + lease.granted)
+            ends = self.now + lease.granted + lease.grace_granted
+            lease.grace_expires = min(lease.grace_expires, ends)
 
     def end_expired(self, items: Iterable[Item], retry_after: float) -> None:
         for item in items:

@@ -111,6 +111,8 @@ OWNERS = (
     "lock_call_marks",
     "lock_missed_under_leases",
     "try_lock_call_marks",
+    "repair_lease_times",
+    "are_lease_times_possible",
     "lock_streams",
     "assign_stream_numbers",
     "batch_intent_id",

@@ -88,6 +88,11 @@ CHANGED = {
         r"AND \(p\.intent_id, p\.attempt_count \+ 1\) NOT IN \(.*?attempt_no\)\)",
         "",
     ),
+    "a clock that is set back freezes a lease": (
+        "repair_lease_times",
+        r"IF NOT FOUND OR",
+        "IF true OR",
+    ),
     "a stream is begun out of order": (
         "begin_leased_attempts",
         r"earlier\.stream_seq < p\.stream_seq",

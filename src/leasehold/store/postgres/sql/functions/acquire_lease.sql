@@ -1,8 +1,10 @@
--- Take a lease that nobody holds or that has expired: epoch + 1, also for the same holder. Returns one
--- row: whether it was acquired, and the lease as it now stands, whoever holds it. Calls that the
--- previous holder had begun are put in doubt on the ledger before the new epoch can act.
--- Locks: the lease row FOR UPDATE, only when it looks expired (an idle follower locks nothing); a
--- fenced writer in flight is waited for. Then the clock, then begun rows by id. Raises: 22023.
+-- Take a lease that nobody holds or that has expired: epoch + 1, also for the same holder. Returns one row: whether
+-- it was acquired, and the lease as it is now, whoever holds it. Calls that the previous holder had begun are put in
+-- doubt before the new holder can act. If the database's clock was set back, the lease of a dead holder can be taken
+-- after one more lease (see repair_lease_times).
+-- Locks: the lease row FOR UPDATE, only if it looks expired, so that an idle follower locks nothing; it waits for a
+-- fenced write in flight. Reads the clock after that. Then begun rows by id.
+-- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.acquire_lease(
   p_lease_name text, p_holder_id text, p_lease_seconds double precision,
   p_grace_seconds double precision DEFAULT 0
@@ -22,6 +24,7 @@ BEGIN
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
   PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
 
+  PERFORM leasehold.repair_lease_times(p_lease_name);
   SELECT * INTO v_lease FROM leasehold.leases WHERE lease_name = p_lease_name;
   IF v_lease.lease_name IS NULL THEN
     INSERT INTO leasehold.leases

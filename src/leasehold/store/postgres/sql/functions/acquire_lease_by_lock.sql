@@ -1,12 +1,14 @@
--- Take a lease as the session that has the advisory lock: epoch + 1. The lock is tried for here, and stays with
--- this session when the lease was acquired; else it is let go of. Nobody waits for it.
--- To have the lock says that the session of a holder elected by it has ended, not that this holder knows: so its
--- lease is taken before it expires, but not before it has begun nothing new for long enough (yield_seconds after
--- its last renewal). A holder that was elected by the row is respected until its lease expires.
--- Returns one row: whether it was acquired, the lease as it now stands, and in how many seconds it could be taken
--- (NULL: not while another session has the lock). Calls that the previous holder had begun are put in doubt.
--- Locks: the advisory lock, if it is free; the lease row FOR UPDATE, only when it looks free: a fenced writer in
--- flight is waited for. Then the clock, then begun rows by id. Raises: 22023; then the lock may be left behind.
+-- Take a lease as the session that has the advisory lock: epoch + 1. The function tries to get the lock and never
+-- waits for it. The session keeps the lock if it acquired the lease, and releases it otherwise.
+-- A free lock proves that the session of the former holder has ended, not that this holder knows it. So a
+-- holder elected by lock is replaced before its lease expires, but not before it has begun nothing new for long
+-- enough: yield_seconds after its last renewal. A holder elected by row keeps its lease until it expires.
+-- Returns one row: whether the lease was acquired, the lease as it is now, and in how many seconds it can be taken
+-- (NULL if another session has the lock). Calls that the previous holder had begun are put in doubt. If the
+-- database's clock was set back, all times count from now (see repair_lease_times).
+-- Locks: the advisory lock, if it is free; the lease row FOR UPDATE, only if it looks free, and then it waits for a
+-- fenced write in flight. Reads the clock after that. Then begun rows by id.
+-- Raises: 22023, also outside of READ COMMITTED; the session may then still have the lock.
 CREATE OR REPLACE FUNCTION leasehold.acquire_lease_by_lock(
   p_lease_name text, p_holder_id text, p_lock_key bigint, p_lease_seconds double precision,
   p_yield_seconds double precision
@@ -29,7 +31,8 @@ BEGIN
   PERFORM leasehold.require_between('p_yield_seconds', p_yield_seconds, 1, p_lease_seconds);
 
   v_has_lock := pg_try_advisory_lock(p_lock_key);
-  -- least() takes no notice of a NULL: without yield_seconds it is the expiry.
+  PERFORM leasehold.repair_lease_times(p_lease_name);
+  -- least() ignores NULL: without yield_seconds this is the expiry.
   SELECT least(expires_at, renewed_at + make_interval(secs => yield_seconds)) INTO v_free_at
     FROM leasehold.leases WHERE lease_name = p_lease_name;
   IF NOT FOUND THEN

@@ -1,11 +1,13 @@
--- Claim streams that have unfinished work and no holder, up to this holder's fair share of each
--- target: streams divided by live instances that serve it, the remainder to the first of them. A
--- stream that nobody took for a whole lease is claimed beyond the share: a share is a courtesy, never a
--- reason for work to stand still. Returns the new claims only; renew_streams keeps those already held.
--- Two-phase expiry: before the first a stream is its holder's; between the two it may be taken if no
--- call is in flight; after the second always. A call in flight is then put in doubt on the ledger.
--- Locks: lease rows FOR UPDATE by name, SKIP LOCKED (a stream whose holder is writing is left alone);
--- then the clock; then begun rows by id. Raises: 22023.
+-- Claim streams that have unfinished work and no holder, up to this holder's fair share of each target: its streams
+-- divided by the live instances that serve it; the first of them get the remainder. A stream that nobody took
+-- for a whole lease is claimed beyond the share, so that no work stands still for the sake of fairness.
+-- Returns the new claims only; renew_streams keeps the others.
+-- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no
+-- call is in flight; after the second always. A call in flight is then put in doubt. If the database's clock was set
+-- back, a stream of a dead holder can be taken after one more lease (see repair_lease_times).
+-- Locks: lease rows by name, SKIP LOCKED, so a stream whose holder is writing is left alone. Reads the clock after
+-- that. Then begun rows by id.
+-- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   p_holder_id text, p_targets text[], p_lease_seconds double precision, p_grace_seconds double precision,
   p_streams_max integer
@@ -35,12 +37,17 @@ BEGIN
              row_number() OVER (PARTITION BY j.target, j.is_free
                                 ORDER BY hashtext(j.lease_name || p_holder_id)) AS place
         FROM leasehold.stream_candidates(p_holder_id, p_targets) AS j) AS free
-     WHERE free.is_free
-       AND (free.held + free.place <= free.share
-            OR free.waiting_since <= v_now - make_interval(secs => p_lease_seconds))
+     WHERE NOT free.is_free AND free.has_impossible_times
+        OR free.is_free
+           AND (free.held + free.place <= free.share
+                OR free.waiting_since <= v_now - make_interval(secs => p_lease_seconds))
      ORDER BY free.lease_name
   LOOP
     EXIT WHEN v_count >= p_streams_max;
+    IF NOT v_wanted.is_free THEN
+      PERFORM leasehold.repair_lease_times(v_wanted.lease_name);
+      CONTINUE;
+    END IF;
     INSERT INTO leasehold.leases
       VALUES (v_wanted.lease_name, p_holder_id, 0, v_now, v_now, '-infinity', '-infinity')
       ON CONFLICT DO NOTHING;

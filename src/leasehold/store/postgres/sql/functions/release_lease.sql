@@ -1,7 +1,7 @@
--- Let go of a lease that is ours under this epoch; false when it is not (any more). The epoch stays.
--- Whoever waits for it is told on the channel leasehold_lease, with the lease's name: a hint, as every
--- NOTIFY, which spares a successor the wait until it asks by itself.
--- Locks: the lease row FOR NO KEY UPDATE; then the clock. Raises: 22023.
+-- Release a lease that this holder has under this epoch; false if it has it no longer. The epoch stays. NOTIFY on the
+-- channel leasehold_lease, with the name of the lease, tells followers that they can stand for election at once.
+-- Locks: the lease row FOR NO KEY UPDATE. Reads the clock after that.
+-- Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.release_lease(p_lease_name text, p_holder_id text, p_lease_epoch bigint)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$

@@ -1,7 +1,8 @@
--- Let go of those of these leases that still belong to this holder under this epoch, so that a
--- successor need not wait for their expiry; one verdict each: released or lease_lost. The row stays,
--- with its epoch. Calls still in flight are put in doubt by whoever takes the lease next.
--- Locks: the lease rows FOR NO KEY UPDATE, by name; then the clock. Raises: 22023.
+-- Release the given leases that this holder still has under the given epoch, so that a successor need not wait for
+-- their expiry. One verdict each: released or lease_lost. The rows stay, with their epochs. Whoever takes a lease
+-- next puts the calls that are still in flight in doubt.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
+-- Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.release_leases(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[]
 ) RETURNS TABLE (lease_name text, verdict text)
@@ -18,7 +19,7 @@ BEGIN
   RETURN QUERY
   WITH released AS (
     UPDATE leasehold.leases l
-       SET expires_at = least(l.expires_at, v_now), grace_expires_at = v_now
+       SET expires_at = least(l.expires_at, v_now), grace_expires_at = v_now, lease_seconds = 0, grace_seconds = 0
       FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
      WHERE l.lease_name = asked.lease_name AND l.lease_epoch = asked.lease_epoch AND l.holder_id = p_holder_id
        AND l.grace_expires_at > v_now

@@ -1,5 +1,7 @@
--- Let go of stream leases, on shutdown or to give others their share; one verdict each: released or
--- lease_lost. Locks: the lease rows FOR NO KEY UPDATE, by name; then the clock. Raises: 22023.
+-- Release stream leases, at shutdown or to give other instances their share. One verdict each: released or
+-- lease_lost.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
+-- Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.release_streams(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[]
 ) RETURNS TABLE (lease_name text, verdict text)

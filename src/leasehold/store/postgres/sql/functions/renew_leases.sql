@@ -1,6 +1,7 @@
--- Extend those of these leases that still belong to this holder under this epoch; one verdict each:
--- renewed or lease_lost. A lease in its second phase that nobody has taken is still its holder's.
--- Locks: the lease rows FOR NO KEY UPDATE, by name; then the clock. Raises: 22023.
+-- Extend the given leases that this holder still has under the given epoch. One verdict each: renewed or lease_lost.
+-- A lease in its second phase still belongs to its holder if nobody has taken it.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
+-- Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_leases(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,
   p_grace_seconds double precision
@@ -22,7 +23,8 @@ BEGIN
   WITH renewed AS (
     UPDATE leasehold.leases l
        SET renewed_at = v_now, expires_at = v_now + make_interval(secs => p_lease_seconds),
-           grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds)
+           grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
+           lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds
       FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
      WHERE l.lease_name = asked.lease_name AND l.lease_epoch = asked.lease_epoch AND l.holder_id = p_holder_id
        AND l.grace_expires_at > v_now

@@ -1,7 +1,7 @@
--- Raise the epoch of a lease in favour of a new holder, if it may be taken now; NULL if not. A lease may
--- be taken when its second expiry has passed, or the first and no call is in flight under it. Calls in
--- flight are put in doubt.
--- Locks: the lease row, already held FOR UPDATE by the caller; then begun rows by id. Raises: nothing.
+-- Give a lease to a new holder, with epoch + 1, if it may be taken now; NULL if not. A lease may be taken after its
+-- second expiry, or after the first if no call is in flight under it. Calls in flight are put in doubt.
+-- Locks: the lease row, which the caller has locked FOR UPDATE; then begun rows by id.
+-- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_lease(
   p_lease_name text, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision
 ) RETURNS leasehold.leases
@@ -15,7 +15,7 @@ BEGIN
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
          expires_at = v_now + make_interval(secs => p_lease_seconds),
          grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
-         yield_seconds = NULL
+         yield_seconds = NULL, lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds
    WHERE l.lease_name = p_lease_name AND l.expires_at <= v_now
      AND (l.grace_expires_at <= v_now
           OR NOT EXISTS (SELECT FROM leasehold.outbox_pending p

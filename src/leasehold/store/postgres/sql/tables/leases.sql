@@ -8,6 +8,8 @@ CREATE TABLE leasehold.leases (
   expires_at timestamptz NOT NULL,
   grace_expires_at timestamptz NOT NULL,
   yield_seconds double precision,
+  lease_seconds double precision NOT NULL DEFAULT 0,
+  grace_seconds double precision NOT NULL DEFAULT 0,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
@@ -26,6 +28,10 @@ COMMENT ON COLUMN leasehold.leases.lease_epoch IS
   'The fencing token: +1 on every acquire, never on renew. 0: created, not yet held.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
   'End of the second phase of expiry: until then a stream with a call in flight is not taken over.';
+COMMENT ON COLUMN leasehold.leases.lease_seconds IS
+  'How long the lease was last granted for. An expiry further away is impossible: the clock was set back, and '
+  'whoever wants the lease corrects it (repair_lease_times).';
+COMMENT ON COLUMN leasehold.leases.grace_seconds IS 'How long the second phase of expiry was granted for.';
 COMMENT ON COLUMN leasehold.leases.yield_seconds IS
   'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
   'and whoever has the lock may take the lease before it expires.';
