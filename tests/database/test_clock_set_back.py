@@ -20,7 +20,7 @@ ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"
 
 
 def set_clock_back(database, seconds=HOUR):
-    """Move all stored times of leases and instances ahead, as a clock that is set back sees them."""
+    """Move stored times of leases and instances ahead: so a clock that is set back sees them."""
     for table, columns in {
         "leases": ("acquired_at", "renewed_at", "expires_at", "grace_expires_at"),
         "instances": ("started_at", "last_seen_at", "alive_until"),

@@ -1,5 +1,5 @@
-"""The clock of the database is set back by an hour. Stored times are moved instead: to the functions
-that is the same.
+"""The clock of the database is set back by an hour. The tests move stored times ahead instead,
+which is the same to the functions.
 """
 
 from __future__ import annotations
