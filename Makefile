@@ -38,7 +38,7 @@ test: setup ## Run the tests on real PostgreSQL servers
 	@$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-thorough: setup ## Run all test variants and the long runs (about half an hour)
-	@TEST_SOAK_SECONDS=60 TEST_ELECTIONS=100 TEST_HYPOTHESIS_EXAMPLES=500 \
+	@TEST_SOAK_SECONDS=60 TEST_ELECTIONS=100 TEST_PAUSES=8 TEST_HYPOTHESIS_EXAMPLES=500 \
 	  $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m '' --timeout 900
 
 check: setup ## Check formatting, lint, types, import layers, migrations and generated code

@@ -46,7 +46,7 @@ class Engine:
     distributions = ("leasehold",)
     settings = f"concurrency={CONCURRENCY}"
     unfinished = "SELECT count(*) FROM leasehold.outbox_pending"
-    on_uvloop = True
+    on_uvloop = False
 
     async def install(self, url: str) -> None:
         migrate(url)

@@ -132,17 +132,3 @@ def test_links_of_the_published_readme_are_absolute(site):
     links = re.findall(r"\]\(([^)]+)\)", own.metadata.get_payload())
     assert len(links) > 5
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
-
-
-def test_pins_keep_the_platforms_of_the_requirements():
-    own = [Requirement(text) for text in metadata.requires("leasehold") or ()]
-    pins = (ROOT / "requirements" / "dev.txt").read_text()
-    with_platform = {
-        one.name: re.sub(r" and extra == .*", "", str(one.marker)).strip("()")
-        for one in own
-        if one.marker and "platform" in str(one.marker)
-    }
-    assert set(with_platform) == {"uvloop"}
-    for name, marker in with_platform.items():
-        [pinned] = re.findall(rf"^{name}==.*", pins, re.MULTILINE)
-        assert marker in pinned

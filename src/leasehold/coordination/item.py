@@ -27,7 +27,7 @@ from leasehold.observe.traces import trace_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.coordination.term import Trust
     from leasehold.domain.contract import Contract
@@ -109,6 +109,29 @@ class Mark:
     def __init__(self, number: int, open_calls: int) -> None:
         self.number = number
         self.open_calls = open_calls
+
+
+class Permit:
+    """Says whether bytes of one call may leave now.
+
+    The first ones need what a new call needs; after them, the call has begun and may finish for as
+    long as the lease is trusted.
+    """
+
+    __slots__ = ("_clock", "_has_begun", "_item")
+
+    def __init__(self, item: Item, clock: Callable[[], float]) -> None:
+        self._item = item
+        self._clock = clock
+        self._has_begun = False
+
+    def __call__(self) -> bool:
+        """Ask right before each sending."""
+        trust, now = self._item.trust, self._clock()
+        if self._has_begun:
+            return not trust.is_over(now)
+        self._has_begun = trust.may_start(now)
+        return self._has_begun
 
 
 @dataclass(slots=True, eq=False)

@@ -2,12 +2,11 @@
 to do for each item; the runner does it.
 
 The items of one batch share one "begin" where their contracts require it; then each call is a task
-of its own. It is made only while the item's lease is trusted, checked right before the call. The
-completer and the database check whether the result may still be written.
+of its own. It is made only while the item's lease is trusted: checked before the call here, and by
+the gateway right before bytes leave. Completer and database check whether its result counts.
 
-A leader whose renewal is late may not start a call now, but may when the renewal is answered. An
-item that was not begun is given back. An item that was begun waits: only its holder can make that
-call without first asking what became of it.
+A leader whose renewal is late may start no call until the renewal is answered. It gives back items
+that were not begun. The others wait: only their holder can make these calls without a lookup.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from leasehold.coordination.item import CALLING, MARKED, RECORDING
+from leasehold.coordination.item import CALLING, MARKED, RECORDING, Permit
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -40,6 +40,7 @@ from leasehold.domain.retry import (
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fence import by_fence
+from leasehold.gateway.errors import TrustEnded
 from leasehold.gateway.protocol import Submission
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
@@ -143,7 +144,7 @@ class Runner:
             if item.state is MARKED and item not in not_begun:
                 if item in begun:
                     item.state = CALLING
-                item.call = create_task(self._run(item, served, step))
+                create_task(self._run(item, served, step))
 
     async def _plan(self, items: Sequence[Item]) -> tuple[list[Plan], list[Item]]:
         """Decide the next step of each item, and for which "about to call" must be durable."""
@@ -227,28 +228,27 @@ class Runner:
 
     async def _wait_for_renewal(self, item: Item) -> None:
         """Hold a call that was begun until a late renewal is answered, or cannot be any more."""
-        while True:
-            now = self._slots.clock()
-            if item.trust.may_start(now) or not item.trust.may_start_later(now):
-                return
+        clock = self._slots.clock
+        while not item.trust.may_start(clock()) and item.trust.may_start_later(clock()):  # noqa: ASYNC110 (no event tells the time)
             await asyncio.sleep(_RENEWAL_CHECK_SECONDS)
 
     async def _run(self, item: Item, served: Served, step: Step) -> None:
+        item.call = asyncio.current_task()  # only now: cancelled unstarted, it would keep its slot
         served.calls += 1
         try:
-            if item.state >= RECORDING:
-                return  # it was given back before this task ran
-            if item.state is CALLING:
-                await self._wait_for_renewal(item)
-            now = self._slots.clock()
-            if not item.trust.may_start(now):
-                self._skip(item)
-                return
-            item.state = CALLING
-            item.abort_at = min(
-                item.abort_at, now + served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
-            )
-            await self._act(item, served, step)
+            while item.state < RECORDING:  # else it was given back before this task ran
+                if item.state is CALLING:
+                    await self._wait_for_renewal(item)
+                now = self._slots.clock()
+                if not item.trust.may_start(now):
+                    self._skip(item)
+                    break
+                item.state = CALLING
+                seconds_max = served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
+                item.abort_at = min(item.abort_at, now + seconds_max)
+                with suppress(TrustEnded):  # nothing was sent: a late renewal may permit it
+                    await self._act(item, served, step)
+                    break
         except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
             if item.state < RECORDING:  # else it was aborted meanwhile
@@ -257,8 +257,7 @@ class Runner:
                 self._completer.complete(item, outcome)
         finally:
             served.calls -= 1
-            if item.state < RECORDING:
-                # Cancelled because its lease is lost: record nothing, the reaper ends it.
+            if item.state < RECORDING:  # cancelled because its lease is lost: the reaper ends it
                 self._slots.let_go([item])
 
     async def _act(self, item: Item, served: Served, step: Step) -> None:
@@ -343,6 +342,7 @@ class Runner:
             trace,
             claimed.reference,
             claimed.stream,
+            Permit(item, self._slots.clock),
         )
 
     def _give_back(self, items: Sequence[Item]) -> None:

@@ -3,7 +3,8 @@
 LeaseholdError
 ├── GatewayMisconfigured       the contract or the environment is wrong; nothing was sent
 │   └── ForbiddenAddress       the address guard refuses the destination
-└── NotSent                    raised by a user's function: nothing was sent, retry
+├── NotSent                    raised by a user's function: nothing was sent, retry
+└── TrustEnded                 the lease is not trusted any more, and nothing was sent
 """
 
 from __future__ import annotations
@@ -41,3 +42,7 @@ class NotSent(LeaseholdError):
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds
         self.is_saturated = is_saturated
+
+
+class TrustEnded(LeaseholdError):
+    """The lease was not trusted any more when the call was to be sent, so nothing was sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from leasehold.domain.intent import IntentId, JsonDocument
@@ -36,7 +36,8 @@ class Submission(NamedTuple):
     `submission_key` is the idempotency key towards the gateway: the same on every attempt, whoever
     makes it. `fencing_token` is a number that never falls for a key and rises with every new holder
     of the work: a gateway may refuse a lower one than it has seen. `worker_id` names the instance
-    that makes the call, for logs. `stream` is the intent's stream, if it has one.
+    that makes the call, for logs. `stream` is the intent's stream, if it has one. `permit` is what
+    `may_send` asks.
     """
 
     intent_id: IntentId
@@ -52,6 +53,14 @@ class Submission(NamedTuple):
     trace: Trace | None = None
     reference: str | None = None
     stream: str | None = None
+    permit: Callable[[], bool] | None = None
+
+    def may_send(self) -> bool:
+        """Say whether the lease of this call is still trusted. Ask right before you send.
+
+        A process can be paused anywhere. After the pause, another may have made the call.
+        """
+        return self.permit is None or self.permit()
 
     @property
     def trace_context(self) -> str | None:
@@ -74,14 +83,18 @@ class Gateway(Protocol):
     """The connection of one target to the outside. Safe for concurrent calls."""
 
     async def submit(self, submission: Submission) -> Outcome:
-        """Make the call and return its outcome. Raises nothing but cancellation.
+        """Make the call and return its outcome. Raises nothing but cancellation and TrustEnded.
 
-        A caller that cancels must treat the outcome as Unknown.
+        TrustEnded says that nothing was sent, because `submission.may_send()` was false. A caller
+        that cancels must treat the outcome as Unknown.
         """
         ...
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
-        """Ask what became of earlier attempts. Unknown if the gateway cannot tell."""
+        """Ask what became of earlier attempts. Unknown if the gateway cannot tell.
+
+        Raises what `submit` raises.
+        """
         ...
 
     async def close(self) -> None:

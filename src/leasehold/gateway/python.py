@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
-from leasehold.gateway.errors import GatewayMisconfigured, NotSent
+from leasehold.gateway.errors import GatewayMisconfigured, NotSent, TrustEnded
 from leasehold.gateway.sanitize import CODE_MAX, Sanitizer
 from leasehold.observe.logs import get_logger, hide_in_logs
 from leasehold.observe.redact import environment_secrets
@@ -179,6 +179,8 @@ class PythonGateway:
             with self._timeout:
                 outcome = await self._submit(submission)
         except NotSent as error:
+            if not submission.may_send():
+                raise TrustEnded("the lease was not trusted any more") from error
             return Retryable(
                 retry_after_seconds=error.retry_after_seconds,
                 is_saturated=error.is_saturated,

@@ -1,4 +1,8 @@
-"""The event loop of our own processes: uvloop if it is installed, and fewer garbage collections."""
+"""The event loop of our own processes: asyncio's own, and fewer garbage collections.
+
+Not uvloop: it sends at the end of an iteration, past the sockets that check the lease right before
+they send. docs/decisions/0016-bytes-leave-under-trust.md has the measurements.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-try:
-    from uvloop import new_event_loop
-except ImportError:  # not available for every platform and Python
-    from asyncio import new_event_loop
-
 # Python's default is 700, and each call in flight allocates dozens of objects.
 _NEW_OBJECTS_PER_COLLECTION = 50_000
 
@@ -23,7 +22,8 @@ Result = TypeVar("Result")
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine like asyncio.run, in a process that does nothing else."""
     collect_rarely()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    # Also if a library has set a policy with another loop.
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         return runner.run(main)
 
 

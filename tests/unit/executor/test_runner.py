@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from itertools import chain
 
 import pytest
 
 from leasehold.coordination.item import ItemState, claimed_items
 from leasehold.coordination.slots import SlotPool, Slots
+from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
-from leasehold.domain.lease import TrustWindow
+from leasehold.domain.lease import Lease, TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.completer import Completer
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Served
+from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.metrics import Metrics
-from tests.support.claimed_item import claim_of
+from tests.support.claimed_item import NOW, claim_of
+
+FOREVER = TrustWindow(math.inf)
 
 
 class RecordingFence:
@@ -95,8 +99,8 @@ class Setup:
         )
 
     def take(self, fence, *numbers):
-        trust = TrustWindow.counted_from(time.monotonic(), 30.0)
-        items = claimed_items(map(claim_of, numbers), fence, trust, 30.0, time.monotonic())
+        trust = TrustWindow.counted_from(trust_clock(), 30.0)
+        items = claimed_items(map(claim_of, numbers), fence, trust, 30.0, trust_clock())
         self.slots.take(items)
         return items
 
@@ -144,6 +148,61 @@ async def test_item_whose_lease_is_lost_is_not_called_and_its_neighbours_are():
     await setup.until_idle()
     assert sorted(called) == [1, 3]
     assert sorted(chain.from_iterable(fence.recorded)) == [1, 3]
+
+
+async def test_item_that_is_lost_before_its_call_has_started_frees_its_slot():
+    class LosingFence(RecordingFence):
+        async def begin(self, items):
+            asyncio.get_running_loop().call_soon(setup.slots.lose, items)
+            return await super().begin(items)
+
+    called = []
+
+    async def submit(submission):
+        called.append(submission)
+        return Accepted()
+
+    setup, fence = Setup(submit), LosingFence(must_begin=True)
+    setup.runner.start(setup.take(fence, 7))
+    await setup.until_idle()
+    assert (called, fence.recorded) == ([], [])
+
+
+async def test_call_that_the_gateway_did_not_send_is_neither_recorded_nor_repeated():
+    called = []
+
+    async def submit(submission):
+        called.append(submission.intent_id.int)
+        item.lose()
+        assert not submission.may_send()
+        raise TrustEnded("not sent")
+
+    setup, fence = Setup(submit), RecordingFence()
+    [item] = setup.take(fence, 7)
+    setup.runner.start([item])
+    await setup.until_idle()
+    assert (called, fence.recorded, setup.troubles) == ([7], [], [])
+
+
+async def test_call_that_was_not_sent_for_a_late_renewal_is_made_when_it_is_answered():
+    may_send = []
+
+    async def submit(submission):
+        if not may_send:
+            term.extend(NOW, trust=FOREVER, start=TrustWindow(0.0))
+            may_send.append(submission.may_send())
+            asyncio.get_running_loop().call_later(0.05, term.extend, NOW, FOREVER, FOREVER)
+            raise TrustEnded("not sent")
+        may_send.append(submission.may_send())
+        return Accepted()
+
+    setup, fence = Setup(submit), RecordingFence()
+    [item] = setup.take(fence, 7)
+    lease = Lease(name="a", holder_id="h", epoch=1, expires_at=NOW, grace_expires_at=NOW)
+    item.trust = term = Term(lease, FOREVER)
+    setup.runner.start([item])
+    await setup.until_idle()
+    assert (may_send, fence.recorded) == ([False, True], [[7]])
 
 
 async def test_gateway_that_raises_after_its_call_was_aborted_records_nothing_more():

@@ -34,6 +34,11 @@ async def not_sent(_submission):
     raise NotSent("busy", retry_after_seconds=3, is_saturated=True)
 
 
+async def careful(submission):
+    if not submission.may_send():
+        raise NotSent("trust_ended")
+
+
 async def slow(_submission):
     await asyncio.sleep(60)
 

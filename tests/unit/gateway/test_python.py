@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.domain.contract import Contract, PythonTerms
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Unknown
-from leasehold.gateway.errors import GatewayMisconfigured
+from leasehold.gateway.errors import GatewayMisconfigured, TrustEnded
 from leasehold.gateway.python import Threads, gateway_function
 from leasehold.gateway.registry import open_gateway
 from tests.support.http_gateways import make_submission
@@ -52,6 +52,13 @@ async def test_function_gets_the_submission_and_returning_none_means_accepted():
 )
 async def test_outcome_of_the_function_is_returned(function, outcome):
     assert await opened(function).submit(make_submission()) == outcome
+
+
+async def test_function_that_did_not_send_for_want_of_trust_made_no_call():
+    gateway = opened("careful")
+    assert await gateway.submit(make_submission(permit=lambda: True)) == Accepted()
+    with pytest.raises(TrustEnded):
+        await gateway.submit(make_submission(permit=lambda: False))
 
 
 @pytest.mark.parametrize(

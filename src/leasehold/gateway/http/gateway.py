@@ -1,17 +1,18 @@
 """The HTTP gateway: one POST per attempt. It decides between "nothing was sent" and "unknown".
 
-The line is the moment before the first byte of the request is handed to the transport. aiohttp
-reports it (`on_request_headers_sent` fires before the write, not after). What fails earlier had no
-effect and is retried: a name that does not resolve, a refused connection, a certificate that does
-not verify. What fails later is Unknown: a timeout, a reset, a response that is incomplete, too long
-or malformed. Only a complete response is classified by its status.
+The line is the moment when the request gets its connection. What fails earlier had no effect and is
+retried: a name that does not resolve, a refused connection, a certificate that does not verify.
+What fails later is Unknown: a timeout, a reset, a response that is incomplete, too long or
+malformed. Only a complete response is classified by its status.
+
+The socket checks the lease whenever it sends (`checked_socket.py`). If it held back the first byte,
+the call was not made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,14 @@ import aiohttp
 from yarl import URL
 
 from leasehold.domain.outcome import Retryable, Unknown
-from leasehold.gateway.errors import ForbiddenAddress
+from leasehold.gateway.errors import ForbiddenAddress, TrustEnded
+from leasehold.gateway.http.checked_socket import (
+    Call,
+    CheckedConnector,
+    current_call,
+    open_socket,
+    require_checks,
+)
 from leasehold.gateway.http.classify import (
     Response,
     StatusTable,
@@ -33,7 +41,6 @@ from leasehold.observe.logs import get_logger, hide_in_logs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from types import SimpleNamespace
 
     from leasehold.domain.contract import Contract
     from leasehold.domain.gateway_terms import HttpTerms
@@ -46,13 +53,6 @@ _LOG = get_logger(__name__)
 # outcome is unknown: that costs a resend (keyed, fenced), a quarantine (lookup) or a person's time
 # (blind, which therefore gets a new connection for each call).
 _KEEP_ALIVE_SECONDS: Mapping[str, float] = {"keyed": 15.0, "fenced": 15.0, "lookup": 2.0}
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How far one request got."""
-
-    may_be_sent: bool = False
 
 
 class ResponseTooLong(Exception):
@@ -71,6 +71,7 @@ class HttpGateway:
         secrets: Collection[str] = (),
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
+        require_checks(contract)
         guard = Guard(
             allow_hosts=terms.allow_hosts,
             allow_private=terms.allow_private,
@@ -92,11 +93,11 @@ class HttpGateway:
         now = datetime.now(UTC)
         body = submission.payload.raw if submission.payload else submission.body or b""
         headers = self._headers.for_submission(submission, body, now)
-        progress = _Progress()
+        call = Call(submission.may_send)
         try:
-            response = await self._call("POST", self._url, headers, body, progress)
-        except Exception as error:  # noqa: BLE001 (the progress decides, whatever the error)
-            return self._failed(submission, error, progress)
+            response = await self._call("POST", self._url, headers, body, call)
+        except Exception as error:  # noqa: BLE001 (the call decides, whatever the error)
+            return self._failed(submission, error, call)
         return classify_submission(
             response, self._statuses, submission.submission_key, now, self._sanitizer
         )
@@ -107,9 +108,11 @@ class HttpGateway:
             return Unknown(reason="no_lookup", detail="the contract has no lookup_url")
         url = URL(self._lookup_url.replace("{key}", str(submission.submission_key)))
         headers = self._headers.for_lookup(submission)
+        call = Call(submission.may_send)
         try:
-            response = await self._call("GET", url, headers, None, _Progress())
+            response = await self._call("GET", url, headers, None, call)
         except Exception as error:  # noqa: BLE001 (whatever the error, the answer is unknown)
+            _raise_if_refused(call)
             reason = _reason(error)
             self._log_failure("lookup_failed", reason, submission, error)
             return Unknown(reason=reason, detail=self._sanitizer.error(error))
@@ -128,18 +131,14 @@ class HttpGateway:
         url: URL,
         headers: Mapping[str, str],
         body: bytes | None,
-        progress: _Progress,
+        call: Call,
     ) -> Response:
         """Send one request and read the complete response, within the contract's call timeout."""
+        current_call.set(call)
         async with (
             asyncio.timeout(self._contract.call_timeout_seconds),
             self._opened().request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                trace_request_ctx=progress,
+                method, url, data=body, headers=headers, allow_redirects=False
             ) as response,
         ):
             content = await self._read(response)
@@ -167,13 +166,13 @@ class HttpGateway:
                 timeout=timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),  # a response must not change the next call
                 trust_env=False,  # a proxy would resolve names without our guard
-                trace_configs=[_track_progress()],
             )
         return self._session
 
-    def _connector(self) -> aiohttp.TCPConnector:
+    def _connector(self) -> CheckedConnector:
         keep_alive_seconds = _KEEP_ALIVE_SECONDS.get(self._contract.guarantee)
-        return aiohttp.TCPConnector(
+        return CheckedConnector(
+            socket_factory=open_socket,
             resolver=GuardedResolver(self._guard),
             ssl=self._tls(),
             # The executor bounds the calls; twice as many leaves room for connections that close.
@@ -190,10 +189,11 @@ class HttpGateway:
         urls = (str(self._url), self._lookup_url or "")
         return ssl.create_default_context() if any(map(_is_tls, urls)) else True
 
-    def _failed(self, submission: Submission, error: Exception, progress: _Progress) -> Outcome:
+    def _failed(self, submission: Submission, error: Exception, call: Call) -> Outcome:
         """Return the outcome of a call without a complete response, by how far it got."""
+        _raise_if_refused(call)
         reason, detail = _reason(error), self._sanitizer.error(error)
-        if progress.may_be_sent:
+        if call.may_be_sent:
             self._log_failure("outcome_unknown", reason, submission, error)
             return Unknown(reason=reason, detail=detail)
         if isinstance(error, ForbiddenAddress):
@@ -216,20 +216,10 @@ class HttpGateway:
             _LOG.warning(event, **fields)
 
 
-def _track_progress() -> aiohttp.TraceConfig:
-    """Have aiohttp note in a call's _Progress that bytes may leave from now on."""
-
-    async def before_first_byte(
-        _session: aiohttp.ClientSession,
-        context: SimpleNamespace,
-        _parameters: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        progress: _Progress = context.trace_request_ctx
-        progress.may_be_sent = True
-
-    traces = aiohttp.TraceConfig()
-    traces.on_request_headers_sent.append(before_first_byte)
-    return traces
+def _raise_if_refused(call: Call) -> None:
+    """Say that the call was not made, if the socket held it back as a whole."""
+    if call.is_refused and not call.may_be_sent:
+        raise TrustEnded("the lease was not trusted any more when the call was to be sent")
 
 
 def _reason(error: Exception) -> str:
