@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 
 GATEWAY = {"kind": "http", "url": "https://example.org"}
 

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leasehold.cli.main import app
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from leasehold.cli.targets_file import read_targets
 from leasehold.domain.contract import RetryTerms
+from tests.support.cli_process import run_fork
 
-COMMAND = Path(sys.executable).parent / "leasehold"
 SMS = """
 [targets.sms]
 scope = "item"
@@ -40,15 +37,7 @@ def targets(database, tmp_path):
             "LEASEHOLD_DATABASE_URL": database.url_as(role),
             "LEASEHOLD_OPERATOR": "ada",
         }
-        return subprocess.run(
-            [COMMAND, "targets", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return run_fork(["targets", *arguments], environment, cwd=tmp_path)
 
     return run
 

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from leasehold.domain.api_token import token_hash
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 
 
 @pytest.fixture

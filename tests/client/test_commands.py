@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 from uuid import UUID, uuid4
 
 import pytest
 
 from tests.support.api import make_token
-from tests.support.cli_process import PROGRAM, assert_one_line_of_error
+from tests.support.cli_process import assert_one_line_of_error, run_fork
 
 
 @pytest.fixture
@@ -28,16 +27,8 @@ def leasehold(api, token):
     async def run(*arguments, stdin="", **environment):
         given = {"LEASEHOLD_API_URL": api.url, "LEASEHOLD_API_TOKEN": token} | environment
         clean = {name: value for name, value in os.environ.items() if "LEASEHOLD" not in name}
-        return await asyncio.to_thread(
-            subprocess.run,
-            [PROGRAM, *map(str, arguments)],
-            input=stdin,
-            env=clean | {name: value for name, value in given.items() if value is not None},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        given = clean | {name: value for name, value in given.items() if value is not None}
+        return await asyncio.to_thread(run_fork, arguments, given, stdin)
 
     return run
 

@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from leasehold.cli.main import COMMANDS, load_command
 from tests.docs.test_names import DOCUMENTS, by_name
-from tests.support.cli_process import leasehold
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.servers import available_binaries
 
 PASSWORD_IN_URL = re.compile(r"\w://[^\s:/@]*:[^\s/@]+@")
