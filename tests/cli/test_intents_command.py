@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leasehold.cli.main import app
+from tests.support import cli_process
 from tests.support.cli_process import assert_one_line_of_error
 from tests.support.cli_process import forked_leasehold as leasehold
 
@@ -196,3 +197,24 @@ def test_readonly_login_is_told_which_grant_it_needs(database, held):
     result = leasehold("intents", "cancel", held, "--note", "n", url=database.url_as("readonly"))
     assert_one_line_of_error(result, "grant")
     assert leasehold("intents", "show", held, url=database.url_as("readonly")).returncode == 0
+
+
+def test_fork_that_the_tests_use_answers_as_the_program_does(database, outbox):
+    outbox.publish()
+    [intent_id] = outbox.enqueue()
+    for arguments in (
+        ("intents", "show", intent_id),
+        ("intents", "show", "nonsense"),
+        ("intents", "list", "--status", "nonsense"),
+        ("enqueue", "sms", "--payload", "-"),
+    ):
+        for stdin in ("", "{"):
+            program, fork = [
+                run(*arguments, url=database.url_as("readonly"), stdin=stdin)
+                for run in (cli_process.leasehold, leasehold)
+            ]
+            assert (fork.returncode, fork.stdout, fork.stderr) == (
+                program.returncode,
+                program.stdout,
+                program.stderr,
+            )

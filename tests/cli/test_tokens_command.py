@@ -65,7 +65,9 @@ def test_token_without_targets_is_for_all_targets(tokens):
 
 def test_wrong_name_fails_with_one_line(tokens):
     assert tokens("create", "ci", "--scope", "read").returncode == 0
-    assert_one_line_of_error(tokens("create", "ci", "--scope", "read"), "already named 'ci'")
+    assert_one_line_of_error(
+        tokens("create", "ci", "--scope", "read"), "a token named 'ci' already exists"
+    )
     assert_one_line_of_error(tokens("create", "No Name", "--scope", "read"), "p_name is 'No Name'")
     assert_one_line_of_error(tokens("revoke", "nobody"), "no token is named 'nobody'")
 

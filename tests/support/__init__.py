@@ -24,7 +24,7 @@ Processes:
     leaky_gateways       Python gateways that return secrets and content of the intent
     unimportable_gateways  a module whose import fails with a secret in its error
     serve_process        `leasehold serve` in a subprocess
-    cli_process          any `leasehold` command in a subprocess
+    cli_process          any `leasehold` command to its end, as the program or in a fork
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal
     skewed_clock/        a sitecustomize that shifts the wall clock of a process
     suspended_machine/   a sitecustomize that lets the machine of a process be suspended
