@@ -1,4 +1,7 @@
-"""The benchmark against other engines runs from end to end. Its full run is `make bench`."""
+"""The benchmark against other engines runs from end to end. Its full run is `make bench`.
+
+It takes a minute and only serves `make bench`, so it belongs to the thorough suite.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ MEASURED = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)  # some forty processes, one after the other, and more with peers
 def test_smoke_run_reports_every_measurement_and_names_every_peer():
     done = subprocess.run(

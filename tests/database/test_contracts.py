@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
+
+pytestmark = pytest.mark.one_server
 
 # Each of these alone makes valid terms invalid.
 REFUSED_TERMS = [

@@ -12,6 +12,8 @@ import pytest
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
 
+pytestmark = pytest.mark.one_server
+
 BODY = base64.b64encode(b"\x00signed\xff").decode()
 LONG_AGO = "2020-01-01T00:00:00Z"
 

@@ -15,6 +15,8 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.store.reader_rows import EventCursor
 from tests.support.outbox import ZERO_ID
 
+pytestmark = pytest.mark.one_server
+
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'operator', 'a test')"
 BEGINNING = EventCursor(transaction=0, intent_id=ZERO_ID, attempt_no=0)
 

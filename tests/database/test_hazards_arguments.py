@@ -15,6 +15,8 @@ import pytest
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 GRANTED = """
 SELECT p.oid::regprocedure::text AS signature, p.proname AS name, p.proargnames AS argument_names,
        array(SELECT format_type(t, NULL) FROM unnest(p.proargtypes) WITH ORDINALITY AS a (t, place)

@@ -9,6 +9,8 @@ import pytest
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import Status
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def rejected(outbox):

@@ -10,6 +10,8 @@ from leasehold.store.postgres.migrate import SqlFiles, script
 from tests.support.schema_catalog import snapshot
 from tests.support.servers import PASSWORD
 
+pytestmark = pytest.mark.one_server
+
 VARIABLE = "LEASEHOLD_DATABASE_URL"
 
 

@@ -11,6 +11,8 @@ from leasehold.store.postgres.store import PostgresStore
 from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import FILES, SqlTree
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def tree(tmp_path):

@@ -9,6 +9,8 @@ from tests.support.outbox import ZERO_ID
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 NOTE = "the customer called"
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.support.outbox import Outbox
 
+pytestmark = pytest.mark.one_server
+
 RECORD = "SELECT * FROM leasehold.record_attempts(%s, %s, %s, %s)"
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"
 SECONDS = 0.25

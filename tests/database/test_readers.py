@@ -11,6 +11,8 @@ from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.outbox import CLUSTER_LEASE
 
+pytestmark = pytest.mark.one_server
+
 NOBODY = IntentId(UUID(int=5))
 
 

@@ -10,6 +10,8 @@ import pytest
 import leasehold.store.postgres
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 FUNCTIONS = Path(leasehold.store.postgres.__file__).parent / "sql" / "functions"
 
 # Changes that make a valid row invalid.

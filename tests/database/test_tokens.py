@@ -12,6 +12,8 @@ from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 async def owner(database):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from leasehold.embedded.server import EmbeddedPostgres
 from tests.support.demo_process import Demo
 from tests.support.engine_fixtures import engine, postgres, sandbox
 from tests.support.ram_disk import ram_disk
@@ -15,13 +18,33 @@ from tests.support.ram_disk import ram_disk
 __all__ = ["engine", "postgres", "sandbox"]
 
 
-@pytest.fixture
-def demo_folder():
+@contextmanager
+def _folder():
     """A folder that the server's user can enter when the tests run as root."""
     path = Path(tempfile.mkdtemp(prefix="leasehold-demo-", dir=ram_disk()))
     path.chmod(0o711)
-    yield path / "data"
-    shutil.rmtree(path)
+    try:
+        yield path / "data"
+    finally:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def new_cluster():
+    """A database that no demo has used, to copy: initdb would take as long as a short demo."""
+    with _folder() as folder:
+        with EmbeddedPostgres(folder):
+            pass
+        yield folder
+
+
+@pytest.fixture
+def demo_folder(request, new_cluster):
+    """The data folder of a demo: with a database, unless the test asks for a first run."""
+    with _folder() as folder:
+        if getattr(request, "param", None) != "first run":
+            subprocess.run(["cp", "-a", new_cluster, folder], check=True)
+        yield folder
 
 
 @pytest.fixture

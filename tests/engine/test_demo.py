@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.demo_process import STOP_SECONDS, require_nothing_left
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.parametrize("demo_folder", ["first run"], indirect=True)
 def test_demo_ends_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder):
     demo = start_demo("--for", "6")
     assert demo.ended() == 0, demo.output
@@ -33,7 +35,7 @@ def test_demo_ends_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder
 
 @pytest.mark.program("curl")
 def test_curl_examples_of_the_readme_work_on_the_api_of_the_demo(start_demo, demo_folder):
-    demo = start_demo("--for", "8")
+    demo = start_demo("--for", "600")
     address = demo.until(r"^API +(http://\S+)\s").group(1)
     text = (ROOT / "README.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("curl ")]
@@ -42,7 +44,8 @@ def test_curl_examples_of_the_readme_work_on_the_api_of_the_demo(start_demo, dem
     statuses = [re.match(r"HTTP/1.1 (\d+)", answer) for answer in answers[:3]]
     assert [found.group(1) for found in statuses] == ["201", "200", "201"]
     assert '"order-4711"' in answers[3]
-    assert demo.ended() == 0, demo.output
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.ended(STOP_SECONDS) == 0, demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
     require_nothing_left(demo, demo_folder)
 
@@ -84,12 +87,13 @@ def test_terminal_shows_a_live_view_until_ctrl_c(start_demo, demo_folder):
 
 
 def test_password_is_shown_on_request_and_opens_the_database(start_demo, demo_folder):
-    demo = start_demo("--for", "4", "--workers", "1", "--show-password")
+    demo = start_demo("--for", "600", "--workers", "1", "--show-password")
     address = demo.until(r"^database +(postgresql://\S+)\s").group(1)
     assert (demo_folder / "password").read_text().strip() in address
     with psycopg.connect(address) as connection:
         assert connection.execute("SELECT count(*) FROM leasehold.intents").fetchone()
-    assert demo.ended() == 0, demo.output
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.ended(STOP_SECONDS) == 0, demo.output
 
 
 def test_second_run_removes_the_database_of_the_first(start_demo, demo_folder):

@@ -243,7 +243,7 @@ async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluste
     assert holders(cluster, [*ids, *later]) == {acquired["holder_id"]}
 
 
-@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.thorough), "blackhole"])
+@pytest.mark.parametrize("fault", ["cut", "blackhole"])
 async def test_leader_that_is_cut_off_stops_and_another_continues(cluster, fault):
     url = cluster.database.url_as("executor")
     async with TcpProxy(url) as proxy:
