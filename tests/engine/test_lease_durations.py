@@ -26,11 +26,9 @@ def settings_of(engine, **given):
 
 
 def granted(engine, intent_id):
-    """How long the claim of an intent lasts, counted from its last renewal, and when that was."""
+    """For how long the claim of an intent was last granted, and until when."""
     row = engine.outbox.pending(intent_id)
-    return (row["lease_expires_at"] - row["last_modified_at"]).total_seconds(), row[
-        "last_modified_at"
-    ]
+    return row["lease_seconds"], row["lease_expires_at"]
 
 
 def current_lease(instance):

@@ -102,7 +102,7 @@ PYTHON = [
     "fail", "fail_chained", "fail_in_group", "quote_content", "not_sent", "not_sent_at_length",
     "unprintable", "endless", "time_out", "answer_nonsense", "accepted", "rejected", "retryable",
     "unknown", "submitted", "forget_coroutine", "fail_in_background", "fail_in_thread",
-    "fail_when_freed",
+    "fail_when_freed", "fail_plainly",
 ]  # fmt: skip
 # The targets whose lookup fails too, and the reasons that must have occurred.
 LOOKUPS_FAIL = [
@@ -117,7 +117,6 @@ REASONS = {
 NOT_SERVED = {
     "python-missing": "no_such_module:send",
     "python-broken": "tests.support.unimportable_gateways:send",
-    "python-blocking": f"{FUNCTIONS}:blocking",
     "python-nothing": f"{FUNCTIONS}:nothing",
 }
 

@@ -168,5 +168,6 @@ async def fail_when_freed(_submission: Submission) -> None:
     Grudge()
 
 
-def blocking(_submission: Submission) -> None:
-    """Be no async function."""
+def fail_plainly(_submission: Submission) -> None:
+    """Fail in the thread of a plain function."""
+    raise RuntimeError(secret())
