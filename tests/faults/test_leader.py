@@ -137,12 +137,12 @@ async def test_leader_finds_an_intent_without_a_notification(cluster):
     await cluster.until_status(later)
 
 
-async def test_leader_that_resigns_is_replaced_at_once(cluster):
+async def test_leader_that_resigns_is_replaced_at_once_and_spends_no_attempt(cluster):
     first = await start_leader(cluster, **(ROW_LEASE_SETTINGS | FOREVER))
     second = member(cluster, **FOREVER)
     await second.started()
     await until(lambda: is_listening(cluster, second))
-    async with constant_work(cluster):
+    async with constant_work(cluster) as ids:
         await until(lambda: fences(cluster))
         first.send(SIGTERM)
         assert await first.ended() == 0
@@ -150,6 +150,7 @@ async def test_leader_that_resigns_is_replaced_at_once(cluster):
         await until(lambda: fences(cluster)[-1] == 2)
     assert acquired["lease_epoch"] == 2
     assert first.lines("leader_stepped_down")[0]["why"] == "shutdown"
+    assert all(cluster.outbox.states(intent_id) == ["DISPATCHED"] for intent_id in ids)
 
 
 def is_listening(engine, worker):
