@@ -69,18 +69,10 @@ async def test_target_has_no_more_calls_at_once_than_its_contract_says(engine):
     engine.sandbox.set_faults(latency_ms=100)
     ids = engine.outbox.enqueue(10, "narrow")
     engine.worker()
-    seen = 0
-
-    def done():
-        nonlocal seen
-        rows = engine.database.execute(
-            "SELECT count(*) AS n FROM leasehold.outbox_pending WHERE claimed_by IS NOT NULL"
-        )
-        seen = max(seen, rows[0]["n"])
-        return set(engine.statuses(ids)) == {"accepted"}
-
-    await until(done)
-    assert seen == 2
+    await engine.until_status(ids)
+    # Every call lasts at least 0.1 s, so a third one within this time would be one too many.
+    received = sorted(entry.received_at for entry in engine.sandbox.requests())
+    assert all(third - first >= 0.1 for first, third in zip(received, received[2:], strict=False))
 
 
 async def test_new_target_and_new_version_are_served_without_a_restart(engine):

@@ -1,8 +1,11 @@
 """The slots of an instance, and the items that are in them.
 
-An item takes a slot from its claim or mark until its result is recorded. All executors of an
-instance, the one for items and one for each group that it leads, take their slots from one pool,
-so there are never more items in flight than slots.
+An item takes a slot from its claim or mark until its call has ended. Then it is in flight until its
+result is recorded, but the next call may begin. Results that wait for the database have a bound of
+their own: beyond it no slot is given out, so a slow database slows the calls down.
+
+All executors of an instance, the one for items and one for each group that it leads, take their
+slots from one pool, so there are never more calls at a time than slots.
 
 Nobody removes an item while it is being worked on: to lose an item is to end its trust and cancel
 its call, and whoever works on it lets it go.
@@ -20,7 +23,7 @@ from leasehold.domain.lease import trust_clock
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from leasehold.coordination.item import Item
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 # Whoever waits for a slot and does not come for it within this time after it was woken, waits no
 # more: another executor may use the slot.
 TURN_SECONDS = 0.1
+# How many results may wait to be recorded: this many for each slot, and some for few slots.
+RESULTS_PER_SLOT = 2
+RESULTS_MIN = 100
 
 _target = attrgetter("target")
 
@@ -43,10 +49,12 @@ class SlotPool:
 
     def __init__(self, total: int, clock: Clock = trust_clock) -> None:
         self.total = total
+        self.results_max = max(RESULTS_MIN, RESULTS_PER_SLOT * total)
         self.clock = clock
         self._used: Counter[Slots] = Counter()
         self._by_target: Counter[str] = Counter()
         self._stuck: set[asyncio.Future[Any]] = set()
+        self._results = 0  # that wait to be recorded
         # Who waits, in this order, and since when there has been a slot to come for.
         self._waiting: dict[Slots, float | None] = {}
 
@@ -56,13 +64,18 @@ class SlotPool:
         return self._used.total() + len(self._stuck)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no call may begin: all slots are used, or too many results wait."""
+        return self.used >= self.total or self._results >= self.results_max
+
+    @property
     def stuck_calls(self) -> int:
         """How many calls were given up but have not ended. Each keeps a slot."""
         return len(self._stuck)
 
     @property
     def in_flight(self) -> Mapping[str, int]:
-        """How many items of each target are in flight, for all targets that ever had one."""
+        """How many items of each target have a slot, for all targets that ever had one."""
         return self._by_target
 
     def share_of(self, slots: Slots) -> int:
@@ -71,7 +84,7 @@ class SlotPool:
 
     def free_for(self, slots: Slots) -> int:
         """Return how many slots an executor may take now."""
-        free = max(0, self.total - self.used)
+        free = 0 if self.is_full else self.total - self.used
         if not free or not self._waiting:
             return free
         self._forget_absent(slots)
@@ -106,15 +119,26 @@ class SlotPool:
 
     def wake_waiting(self) -> None:
         """Wake everyone who waits, unless no slot is free."""
-        if not self._waiting or self.used >= self.total:
+        if not self._waiting or self.is_full:
             return
         now = self.clock()
         for one, woken_at in list(self._waiting.items()):
             self._waiting[one] = now if woken_at is None else woken_at
             one.wake()
 
+    def end_call(self, slots: Slots, target: str) -> None:
+        """Count a slot as free again, and a result that waits to be recorded."""
+        self._by_target[target] -= 1
+        self._results += 1
+        self.vacate(slots, 1)
+
+    def end_results(self, count: int) -> None:
+        """Count results as not waiting any more."""
+        self._results -= count
+        self.wake_waiting()
+
     def count_items(self, targets: Mapping[str, int], sign: int) -> None:
-        """Count the items of targets as in flight (1), or not any more (-1)."""
+        """Count the items of targets as in slots (1), or not any more (-1)."""
         for target, count in targets.items():
             self._by_target[target] += sign * count
 
@@ -143,6 +167,7 @@ class Slots:
         self.clock = pool.clock
         self._pool = pool
         self._items: set[Item] = set()
+        self._in_slots: set[Item] = set()  # the others wait to be recorded
         self._by_target: Counter[str] = Counter()
         self._on_free: list[Callable[[Sequence[Item]], None]] = []
 
@@ -165,7 +190,7 @@ class Slots:
         return self._pool.free_for(self)
 
     def in_flight(self, target: str) -> int:
-        """How many items of a target are in flight here."""
+        """How many items of a target have a slot here."""
         return self._by_target[target]
 
     def on_free(self, callback: Callable[[Sequence[Item]], None]) -> None:
@@ -189,22 +214,37 @@ class Slots:
         """Give each item a slot."""
         targets = Counter(map(_target, items))
         self._items.update(items)
+        self._in_slots.update(items)
         self._by_target.update(targets)
         self._pool.occupy(self, len(items))
         self._pool.count_items(targets, 1)
 
+    def end_call(self, item: Item) -> None:
+        """Free the slot of an item whose call has ended; its result waits to be recorded."""
+        if item in self._in_slots:
+            self._in_slots.discard(item)
+            self._by_target[item.target] -= 1
+            self._pool.end_call(self, item.target)
+            self.wake()
+
+    def _vacate(self, items: Collection[Item]) -> None:
+        targets = Counter(map(_target, items))
+        self._in_slots.difference_update(items)
+        self._by_target.subtract(targets)
+        self._pool.count_items(targets, -1)
+        self._pool.vacate(self, len(items))
+
     def let_go(self, items: Iterable[Item]) -> None:
-        """Free the slots of items that are recorded, given back or dropped."""
+        """Forget items that are recorded, given back or dropped, and free the slots they have."""
         ended: list[Item] = []
         for item in items:
             if item.state is not DONE:
                 item.state = DONE
                 ended.append(item)
-        targets = Counter(map(_target, ended))
         self._items.difference_update(ended)
-        self._by_target.subtract(targets)
-        self._pool.count_items(targets, -1)
-        self._pool.vacate(self, len(ended))
+        in_slots = self._in_slots.intersection(ended)
+        self._pool.end_results(len(ended) - len(in_slots))
+        self._vacate(in_slots)
         for callback in self._on_free:
             callback(ended)
 

@@ -1,8 +1,7 @@
 """The competing executor claims due items for the slots that are free, and starts them at once.
 
-It claims only what can start now: free slots and each target's gate bound every claim, and one
-claim takes a third of the slots at most. A claim also shrinks if its calls, one after the other,
-would outlive the lease.
+It claims only what can start now: free slots and each target's gate bound every claim. A claim also
+shrinks if its calls, one after the other, would outlive the lease.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class CompetingExecutor:
     ) -> int:
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
-            slots=self._slots.share,
             latency_seconds=self._runner.latency_seconds,
             lease_seconds=lease_seconds,
         )

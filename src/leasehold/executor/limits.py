@@ -7,7 +7,6 @@ through, so whatever a target cannot take stays in the database and no other tar
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, assert_never
 
@@ -30,22 +29,13 @@ GATHER_SECONDS = 0.003
 BURST_SECONDS = 0.1
 
 
-def batch_max(slots: int) -> int:
-    """Return how many items to take at once: a third of the slots, rounded up.
-
-    So one batch can be taken while a second is being called and a third is being recorded.
+def claim_size(room: int, *, latency_seconds: float, lease_seconds: float) -> int:
+    """Return how many items to claim: as many as can start, but no more than could be called one
+    after the other within the lease, if it came to that.
     """
-    return math.ceil(slots / 3)
-
-
-def claim_size(room: int, *, slots: int, latency_seconds: float, lease_seconds: float) -> int:
-    """Return how many items to claim: one batch, but no more than could be called one after the
-    other within the lease, if it came to that.
-    """
-    size = min(room, batch_max(slots))
     if latency_seconds > 0:
-        size = min(size, max(1, int(lease_seconds / latency_seconds)))
-    return size
+        return min(room, max(1, int(lease_seconds / latency_seconds)))
+    return room
 
 
 def should_gather(slots: Slots, taken_at: float) -> bool:

@@ -165,3 +165,29 @@ async def test_leader_session_that_ends_frees_all_slots_but_those_of_calls_that_
     await items[0].call
     await asyncio.sleep(0)
     assert pool.used == 0
+
+
+def test_slot_is_free_when_its_call_has_ended_but_the_item_stays_in_flight():
+    slots = Slots("worker-1", SlotPool(1))
+    item = take(slots, 7)
+    assert slots.free == 0
+    slots.end_call(item)
+    assert (slots.free, slots.in_flight("sms"), slots.all()) == (1, 0, [item])
+    slots.end_call(item)
+    slots.let_go([item])
+    assert (slots.free, slots.all()) == (1, [])
+
+
+def test_no_slot_is_given_out_while_too_many_results_wait_for_the_database():
+    pool, freed = SlotPool(1), []
+    slots = Slots("worker-1", pool)
+    waiting = []
+    while slots.free:
+        waiting.append(take(slots, len(waiting)))
+        slots.end_call(waiting[-1])
+    assert len(waiting) == pool.results_max
+    slots.wait_for_one()
+    slots.on_free(freed.append)
+    slots.let_go(waiting[:1])
+    assert slots.free == 1
+    assert [] in freed, "who waits for a slot is woken"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import DONE, Mark
 from leasehold.domain.intent import queue_delays
-from leasehold.executor.limits import GATHER_SECONDS, batch_max, should_gather
+from leasehold.executor.limits import GATHER_SECONDS, should_gather
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Dispatcher:
         if self._marks_stale:
             await self._unmark()
         now = self._slots.clock()
-        free = min(self._slots.free, batch_max(self._slots.share))
+        free = self._slots.free
         if free and not self._term.may_start(now):
             return Pause(_RENEWAL_CHECK_SECONDS)
         rooms = self._rooms()
