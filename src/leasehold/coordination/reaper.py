@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
+# Repair takes at most this share of the time. It walks over dead rows, of which there are millions
+# if a transaction stays open for long.
+REPAIR_SHARE = 0.02
 PARTITIONS_SECONDS = 6 * 3600.0
 # A dead instance stays visible for this many runs, so that a newly elected reaper still sees it.
 SILENT_INTERVALS = 10
@@ -77,9 +80,11 @@ class Reaper:
             return pause
         self._lease = lease
         trust = TrustWindow.counted_from(asked_at, self._lease_seconds())
+        started_at = self._clock()
         is_more = await self._repair(trust)
+        took_seconds = self._clock() - started_at
         await self._create_partitions()
-        return AGAIN if is_more else pause
+        return AGAIN if is_more else Pause(max(pause.seconds, took_seconds / REPAIR_SHARE))
 
     async def release(self) -> None:
         """Release the lease, so that another instance can reap at once."""

@@ -8,7 +8,7 @@ Rows may become claimable below a mark: a transaction that enqueued commits late
 back, a claimer dies before its commit. Commits that are late by TOLERANCE_SECONDS are found at
 once. Everything else is found by a full walk, at every poll and once a second under load. If a full
 walk is slow, because a transaction that stays open keeps millions of dead rows, the next one waits
-for a hundred times its duration.
+for fifty times its duration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOLERANCE_SECONDS = 0.05
 FULL_WALK_SECONDS = 1.0
 # A full walk takes at most this share of the time.
-FULL_WALK_SHARE = 0.01
+FULL_WALK_SHARE = 0.02
 
 _START = datetime.min.replace(tzinfo=UTC)
 _TOLERANCE = timedelta(seconds=TOLERANCE_SECONDS)

@@ -1,0 +1,121 @@
+"""A transaction stays open, so everything that was finished since has left dead rows behind.
+
+Every call of a busy worker costs what it handles, however many dead rows stand before it. Only a
+full walk and repair pass over them; both take at most a fiftieth of the time (low_water.py,
+reaper.py).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.database import Database
+from tests.support.outbox import Outbox
+from tests.support.query_plans import Explainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg.rows import DictRow
+
+    from tests.support.servers import Server
+
+# In the thorough suite a million.
+DEAD_ROWS = int(os.environ.get("TEST_DEAD_ROWS", "200000"))
+BATCH = 10
+DIE = """
+INSERT INTO leasehold.outbox_pending
+       (intent_id, scope, target, contract_version, lease_name, priority, due_at, last_modified_at)
+SELECT gen_random_uuid(), %(scope)s, %(scope)s, 1, %(lease)s, 1,
+       now() - interval '1 hour' + n * interval '1 ms', now() - interval '1 hour'
+  FROM generate_series(1, %(rows)s) AS n"""
+
+
+class Graveyard:
+    """A database with dead rows before a few live ones."""
+
+    def __init__(self, database: Database):
+        self.database = database
+        self.outbox = Outbox(database)
+        database.execute("ALTER TABLE leasehold.outbox_pending SET (autovacuum_enabled = off)")
+        self.outbox.publish("item")
+        self.outbox.publish("cluster", scope="cluster", lease_name="executor")
+        self.open = database.session()
+        self.open.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        self.open.run("SELECT pg_current_xact_id()")
+        for scope, lease in (("item", None), ("cluster", "executor")):
+            values: dict[str, Any] = {"scope": scope, "lease": lease, "rows": DEAD_ROWS // 2}
+            database.owner_execute(DIE, values)
+        database.owner_execute("DELETE FROM leasehold.outbox_pending")
+        for scope in ("item", "cluster"):
+            self.outbox.enqueue(3 * BATCH, scope)
+        self.claims: list[DictRow] = self.outbox.claim("worker-1", BATCH, ["item"])
+
+    def buffers(self, statement: str, *params: object) -> int:
+        """The pages that a call touches in a session whose plans are settled."""
+        explainer = Explainer(self.database)
+        plans = explainer.run(f"SELECT * FROM leasehold.{statement}", params, times=7)
+        explainer.connection.close()
+        return plans.buffers
+
+
+@pytest.fixture(scope="module")
+def graveyard(server: Server) -> Iterator[Graveyard]:
+    database = Database(server, server.create_database())
+    graveyard = Graveyard(database)
+    yield graveyard
+    graveyard.open.run("ROLLBACK")
+    database.close()
+
+
+def test_claim_from_a_mark_reads_no_dead_rows(graveyard: Graveyard) -> None:
+    mark = graveyard.claims[-1]["due_at"] - timedelta(seconds=0.05)
+    claim = "claim_outbox_batch(%s, 'worker-1', 30, '{item}', NULL, %s)"
+    assert graveyard.buffers(claim, BATCH, [mark] * 4) < 300
+    start = [mark - timedelta(hours=2)] * 4
+    assert graveyard.buffers(claim, BATCH, start) > DEAD_ROWS / 200, "the naive form reads them"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "renew_outbox_leases('worker-1', %s, %s, 30)",
+        "begin_outbox_attempts('worker-1', %s, %s)",
+        "release_outbox_claims('worker-1', %s, %s, 0)",
+    ],
+)
+def test_calls_about_claims_read_no_dead_rows(graveyard: Graveyard, call: str) -> None:
+    ids = [claim["intent_id"] for claim in graveyard.claims]
+    tokens = [claim["lease_token"] for claim in graveyard.claims]
+    assert graveyard.buffers(call, ids, tokens) < 300
+
+
+@pytest.mark.parametrize("state", ["DISPATCHED", "RETRYABLE"])
+def test_completion_reads_no_dead_rows(graveyard: Graveyard, state: str) -> None:
+    results = (
+        "(SELECT jsonb_agg(jsonb_build_object("
+        "   'intent_id', intent_id, 'lease_token', token,"
+        "   'state', %s::text, 'retry_after_seconds', 5))"
+        " FROM unnest(%s::uuid[], %s::uuid[]) AS given (intent_id, token))"
+    )
+    ids = [claim["intent_id"] for claim in graveyard.claims]
+    tokens = [claim["lease_token"] for claim in graveyard.claims]
+    call = f"complete_outbox_attempts('worker-1', {results})"
+    assert graveyard.buffers(call, state, ids, tokens) < 600
+
+
+def test_claims_and_renewals_are_heap_only_updates(graveyard: Graveyard) -> None:
+    """They write no index entry: the next claim finds no dead entry of theirs."""
+    [row] = graveyard.database.execute(
+        "SELECT i.relname, x.indkey::text, pg_get_expr(x.indpred, x.indrelid) AS predicate"
+        "  FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
+        " WHERE x.indrelid = 'leasehold.outbox_pending'::regclass"
+        "   AND pg_get_indexdef(x.indexrelid)"
+        "       ~ '(claimed_by|lease_token|lease_expires_at|lease_seconds)'"
+        " UNION ALL SELECT 'none', '', ''"
+    )
+    assert row["relname"] == "none", "an index on what a claim changes would end heap-only updates"
