@@ -320,13 +320,20 @@ class EnduranceBenchmark:
             filled_database(self.server, name, 0, 0) as database,
             Talk(name, "serve", database.url) as worker,
         ):
+
+            def hear_calls() -> None:
+                while len(begun) < count:
+                    told = worker.hear()
+                    begun.setdefault(told["number"], told["begun_at"])
+
+            # Beside the producer: a worker whose output nobody reads would stop.
+            hearing = threading.Thread(target=hear_calls)
+            hearing.start()
             with Talk(name, "pace", database.url, *arguments) as producer:
                 for _ in range(count):
                     told = producer.hear()
                     committed[told["number"]] = told["committed_at"]
-            while len(begun) < count:
-                told = worker.hear()
-                begun.setdefault(told["number"], told["begun_at"])
+            hearing.join()
         # What was enqueued before the worker had started, and its first calls, do not count.
         warm_at = max(begun[one] for one in range(count // 10))
         waits = sorted(
