@@ -180,6 +180,11 @@ class Slots:
         return self._pool.total
 
     @property
+    def results_max(self) -> int:
+        """How many results may wait to be recorded before no slot is given out."""
+        return self._pool.results_max
+
+    @property
     def share(self) -> int:
         """How many slots we have even if all other executors want more."""
         return self._pool.share_of(self)

@@ -491,10 +491,12 @@ class LeaderItems(RuleBasedStateMachine):
     def memory_is_bounded(self):
         queue = self.leader.queue
         ended = 0 if "read" not in self.tasks else self.size_max + SLOTS
-        assert len(queue.known()) <= self.size_max + SLOTS + ended
+        results = len(self.leader.of_state(ItemState.RECORDING))
+        assert results <= self.leader.slots.results_max + SLOTS
+        assert len(queue.known()) <= self.size_max + SLOTS + results + ended
         places = queue._queues["sms"]
         assert len(places.ready) + len(places.waiting) <= 2 * self.size_max + 1
-        assert len(self.database.marks) <= SLOTS + 1
+        assert len(self.database.marks) <= SLOTS + results + 1
 
     @invariant()
     def each_call_is_marked(self):
