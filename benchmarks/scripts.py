@@ -118,8 +118,7 @@ def bare_claim_and_complete(batch: int) -> Script:
         ), claimed AS (
           UPDATE leasehold.outbox_pending p
              SET claimed_by = 'bare', lease_token = gen_random_uuid(),
-                 lease_expires_at = clock_timestamp() + interval '30 seconds',
-                 last_modified_at = clock_timestamp()
+                 lease_expires_at = clock_timestamp() + interval '30 seconds', lease_seconds = 30
             FROM picked WHERE p.intent_id = picked.intent_id RETURNING p.intent_id
         )
         SELECT array_agg(intent_id) AS ids, count(i.payload) AS payloads
