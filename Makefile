@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-thorough check format test-programs bench bench-sql generate reference openapi lock clean
+.PHONY: help setup run test test-thorough check format test-programs bench bench-endurance bench-sql generate reference openapi lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,9 @@ $(PEERS)/.installed: requirements/bench.txt
 	@if $(PEERS)/bin/python $(INSTALL) --no-deps --require-hashes -r requirements/bench.txt && \
 	  $(PEERS)/bin/python -m pip check --disable-pip-version-check; \
 	  then touch $@; else echo "The peers could not be installed; the report names those that are missing."; fi
+
+bench-endurance: setup $(PEERS)/.installed ## Compare throughput that lasts, undisturbed and disturbed
+	@$(BIN)/python -m benchmarks.endurance
 
 bench-sql: setup ## Compare the database functions with plain SQL
 	@$(BIN)/python -m benchmarks.sql

@@ -132,6 +132,7 @@ class Station:
         self._producer = talks.enter_context(Talk(engine, "feed", database.url))
         self._watch = talks.enter_context(psycopg.connect(database.url, autocommit=True))
         self._sampled_at = 0.0
+        self._worker.hear()  # it has started
 
     def go(self, seconds: float) -> tuple[float, float]:
         """Keep the backlog for that long; return when this phase began and ended."""

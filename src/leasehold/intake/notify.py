@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from leasehold.store.rows import Enqueued
 
 # Per intent that a notification stands for. So a few hundred intents per second have a notification
-# each, and thousands share a hundred: then the workers are awake anyway, and every notification is
+# each, and thousands share fifty: then the workers are awake anyway, and every notification is
 # a database call that enqueues nothing.
 PAUSE_SECONDS = 0.001
-PAUSE_SECONDS_MAX = 0.01
+PAUSE_SECONDS_MAX = 0.02
 # How often an enqueue may carry its own notification.
 INLINE_SECONDS = 0.025
 TARGETS_MAX = 1000  # in one call of notify_targets
