@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha512
 
 import aiohttp
 import pytest
@@ -60,6 +61,8 @@ async def test_faults_are_set_over_http_for_one_gateway_or_all(session):
         ("", b'{"no_such_rate": 0.1}'),
         ("", b'{"latency_ms": -1}'),
         ("", b'{"seed": "x"}'),
+        ("", b'{"invalid_rate": 0.6, "evict_rate": 0.6}'),
+        ("", b'{"pending_max": 1.5}'),
         ("?gateway=other", b"{}"),
     ],
 )
@@ -206,3 +209,60 @@ async def hang(url):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await post(session, f"{url}/keyed")
+
+
+BATCH = {"Content-Type": "application/octet-stream"}
+
+
+async def send_batch(session, sandbox, body=b"signed", **headers):
+    url = f"{sandbox.url}/ledger/batches"
+    async with session.post(url, data=body, headers=BATCH | headers) as response:
+        return response.status, await response.json()
+
+
+async def test_batch_of_any_client_is_found_by_the_link_that_it_got(session):
+    async with Sandbox() as sandbox:
+        status, document = await send_batch(session, sandbox)
+        assert status == 202
+        _, statuses = await get(session, document["link"])
+        [batch] = statuses["data"]
+        assert (batch["id"], batch["status"]) == (sha512(b"signed").hexdigest(), "COMMITTED")
+        [submission, lookup] = sandbox.requests()
+        assert submission.key == lookup.key == batch["id"]
+
+
+async def test_what_is_no_batch_is_refused_by_the_ledger_without_an_effect(session):
+    async with Sandbox() as sandbox:
+        refused = [
+            await send_batch(session, sandbox, **{"Content-Type": "application/json"}),
+            await send_batch(session, sandbox, b""),
+            await send_batch(session, sandbox, **{"Leasehold-Batch-Id": "short"}),
+        ]
+        assert [(status, said["error"]["code"]) for status, said in refused] == [
+            (400, 42),
+            (400, 34),
+            (400, 60),
+        ]
+        for query in ("", "?id=", "?id=short", f"?id={'a' * 128},short"):
+            status, said = await get(session, f"{sandbox.url}/ledger/batch_statuses{query}")
+            assert (status, said["error"]["code"]) == (400, 60)
+        assert sandbox.effects("ledger").effects == 0
+        assert (await get(session, f"{sandbox.url}/ledger/batches"))[0] == 404
+
+
+async def test_batch_that_arrives_twice_has_one_effect(session):
+    async with Sandbox() as sandbox:
+        sandbox.set_faults("ledger", duplicate_rate=1)
+        assert (await send_batch(session, sandbox))[0] == 202
+        assert [(one.had_effect, one.remark) for one in sandbox.requests()] == [
+            (True, ""),
+            (False, "duplicate"),
+        ]
+
+
+async def test_full_log_refuses_a_request_with_several_batches_as_a_whole(session):
+    async with Sandbox(requests_max=5) as sandbox:
+        three = ",".join(letter * 128 for letter in "abc")
+        status, _ = await send_batch(session, sandbox, **{"Leasehold-Batch-Id": three})
+        assert status == 507
+        assert sandbox.effects().effects == len(sandbox.requests()) == 0

@@ -35,8 +35,9 @@ def sandbox(
 ) -> None:
     """Run a test gateway for each guarantee class, with adjustable faults. Prints its URL.
 
-    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY; PUT /faults sets the faults; GET
-    /requests and /effects show what arrived and what had an effect.
+    POST /keyed, /fenced, /lookup, /blind; GET /lookup/KEY. A distributed ledger: POST
+    /ledger/batches, GET /ledger/batch_statuses?id=A,B. PUT /faults sets the faults; GET /requests
+    and /effects show what arrived and what had an effect.
     """
     server = Sandbox(host=host, port=port, seed=seed, log_path=data, requests_max=requests_max)
     asyncio.run(_serve(server))

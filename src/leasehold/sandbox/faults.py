@@ -23,11 +23,19 @@ class Fault(Enum):
     RESPONSE_LOST = auto()
 
 
+class Fate(Enum):
+    """What becomes of a batch that the ledger took. The value is its status after its block."""
+
+    COMMITTED = "COMMITTED"
+    INVALID = "INVALID"
+    EVICTED = "UNKNOWN"
+
+
 class FaultSettings(BaseModel):
     """The settings of one class. With the defaults every submission succeeds at once.
 
     The rates from `reject_rate` to `lost_response_rate` exclude each other, so their sum is at most
-    1. `late_rate` and `duplicate_rate` are drawn independently.
+    1. `late_rate` and `duplicate_rate` are drawn independently. Only the ledger has the last three.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -49,6 +57,11 @@ class FaultSettings(BaseModel):
         float, Field(ge=0, le=3600, description="202, and pending for this long")
     ] = 0
     retry_after_seconds: Annotated[float, Field(ge=0, le=10_000_000)] = 1
+    invalid_rate: Annotated[Rate, Field(description="202, then INVALID, no effect")] = 0
+    evict_rate: Annotated[Rate, Field(description="202, then UNKNOWN, no effect")] = 0
+    pending_max: Annotated[
+        int, Field(ge=0, le=1_000_000, description="429 while so many batches wait; 0: no limit")
+    ] = 0
 
     @model_validator(mode="after")
     def _limit_sum_of_rates(self) -> Self:
@@ -58,6 +71,8 @@ class FaultSettings(BaseModel):
                 f"reject, refuse, throttle, lost_request and lost_response rates sum to {total:g}: "
                 "at most 1"
             )
+        if self.invalid_rate + self.evict_rate > 1:
+            raise ValueError("invalid_rate and evict_rate sum to more than 1")
         return self
 
     def exclusive_rates(self) -> tuple[tuple[Fault, float], ...]:
@@ -93,6 +108,7 @@ class FaultInjector:
         self._is_idle = settings == FaultSettings(
             pending_seconds=settings.pending_seconds,
             retry_after_seconds=settings.retry_after_seconds,
+            pending_max=settings.pending_max,
         )
 
     def draw(self) -> Drawn:
@@ -106,6 +122,18 @@ class FaultInjector:
             is_late=is_late,
             is_duplicated=self._happens(self.settings.duplicate_rate),
         )
+
+    def draw_fate(self) -> Fate:
+        """Draw what becomes of a batch that the ledger takes."""
+        settings = self.settings
+        if not settings.invalid_rate + settings.evict_rate:
+            return Fate.COMMITTED
+        drawn = self._random.random()
+        if drawn < settings.invalid_rate:
+            return Fate.INVALID
+        if drawn < settings.invalid_rate + settings.evict_rate:
+            return Fate.EVICTED
+        return Fate.COMMITTED
 
     def draw_early_not_found(self) -> bool:
         """Draw whether a lookup denies a key that the gateway knows."""

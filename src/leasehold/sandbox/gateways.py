@@ -24,11 +24,12 @@ _DOUBLED_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A status and a JSON body, and whether the request had an effect."""
+    """A status and a JSON body, whether the request had an effect, and a remark for the log."""
 
     status: int
     body: bytes
     had_effect: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,31 @@ class EffectSummary:
     effects: int
     doubled_keys: int
     doubled: tuple[str, ...]  # at most the first hundred per gateway
+
+
+class Effects:
+    """Counts the effects of each key at one gateway."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.total = 0
+        self._doubled: dict[str, None] = {}
+
+    def add(self, key: str) -> None:
+        """Count one effect."""
+        self.total += 1
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if self.counts[key] > 1:
+            self._doubled[key] = None
+
+    def summary(self) -> EffectSummary:
+        """Return the counts of this gateway."""
+        return EffectSummary(
+            keys=len(self.counts),
+            effects=self.total,
+            doubled_keys=len(self._doubled),
+            doubled=tuple(islice(self._doubled, _DOUBLED_SHOWN)),
+        )
 
 
 @dataclass(slots=True)
@@ -56,11 +82,9 @@ class SimulatedGateway:
 
     def __init__(self, guarantee: Guarantee) -> None:
         self.guarantee: Guarantee = guarantee
-        self.effect_counts: dict[str, int] = {}
+        self.effects = Effects()
         self._known: dict[str, _KnownKey] = {}
         self._highest_tokens: dict[str, int] = {}
-        self._effects = 0
-        self._doubled: dict[str, None] = {}
 
     def submit(
         self,
@@ -102,22 +126,9 @@ class SimulatedGateway:
         status = "pending" if now < known.settles_at else known.status
         return reply(200, status=status, reference=known.reference)
 
-    def summary(self) -> EffectSummary:
-        """Return the counts of this gateway."""
-        return EffectSummary(
-            keys=len(self.effect_counts),
-            effects=self._effects,
-            doubled_keys=len(self._doubled),
-            doubled=tuple(islice(self._doubled, _DOUBLED_SHOWN)),
-        )
-
     def _accept(self, key: str, now: float, pending_seconds: float) -> Reply:
-        self._effects += 1
-        count = self.effect_counts.get(key, 0) + 1
-        self.effect_counts[key] = count
-        if count > 1:
-            self._doubled[key] = None
-        reference = f"{self.guarantee}-{self._effects}"
+        self.effects.add(key)
+        reference = f"{self.guarantee}-{self.effects.total}"
         status = 202 if pending_seconds else 200
         body = f'{{"status": "accepted", "reference": "{reference}"}}'.encode()
         # A key that had its effect stays accepted, whatever a resend is answered.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LoggedRequest(NamedTuple):
-    """One request. `status` is None if the connection was closed without a response."""
+    """One request, or one batch of it. `status` is None if the connection was closed instead."""
 
     number: int
     received_at: float
@@ -25,6 +25,7 @@ class LoggedRequest(NamedTuple):
     attempt_no: int | None = None
     had_effect: bool = False
     remark: str = ""
+    stream: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as GET /requests and the file show it."""
@@ -58,6 +59,14 @@ class RequestLog:
     def after(self, number: int, limit: int) -> Sequence[LoggedRequest]:
         """Return the requests after a request's number."""
         return self._requests[max(0, number) : max(0, number) + limit]
+
+    def accepted(self) -> dict[str, list[str]]:
+        """Return by stream the keys that had an effect, in the order of their effects."""
+        keys: dict[str, list[str]] = {}
+        for one in self._requests:
+            if one.had_effect and one.stream:
+                keys.setdefault(one.stream, []).append(one.key)
+        return keys
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -6,15 +6,25 @@ import asyncio
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self, cast, get_args
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
+from urllib.parse import unquote
 
 from aiohttp import web
 from pydantic import ValidationError
 
 from leasehold.domain.contract import Guarantee
 from leasehold.domain.errors import InvalidArgument
+from leasehold.sandbox import ledger
 from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings
-from leasehold.sandbox.gateways import EffectSummary, Reply, SimulatedGateway, reply, total
+from leasehold.sandbox.gateways import (
+    Effects,
+    EffectSummary,
+    Reply,
+    SimulatedGateway,
+    reply,
+    total,
+)
 from leasehold.sandbox.request_log import LoggedRequest, RequestLog, RequestLogFull
 
 if TYPE_CHECKING:
@@ -24,7 +34,9 @@ if TYPE_CHECKING:
 
     from leasehold.sandbox.faults import Drawn
 
-GATEWAYS: tuple[Guarantee, ...] = get_args(Guarantee)
+GatewayName: TypeAlias = Guarantee | Literal["ledger"]
+CLASSES: tuple[Guarantee, ...] = get_args(Guarantee)
+GATEWAYS: tuple[GatewayName, ...] = (*CLASSES, ledger.NAME)
 REQUESTS_MAX = 1_000_000
 
 _PAGE_MAX = 10_000
@@ -33,10 +45,11 @@ _FULL = 507
 
 
 class Sandbox:
-    """A gateway of each class: POST /keyed, /fenced, /lookup, /blind; GET /lookup/{key}.
+    """A gateway of each class: POST /keyed, /fenced, /lookup, /blind; GET /lookup/{key}. And a
+    ledger: POST /ledger/batches, GET /ledger/batch_statuses?id=a,b.
 
-    `set_faults` says how they misbehave; `effects` and `requests` say exactly what happened. All of
-    it is in memory, except the requests that are also appended to the file `log_path`.
+    `set_faults` says how they misbehave; `effects`, `accepted` and `requests` say exactly what
+    happened. All is in memory, except that requests are also appended to the file `log_path`.
     """
 
     def __init__(
@@ -52,7 +65,12 @@ class Sandbox:
         self._host, self._port = host, port
         self._seed = seed
         self._gateways: Mapping[Guarantee, SimulatedGateway] = {
-            name: SimulatedGateway(name) for name in GATEWAYS
+            name: SimulatedGateway(name) for name in CLASSES
+        }
+        self._ledger = ledger.SimulatedLedger()
+        self._effects: Mapping[GatewayName, Effects] = {
+            **{name: one.effects for name, one in self._gateways.items()},
+            ledger.NAME: self._ledger.effects,
         }
         self._injectors = {name: FaultInjector(FaultSettings(), seed) for name in GATEWAYS}
         self._log = RequestLog(requests_max, log_path)
@@ -94,26 +112,32 @@ class Sandbox:
             await self._runner.cleanup()
         self._log.close()
 
-    def set_faults(self, *gateways: Guarantee, seed: int | None = None, **settings: float) -> None:
+    def set_faults(
+        self, *gateways: GatewayName, seed: int | None = None, **settings: float
+    ) -> None:
         """Replace the fault settings of these gateways, or of all. Omitted settings are reset."""
         self._replace_injectors(gateways or GATEWAYS, FaultSettings.model_validate(settings), seed)
 
-    def effects(self, gateway: Guarantee | None = None) -> EffectSummary:
+    def effects(self, gateway: GatewayName | None = None) -> EffectSummary:
         """Count the effects at one gateway, or at all."""
         if gateway is not None:
-            return self._gateways[gateway].summary()
-        return total(one.summary() for one in self._gateways.values())
+            return self._effects[gateway].summary()
+        return total(one.summary() for one in self._effects.values())
 
-    def effect_counts(self, gateway: Guarantee) -> Mapping[str, int]:
+    def effect_counts(self, gateway: GatewayName) -> Mapping[str, int]:
         """Count the effects per key."""
-        return self._gateways[gateway].effect_counts
+        return self._effects[gateway].counts
+
+    def accepted(self) -> Mapping[str, Sequence[str]]:
+        """Return by stream the keys or batch ids that had an effect, in that order."""
+        return self._log.accepted()
 
     def requests(self, after: int = 0, limit: int = _PAGE_MAX) -> Sequence[LoggedRequest]:
         """Return the logged requests, in the order in which they took effect."""
         return self._log.after(after, limit)
 
     def _replace_injectors(
-        self, gateways: Sequence[Guarantee], settings: FaultSettings, seed: int | None
+        self, gateways: Sequence[GatewayName], settings: FaultSettings, seed: int | None
     ) -> None:
         for name in gateways:
             self._injectors[name] = FaultInjector(settings, self._seed if seed is None else seed)
@@ -121,7 +145,12 @@ class Sandbox:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         first, _, rest = request.path.lstrip("/").partition("/")
         try:
-            if first in GATEWAYS:
+            if first == ledger.NAME:
+                if (request.method, rest) == ("POST", "batches"):
+                    return await self._submit(request, first)
+                if (request.method, rest) == ("GET", "batch_statuses"):
+                    return self._look_up_batches(request)
+            elif first in CLASSES:
                 if request.method == "POST" and not rest:
                     return await self._submit(request, first)
                 if request.method == "GET" and rest and first != "blind":
@@ -131,45 +160,61 @@ class Sandbox:
             reason = f"the log is full ({self._log.requests_max} requests): start a new sandbox"
             return _response(reply(_FULL, reason=reason))
 
-    async def _submit(self, request: web.BaseRequest, gateway: Guarantee) -> web.StreamResponse:
+    async def _submit(self, request: web.BaseRequest, gateway: GatewayName) -> web.StreamResponse:
         received_at = time.time()
-        await request.read()
-        drawn = self._injectors[gateway].draw()
+        body = await request.read()
+        injector = self._injectors[gateway]
+        drawn = injector.draw()
         if drawn.wait_seconds:
             await asyncio.sleep(drawn.wait_seconds)
-        answer = self._apply(request, gateway, drawn, received_at)
+        answer = self._apply(request, body, gateway, drawn, received_at)
         if answer is None:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=_FULL)
-        return _response(answer, retry_after=self._injectors[gateway].settings.retry_after_seconds)
+        return _response(answer, retry_after=injector.settings.retry_after_seconds)
 
     def _apply(
-        self, request: web.BaseRequest, gateway: Guarantee, drawn: Drawn, received_at: float
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        gateway: GatewayName,
+        drawn: Drawn,
+        received_at: float,
     ) -> Reply | None:
         """Apply the effect and log the request, in one step. None: send no response."""
-        self._log.require_room(2)
-        key = request.headers.get("Idempotency-Key", "")
-        fencing_token = _number(request.headers.get("Fencing-Token"))
+        headers = request.headers
+        keys = [headers.get("Idempotency-Key", "")]
+        if gateway == ledger.NAME:
+            keys = ledger.ids_of(headers, body)
+        self._log.require_room(2 * len(keys))
+        fencing_token = _number(headers.get("Fencing-Token"))
+        is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
         first: Reply | None = None
         for is_duplicate in (False, True) if drawn.is_duplicated else (False,):
-            answer = self._answer(gateway, key, fencing_token, drawn.fault)
-            is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
-            self._log.append(
-                LoggedRequest(
-                    number=len(self._log) + 1,
-                    received_at=received_at,
-                    gateway=gateway,
-                    kind="submission",
-                    key=key,
-                    fencing_token=fencing_token,
-                    attempt_no=_number(request.headers.get("Leasehold-Attempt")),
-                    status=None if is_lost else answer.status,
-                    had_effect=answer.had_effect,
-                    remark="duplicate" if is_duplicate else "late" if drawn.is_late else "",
+            if gateway == ledger.NAME:
+                injector = self._injectors[gateway]
+                answers = self._ledger.answer(headers, body, drawn.fault, injector, self.url)
+            else:
+                answers = [self._answer(gateway, keys[0], fencing_token, drawn.fault)]
+            remark = "duplicate" if is_duplicate else "late" if drawn.is_late else ""
+            for key, answer in zip(keys, cycle(answers)):
+                self._log.append(
+                    LoggedRequest(
+                        number=len(self._log) + 1,
+                        received_at=received_at,
+                        gateway=gateway,
+                        kind="submission",
+                        key=key,
+                        fencing_token=fencing_token,
+                        attempt_no=_number(headers.get("Leasehold-Attempt")),
+                        status=None if is_lost else answer.status,
+                        had_effect=answer.had_effect,
+                        remark=remark or answer.remark,
+                        stream=unquote(headers.get(ledger.STREAM_HEADER, "")),
+                    )
                 )
-            )
-            first = first or (None if is_lost else answer)
+            first = first or (None if is_lost else answers[0])
         return first
 
     def _answer(
@@ -199,6 +244,20 @@ class Sandbox:
         is_early = answer.status == 200 and self._injectors[gateway].draw_early_not_found()
         if is_early:
             answer = reply(404, status="not_found")
+        self._log_lookup(gateway, key, answer.status, "early" if is_early else "")
+        return _response(answer)
+
+    def _look_up_batches(self, request: web.BaseRequest) -> web.Response:
+        """Answer one status request. The log has one entry for each batch of it."""
+        batch_ids = [one for one in request.query.get("id", "").split(",") if one]
+        self._log.require_room(len(batch_ids))
+        is_denied = self._injectors[ledger.NAME].draw_early_not_found
+        answer = self._ledger.statuses(batch_ids, is_denied, self.url)
+        for batch_id in batch_ids:
+            self._log_lookup(ledger.NAME, batch_id, answer.status)
+        return _response(answer)
+
+    def _log_lookup(self, gateway: GatewayName, key: str, status: int, remark: str = "") -> None:
         self._log.append(
             LoggedRequest(
                 number=len(self._log) + 1,
@@ -206,11 +265,10 @@ class Sandbox:
                 gateway=gateway,
                 kind="lookup",
                 key=key,
-                status=answer.status,
-                remark="early" if is_early else "",
+                status=status,
+                remark=remark,
             )
         )
-        return _response(answer)
 
     async def _control(self, request: web.BaseRequest) -> web.Response:
         match request.method, request.path:
@@ -240,7 +298,7 @@ class Sandbox:
     def _effects_page(self) -> dict[str, Any]:
         page = asdict(self.effects())
         del page["doubled"]  # named per gateway
-        each = {name: asdict(one.summary()) for name, one in self._gateways.items()}
+        each = {name: asdict(one.summary()) for name, one in self._effects.items()}
         return {**page, "gateways": each}
 
     async def _put_faults(self, request: web.BaseRequest) -> web.Response:
