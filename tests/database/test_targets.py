@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTerms
+from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms, PythonTerms, RetryTerms
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
 from tests.support.sqlstates import refused
@@ -43,6 +43,17 @@ CONTRACTS = [
         gateway=PythonTerms(function="a:b"),
         retry=RetryTerms(policy="one_shot"),
         priority=0,
+    ),
+    *(
+        Contract(
+            target=f"batches-{scope}",
+            scope=scope,
+            guarantee="lookup",
+            gateway=LedgerTerms(
+                url="https://ledger.example/api", stream_header="Grid-Service-Id", submissions_max=9
+            ),
+        )
+        for scope in ("item", "cluster", "stream")
     ),
 ]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+from leasehold.cli.sandbox import sandbox as sandbox_command
 from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Accepted, Rejected
@@ -49,3 +51,17 @@ def test_statuses_of_the_page_are_the_defaults():
 def test_every_fault_setting_is_on_the_page():
     text = PAGE.read_text()
     assert [name for name in FaultSettings.model_fields if f"`{name}`" not in text] == []
+
+
+def test_every_option_of_the_sandbox_is_on_the_page():
+    text = PAGE.read_text()
+    options = [
+        f"--{name.replace('_', '-')}" for name in inspect.signature(sandbox_command).parameters
+    ]
+    assert options == re.findall(r"^\| `(--[a-z-]+)` \|", text, re.MULTILINE)
+
+
+def test_every_status_of_a_ledger_is_on_the_page():
+    rows = re.findall(r"^\| (`[A-Z]+`(?:, `[A-Z]+`)*) \|", PAGE.read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"[A-Z]+", row)}
+    assert named == {"COMMITTED", "PENDING", "VALID", "INVALID", "UNKNOWN"}

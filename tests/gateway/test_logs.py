@@ -12,7 +12,14 @@ from leasehold.domain.contract import Contract, PythonTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.traces import new_trace
-from tests.support.http_gateways import RawServer, abort, http_gateway, make_submission
+from tests.support.http_gateways import (
+    RawServer,
+    abort,
+    http_gateway,
+    ledger_gateway,
+    make_batch,
+    make_submission,
+)
 from tests.support.log_stream import log_stream
 
 FUNCTIONS = "tests.unit.gateway.gateway_functions"
@@ -36,6 +43,16 @@ def submission():
     )
 
 
+def batch():
+    return make_batch(
+        "a",
+        attempt_no=3,
+        worker_id="worker-7",
+        trace=TRACE,
+        body=PAYLOAD.encode(),
+    )
+
+
 def http(url, **changes):
     return http_gateway(
         url,
@@ -43,6 +60,19 @@ def http(url, **changes):
             "call_timeout_seconds": 0.3,
             "connect_timeout_seconds": 0.2,
             "lookup_url": f"{url}{{key}}",
+            "secret_headers": {"Authorization": "TOKEN"},
+            "environment": {"TOKEN": SECRET},
+        }
+        | changes,
+    )
+
+
+def ledger(url, **changes):
+    return ledger_gateway(
+        url,
+        **{
+            "call_timeout_seconds": 0.3,
+            "connect_timeout_seconds": 0.2,
             "secret_headers": {"Authorization": "TOKEN"},
             "environment": {"TOKEN": SECRET},
         }
@@ -73,6 +103,15 @@ async def call_http(act, asked, **changes):
         return await getattr(gateway, asked)(submission())
 
 
+async def call_ledger(act, asked, **changes):
+    async with RawServer(act).running() as server, ledger(server.url, **changes) as gateway:
+        return await ask_ledger(gateway, asked)
+
+
+async def ask_ledger(gateway, asked):
+    return await getattr(gateway, f"{asked}_many")([batch(), make_batch("b")])
+
+
 async def call_function(function, asked):
     terms = PythonTerms(function=f"{FUNCTIONS}:{function}", lookup=f"{FUNCTIONS}:{function}")
     contract = Contract(
@@ -91,6 +130,16 @@ async def call_nobody(asked):
         return await getattr(gateway, asked)(submission())
 
 
+async def call_no_ledger(asked):
+    async with ledger("http://127.0.0.1:9/") as gateway:
+        return await ask_ledger(gateway, asked)
+
+
+async def call_forbidden_ledger(asked):
+    async with ledger("https://localhost/", allow_private=False) as gateway:
+        return await ask_ledger(gateway, asked)
+
+
 async def call_forbidden_address(asked):
     async with http("https://localhost/", allow_private=False) as gateway:
         return await getattr(gateway, asked)(submission())
@@ -103,6 +152,14 @@ FAILURES = {
     "too long": lambda asked: call_http(answer_too_much, asked, response_bytes_max=1000),
     "connection refused": call_nobody,
     "forbidden address": call_forbidden_address,
+    "connection to a ledger lost": lambda asked: call_ledger(lose_connection, asked),
+    "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked),
+    "garbage of a ledger": lambda asked: call_ledger(answer_garbage, asked),
+    "too long for a ledger": lambda asked: call_ledger(
+        answer_too_much, asked, response_bytes_max=1000
+    ),
+    "connection to a ledger refused": call_no_ledger,
+    "forbidden address of a ledger": call_forbidden_ledger,
     "function failed": lambda asked: call_function("failing", asked),
     "function timed out": lambda asked: call_function("slow", asked),
     "function returned something else": lambda asked: call_function("chatty", asked),

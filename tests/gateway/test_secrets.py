@@ -12,13 +12,19 @@ from uuid import UUID
 
 import pytest
 
-from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.contract import Contract, LedgerTerms, PythonTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Submitted
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.registry import open_gateway
 from leasehold.gateway.sanitize import CODE_MAX, DETAIL_MAX, REFERENCE_MAX
-from tests.support.http_gateways import RawServer, http_gateway, make_submission
+from tests.support.http_gateways import (
+    RawServer,
+    batch_id,
+    http_gateway,
+    make_batch,
+    make_submission,
+)
 from tests.support.log_stream import log_stream
 
 TOKEN = "t0k/en+with\"odd\"&<chars>%41='x'~"
@@ -89,6 +95,24 @@ PLACES = {
     "lookup pending": lambda echo: response(200, said(status="pending", reference=echo)),
     "malformed header": lambda echo: f"HTTP/1.1 200 OK\r\nBad header {echo}\r\n\r\n".encode(),
     "malformed status": lambda echo: f"HTTP/1.1 {echo}\r\n\r\n".encode(),
+}
+
+
+# The same for a ledger.
+OF_A_LEDGER = {"id": batch_id("a"), "status": "INVALID"}
+LEDGER_PLACES = PLACES | {
+    "error of a ledger": lambda echo: response(400, said(error={"code": 30, "message": echo})),
+    "lost validator": lambda echo: response(503, said(error={"code": 17, "message": echo})),
+    "link": lambda echo: response(202, said(link=echo)),
+    "invalid batch": lambda echo: response(
+        200, said(data=[OF_A_LEDGER | {"invalid_transactions": [{"message": echo}]}])
+    ),
+    "invalid batch, no object": lambda echo: response(
+        200, said(data=[OF_A_LEDGER | {"invalid_transactions": [echo]}])
+    ),
+    "status": lambda echo: response(200, said(data=[OF_A_LEDGER | {"status": echo}])),
+    "id": lambda echo: response(200, said(data=[OF_A_LEDGER | {"id": echo}])),
+    "no statuses": lambda echo: response(200, said(data=echo)),
 }
 
 
@@ -179,6 +203,37 @@ async def test_echoed_header_is_hidden_from_outcome_and_logs(logged, spelling):
             assert_hidden(*map(repr, await call(gateway)))
     assert_hidden(logged.getvalue())
     assert logged.getvalue().count("outcome_unknown") >= 4, "the responses that are malformed"
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_header_that_a_ledger_echoes_is_hidden_from_outcome_and_logs(logged, spelling):
+    spell = SPELLINGS[spelling]
+    echo = Echo(None)
+    terms = {"kind": LedgerTerms, "guarantee": "lookup", "secrets": [DATABASE_PASSWORD]}
+    async with (
+        echo.server.running(),
+        http_gateway(
+            echo.server.url,
+            secret_headers={"Authorization": "TOKEN", "X-Login": "BASIC"},
+            environment=ENVIRONMENT,
+            **terms,
+        ) as gateway,
+    ):
+        for put in LEDGER_PLACES.values():
+            for which in (0, 1):
+                echo.make = lambda *values, put=put, which=which: put(spell(values[which]))
+                answers = await call_ledger(gateway)
+                assert_hidden(*map(repr, answers))
+    assert_hidden(logged.getvalue())
+
+
+async def call_ledger(gateway):
+    both = [make_batch("a"), make_batch("b")]
+    return [
+        await gateway.submit(both[0]),
+        *await gateway.submit_many(both),
+        *await gateway.lookup_many(both),
+    ]
 
 
 @pytest.mark.parametrize("secret", SECRETS)

@@ -1,13 +1,15 @@
-"""Builders for gateway tests: a submission, an HTTP contract and gateway, and a raw HTTP server."""
+"""Builders for gateway tests: submissions, HTTP and ledger gateways, and a raw HTTP server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
-from leasehold.domain.contract import Contract, HttpTerms
+from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms
 from leasehold.domain.intent import IntentId, JsonDocument
 from leasehold.gateway.protocol import Submission
 from leasehold.gateway.registry import open_gateway
@@ -40,12 +42,31 @@ def make_submission(*, key: UUID | None = None, attempt_no: int = 1, **changes: 
     return Submission(**(given | changes))
 
 
-def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Contract:
-    """Make a contract for a local HTTP gateway; `changes` may name terms of either."""
-    of_gateway = {
-        name: changes.pop(name) for name in list(changes) if name in HttpTerms.model_fields
+def batch_id(name: str) -> str:
+    """Return an id as a ledger has it."""
+    return hashlib.sha512(name.encode()).hexdigest()
+
+
+def make_batch(name: str, **changes: Any) -> Submission:
+    """Make the submission of a signed batch, whose id is `batch_id(name)`."""
+    given: dict[str, Any] = {
+        "payload": None,
+        "body": f"signed {name}".encode(),
+        "metadata": JsonDocument(json.dumps({"batch_id": batch_id(name)}).encode()),
     }
-    terms = HttpTerms(url=url, **({"allow_private": True} | of_gateway))
+    return make_submission(**(given | changes))
+
+
+def http_contract(
+    url: str,
+    *,
+    guarantee: str = "keyed",
+    kind: type[HttpTerms | LedgerTerms] = HttpTerms,
+    **changes: Any,
+) -> Contract:
+    """Make a contract for a local gateway; `changes` may name terms of either."""
+    of_gateway = {name: changes.pop(name) for name in list(changes) if name in kind.model_fields}
+    terms = kind(url=url, **({"allow_private": True} | of_gateway))
     timings = {"call_timeout_seconds": 5.0, "connect_timeout_seconds": 2.0}
     return Contract(
         target="sms", scope="item", guarantee=guarantee, gateway=terms, **(timings | changes)
@@ -54,7 +75,7 @@ def http_contract(url: str, *, guarantee: str = "keyed", **changes: Any) -> Cont
 
 @contextlib.asynccontextmanager
 async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
-    """Open an HTTP gateway; close it afterwards."""
+    """Open a gateway, of kind http unless `kind` says so; close it afterwards."""
     given = {name: changes.pop(name, ()) for name in ("environment", "secrets")}
     gateway = open_gateway(
         http_contract(url, **changes),
@@ -65,6 +86,11 @@ async def http_gateway(url: str, **changes: Any) -> AsyncIterator[Gateway]:
         yield gateway
     finally:
         await gateway.close()
+
+
+def ledger_gateway(url: str, **changes: Any) -> contextlib.AbstractAsyncContextManager[Any]:
+    """Open a ledger gateway with the guarantee lookup; close it afterwards."""
+    return http_gateway(url, **({"kind": LedgerTerms, "guarantee": "lookup"} | changes))
 
 
 class RawServer:

@@ -200,4 +200,5 @@ def _gateway(published: PublishedContract) -> str:
         return f"unreadable: {error}"
     if gateway is None:
         return "none"
-    return f"http {gateway.url}" if gateway.kind == "http" else f"python {gateway.function}"
+    where = gateway.function if gateway.kind == "python" else gateway.url
+    return f"{gateway.kind} {where}"

@@ -112,7 +112,7 @@ def _read_target(name: str, table: object) -> Contract | list[Problem]:
     ]
     if "gateway" not in settings:
         problems.append(
-            Problem((*place, "gateway"), "is required: a table with kind http or python")
+            Problem((*place, "gateway"), "is required: a table with kind http, ledger or python")
         )
     given = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
     try:

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 
 from pydantic import Field, ValidationError, model_validator
 
+from leasehold.domain.connection_terms import Terms, matching
 from leasehold.domain.contract_problems import Problem, problems_of, refuse_all
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.gateway_terms import (
-    GatewayTerms,
-    HttpTerms,
-    PythonTerms,
-    Terms,
-    matching,
-)
+from leasehold.domain.gateway_terms import GatewayTerms, HttpTerms, LedgerTerms, PythonTerms
 from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS
 
 if TYPE_CHECKING:
@@ -30,6 +25,7 @@ __all__ = [
     "GatewayTerms",
     "Guarantee",
     "HttpTerms",
+    "LedgerTerms",
     "PythonTerms",
     "RetryTerms",
     "Scope",
@@ -223,6 +219,11 @@ class Contract(Terms):
                 "guarantee lookup needs a gateway with a lookup: set lookup_url (kind http) or "
                 "lookup (kind python)"
             )
+        if self.guarantee == "fenced" and isinstance(self.gateway, LedgerTerms):
+            yield (
+                "guarantee fenced is not for kind ledger, which knows no fencing tokens: use "
+                "lookup, or keyed if the ledger refuses a batch that it already has"
+            )
         if self.guarantee == "blind" and self.can_look_up:
             yield (
                 "guarantee blind is only for a gateway without a lookup: use guarantee lookup, or "
@@ -235,6 +236,7 @@ SETTINGS = {
     (): [name for name in Contract.model_fields if name not in {"target", "version"}],
     ("retry",): list(RetryTerms.model_fields),
     ("gateway", "http"): list(HttpTerms.model_fields),
+    ("gateway", "ledger"): list(LedgerTerms.model_fields),
     ("gateway", "python"): list(PythonTerms.model_fields),
 }
 # The choices of settings without a default.

@@ -66,7 +66,7 @@ def _describe(error: ErrorDetails, settings: Settings, choices: Choices) -> Iter
     place = tuple(str(part) for part in error["loc"])
     shown = _as_in_file(place)
     if error["type"] in _WITHOUT_KIND:
-        expected = error.get("ctx", {}).get("expected_tags", "'http', 'python'")
+        expected = error.get("ctx", {}).get("expected_tags", "'http', 'ledger', 'python'")
         yield Problem((*shown, "kind"), f"is required: one of {expected}")
     elif error["type"] == "extra_forbidden":
         yield Problem(shown, _unknown(place, settings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from leasehold.domain.contract import HttpTerms, PythonTerms
+from leasehold.domain.contract import HttpTerms, LedgerTerms, PythonTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.python import PythonGateway, Threads
 
@@ -36,6 +36,10 @@ def open_gateway(
             from leasehold.gateway.http.gateway import HttpGateway
 
             return HttpGateway(contract, terms, environment=environment, secrets=secrets)
+        case LedgerTerms():
+            from leasehold.gateway.ledger.gateway import LedgerGateway
+
+            return LedgerGateway(contract, terms, environment=environment, secrets=secrets)
         case PythonTerms():
             return PythonGateway(
                 contract, terms, environment=environment, secrets=secrets, threads=threads

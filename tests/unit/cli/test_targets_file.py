@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from leasehold.cli.main import app
 from leasehold.cli.targets_file import TargetsFileError, read_targets, write_target
-from leasehold.domain.contract import Contract, HttpTerms, PythonTerms, RetryTerms
+from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms, PythonTerms, RetryTerms
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "targets.md"
 GATEWAY = 'gateway = { kind = "http", url = "https://sms.example.com/send" }'
@@ -94,8 +94,8 @@ def test_all_problems_are_reported_at_once_by_key(written):
         "targets.sms.concurrency: must be an integer",
         "targets.sms.guarante: is not a setting; did you mean guarantee?",
         "targets.payments.version: is assigned by `leasehold targets apply`: remove it",
-        "targets.payments.gateway.kind: is required: one of 'http', 'python'",
-        "targets.Letters.gateway: is required: a table with kind http or python",
+        "targets.payments.gateway.kind: is required: one of 'http', 'ledger', 'python'",
+        "targets.Letters.gateway: is required: a table with kind http, ledger or python",
         "targets.Letters: must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit",
     ]
     assert "hunter2" not in " ".join(problems)
@@ -224,13 +224,18 @@ def test_document_has_a_row_for_each_setting_and_no_others():
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)[1:]
     rows = [set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) for section in sections]
     target = set(Contract.model_fields) - {"target", "version"}
-    models = [set(model.model_fields) for model in (RetryTerms, HttpTerms, PythonTerms)]
+    models = [
+        set(model.model_fields) for model in (RetryTerms, HttpTerms, PythonTerms, LedgerTerms)
+    ]
     assert rows == [target, *models]
 
 
 def test_document_states_the_defaults_of_the_models():
-    text = DOCUMENT.read_text()
-    for model in (Contract, RetryTerms, HttpTerms):
+    *_, of_ledger = sections = DOCUMENT.read_text().split("\n## ")
+    for model in (Contract, RetryTerms, HttpTerms, LedgerTerms):
+        text = of_ledger if model is LedgerTerms else "\n".join(sections)
         for name, field in model.model_fields.items():
             if isinstance(field.default, int | float) and not isinstance(field.default, bool):
-                assert re.search(rf"^\| `{name}` \| {field.default:g}\b", text, re.MULTILINE), name
+                assert re.search(rf"^\| `{name}` \| {field.default:.9g}\b", text, re.MULTILINE), (
+                    name
+                )

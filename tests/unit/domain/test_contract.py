@@ -13,6 +13,7 @@ from leasehold.domain.contract import (
     DEFAULT_LEASE_NAME,
     Contract,
     HttpTerms,
+    LedgerTerms,
     PythonTerms,
     RetryTerms,
     contract_problems,
@@ -22,6 +23,7 @@ from leasehold.domain.intent import JsonDocument
 from leasehold.store.reader_rows import PublishedContract
 
 HTTP = HttpTerms(url="https://a.example/send")
+LEDGER = LedgerTerms(url="https://ledger.example/api", stream_header="Grid-Service-Id")
 ASKABLE = HttpTerms(url="https://a.example/send", lookup_url="https://a.example/send/{key}")
 
 
@@ -43,6 +45,9 @@ CONTRACTS = [
     contract(scope="cluster", guarantee="lookup", gateway=ASKABLE),
     contract(scope="cluster", lease_name="payments-lease"),
     contract(scope="stream", guarantee="blind", gateway=PythonTerms(function="a.b:c")),
+    contract(guarantee="lookup", gateway=LEDGER),
+    contract(scope="cluster", guarantee="keyed", gateway=LEDGER),
+    contract(scope="stream", guarantee="lookup", gateway=LEDGER),
     contract(guarantee="fenced", retry=RetryTerms(policy="one_shot"), priority=3),
     contract(
         gateway=HttpTerms(
@@ -174,6 +179,11 @@ def test_call_must_be_begun_if_a_dead_holder_would_leave_it_in_doubt(scope, guar
             {"guarantee": "blind", "gateway": ASKABLE},
             "guarantee blind is only for a gateway without",
         ),
+        (
+            {"guarantee": "blind", "gateway": LEDGER},
+            "guarantee blind is only for a gateway without",
+        ),
+        ({"guarantee": "fenced", "gateway": LEDGER}, "guarantee fenced is not for kind ledger"),
         ({"target": "A b"}, "target: must be 1 to 64 of"),
         ({"attempts_max": 3}, "attempts_max: is not a setting; allowed here"),
     ],
@@ -260,10 +270,41 @@ def test_value_out_of_bounds_is_refused(fields):
         ({"submitted_statuses": [202]}, "gateway: submitted_statuses need a lookup_url"),
         ({"response_bytes_max": 0}, "gateway.response_bytes_max: must be greater"),
         ({"redirects": True}, "gateway.redirects: is not a setting; allowed here"),
+        ({"stream_header": "fencing-token"}, "gateway.stream_header: fencing-token is set by"),
+        ({"stream_header": "a b"}, "gateway.stream_header: a header name must"),
+        ({"stream_header": "hunter2x" * 4}, "gateway.stream_header: must be the name of a header"),
+        (
+            {"stream_header": "X-A", "headers": {"x-a": "1"}},
+            "gateway: the header x-a is given twice",
+        ),
     ],
 )
 def test_http_terms_that_cannot_work_are_refused_without_showing_a_secret(fields, told):
     [problem] = refusals(gateway={"kind": "http", "url": "https://a.example"} | fields)
+    assert problem.startswith(told), problem
+    assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"url": "https://a.example/?x=1"}, "gateway: url must be the address to which /batches"),
+        ({"url": "https://a.example/{key}"}, "gateway: url must be the address to which /batches"),
+        ({"url": "https://u:hunter2@a.example"}, "gateway.url: must not contain a user"),
+        ({"lookup_url": "https://a.example/{key}"}, "gateway.lookup_url: is not a setting"),
+        ({"lookups_max": 51}, "gateway.lookups_max: must be less"),
+        ({"submissions_max": 0}, "gateway.submissions_max: must be greater"),
+        ({"ask_after_seconds": 0}, "gateway.ask_after_seconds: must be greater"),
+        ({"headers": {"leasehold-batch-id": "1"}}, "gateway.headers: leasehold-batch-id is set by"),
+        (
+            {"url": "http://a.example", "secret_headers": {"X-A": "A"}},
+            "gateway: secret_headers need https",
+        ),
+    ],
+)
+def test_ledger_terms_that_cannot_work_are_refused_without_showing_a_secret(fields, told):
+    ledger = {"kind": "ledger", "url": "https://a.example"}
+    [problem] = refusals(guarantee="lookup", gateway=ledger | fields)
     assert problem.startswith(told), problem
     assert "hunter2" not in problem
 
@@ -294,6 +335,12 @@ def test_python_terms_take_an_import_path_and_nothing_else(path):
 )
 def test_status_is_never_read_as_more_certain_than_it_is(status, meaning):
     assert ASKABLE.classify(status) == meaning
+
+
+def test_ledger_that_takes_a_batch_is_never_read_as_having_committed_it():
+    assert {LEDGER.classify(status) for status in range(200, 300)} == {"submitted"}
+    others = [status for status in range(100, 600) if status // 100 != 2]
+    assert all(LEDGER.classify(one) == HTTP.classify(one) for one in others)
 
 
 def test_202_is_accepted_if_there_is_no_lookup():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from leasehold.domain.gateway_terms import HttpTerms, ResponseClass
+    from leasehold.domain.gateway_terms import HttpTerms, LedgerTerms, ResponseClass
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.gateway.sanitize import Sanitizer
 
@@ -46,7 +46,7 @@ class Response:
 class StatusTable:
     """The contract's status lists, resolved once for all statuses."""
 
-    def __init__(self, terms: HttpTerms) -> None:
+    def __init__(self, terms: HttpTerms | LedgerTerms) -> None:
         self._classes: dict[int, ResponseClass] = {
             status: terms.classify(status) for status in range(100, 600)
         }
@@ -62,6 +62,7 @@ def classify_submission(
     submission_key: UUID,
     now: datetime,
     sanitizer: Sanitizer,
+    ask_after_seconds: float = ASK_AFTER_SECONDS,
 ) -> Outcome:
     """Turn the response to a submission into its outcome."""
     code = str(response.status)
@@ -87,6 +88,7 @@ def classify_submission(
                 detail=detail,
             )
         case "submitted":
+            wait_seconds = ask_after_seconds if wait_seconds is None else wait_seconds
             return _submitted(reference, submission_key, wait_seconds, code)
         case "unknown":
             return Unknown(

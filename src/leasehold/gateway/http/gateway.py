@@ -1,43 +1,20 @@
-"""The HTTP gateway: one POST per attempt. It decides between "nothing was sent" and "unknown".
-
-The line is the moment when the request gets its connection. What fails earlier had no effect and is
-retried: a name that does not resolve, a refused connection, a certificate that does not verify.
-What fails later is Unknown: a timeout, a reset, a response that is incomplete, too long or
-malformed. Only a complete response is classified by its status.
-
-The socket checks the lease whenever it sends (`checked_socket.py`). If it held back the first byte,
-the call was not made.
-"""
+"""The HTTP gateway: one POST per attempt, classified by the status of its response."""
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import aiohttp
 from yarl import URL
 
-from leasehold.domain.outcome import Retryable, Unknown
-from leasehold.gateway.errors import ForbiddenAddress, TrustEnded
-from leasehold.gateway.http.checked_socket import (
-    Call,
-    CheckedConnector,
-    current_call,
-    open_socket,
-    require_checks,
-)
+from leasehold.domain.outcome import Unknown
 from leasehold.gateway.http.classify import (
     Response,
     StatusTable,
     classify_lookup,
     classify_submission,
 )
-from leasehold.gateway.http.guard import Guard, GuardedResolver
-from leasehold.gateway.http.headers import Headers
-from leasehold.gateway.sanitize import Sanitizer
-from leasehold.observe.logs import get_logger, hide_in_logs
+from leasehold.gateway.http.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,20 +24,9 @@ if TYPE_CHECKING:
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.gateway.protocol import Submission
 
-_LOG = get_logger(__name__)
-
-# How long an idle connection is kept. A gateway may close one just as we write to it, and then the
-# outcome is unknown: that costs a resend (keyed, fenced), a quarantine (lookup) or a person's time
-# (blind, which therefore gets a new connection for each call).
-_KEEP_ALIVE_SECONDS: Mapping[str, float] = {"keyed": 15.0, "fenced": 15.0, "lookup": 2.0}
-
-
-class ResponseTooLong(Exception):
-    """The response exceeds response_bytes_max."""
-
 
 class HttpGateway:
-    """Submits to one URL. The first call opens the connections."""
+    """Submits to one URL."""
 
     def __init__(
         self,
@@ -71,35 +37,24 @@ class HttpGateway:
         secrets: Collection[str] = (),
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
-        require_checks(contract)
-        guard = Guard(
-            allow_hosts=terms.allow_hosts,
-            allow_private=terms.allow_private,
-            never_public=terms.hosts_in_clear if terms.secret_headers else (),
-        )
+        connection = Connection(contract, terms, environment=environment, secrets=secrets)
+        guard = connection.guard
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
-        self._headers = Headers(terms, environment)
-        self._sanitizer = Sanitizer([*self._headers.secrets, *secrets])
-        hide_in_logs(self._headers.secrets)
         self._statuses = StatusTable(terms)
-        self._guard = guard
-        self._contract = contract
-        self._bytes_max = terms.response_bytes_max
-        self._session: aiohttp.ClientSession | None = None
+        self._connection = connection
 
     async def submit(self, submission: Submission) -> Outcome:
         """POST the submission and return its outcome."""
         now = datetime.now(UTC)
+        connection = self._connection
         body = submission.payload.raw if submission.payload else submission.body or b""
-        headers = self._headers.for_submission(submission, body, now)
-        call = Call(submission.may_send)
-        try:
-            response = await self._call("POST", self._url, headers, body, call)
-        except Exception as error:  # noqa: BLE001 (the call decides, whatever the error)
-            return self._failed(submission, error, call)
+        headers = connection.headers.for_submission(submission, body, now)
+        response = await connection.post(self._url, headers, body, submission)
+        if not isinstance(response, Response):
+            return response
         return classify_submission(
-            response, self._statuses, submission.submission_key, now, self._sanitizer
+            response, self._statuses, submission.submission_key, now, connection.sanitizer
         )
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
@@ -107,136 +62,14 @@ class HttpGateway:
         if self._lookup_url is None:
             return Unknown(reason="no_lookup", detail="the contract has no lookup_url")
         url = URL(self._lookup_url.replace("{key}", str(submission.submission_key)))
-        headers = self._headers.for_lookup(submission)
-        call = Call(submission.may_send)
-        try:
-            response = await self._call("GET", url, headers, None, call)
-        except Exception as error:  # noqa: BLE001 (whatever the error, the answer is unknown)
-            _raise_if_refused(call)
-            reason = _reason(error)
-            self._log_failure("lookup_failed", reason, submission, error)
-            return Unknown(reason=reason, detail=self._sanitizer.error(error))
+        connection = self._connection
+        response = await connection.get(url, connection.headers.for_lookup(submission), submission)
+        if not isinstance(response, Response):
+            return response
         return classify_lookup(
-            response, submission.submission_key, datetime.now(UTC), self._sanitizer
+            response, submission.submission_key, datetime.now(UTC), connection.sanitizer
         )
 
     async def close(self) -> None:
         """Close all connections. Calls in flight fail."""
-        if self._session is not None:
-            await self._session.close()
-
-    async def _call(
-        self,
-        method: str,
-        url: URL,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        call: Call,
-    ) -> Response:
-        """Send one request and read the complete response, within the contract's call timeout."""
-        current_call.set(call)
-        async with (
-            asyncio.timeout(self._contract.call_timeout_seconds),
-            self._opened().request(
-                method, url, data=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            content = await self._read(response)
-        return Response(status=response.status, headers=response.headers, body=content)
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        content = bytearray()
-        async for chunk in response.content.iter_any():
-            content += chunk
-            if len(content) > self._bytes_max:
-                response.close()
-                raise ResponseTooLong(f"more than {self._bytes_max} bytes")
-        return bytes(content)
-
-    def _opened(self) -> aiohttp.ClientSession:
-        """Return the session. The first call opens it, because it belongs to the running loop."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(
-                total=None,  # _call has a timeout of its own, exact to the millisecond
-                connect=self._contract.connect_timeout_seconds,
-                ceil_threshold=float("inf"),
-            )
-            self._session = aiohttp.ClientSession(
-                connector=self._connector(),
-                timeout=timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),  # a response must not change the next call
-                trust_env=False,  # a proxy would resolve names without our guard
-            )
-        return self._session
-
-    def _connector(self) -> CheckedConnector:
-        keep_alive_seconds = _KEEP_ALIVE_SECONDS.get(self._contract.guarantee)
-        return CheckedConnector(
-            socket_factory=open_socket,
-            resolver=GuardedResolver(self._guard),
-            ssl=self._tls(),
-            # The executor bounds the calls; twice as many leaves room for connections that close.
-            limit=2 * self._contract.concurrency,
-            keepalive_timeout=keep_alive_seconds,
-            force_close=keep_alive_seconds is None,
-        )
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        """Verify certificates. Our own context reads SSL_CERT_FILE now, not at import.
-
-        Creating one takes a tenth of a second, so only gateways with TLS do.
-        """
-        urls = (str(self._url), self._lookup_url or "")
-        return ssl.create_default_context() if any(map(_is_tls, urls)) else True
-
-    def _failed(self, submission: Submission, error: Exception, call: Call) -> Outcome:
-        """Return the outcome of a call without a complete response, by how far it got."""
-        _raise_if_refused(call)
-        reason, detail = _reason(error), self._sanitizer.error(error)
-        if call.may_be_sent:
-            self._log_failure("outcome_unknown", reason, submission, error)
-            return Unknown(reason=reason, detail=detail)
-        if isinstance(error, ForbiddenAddress):
-            # A mistake in the contract or an attack on a name server. Neither is the intent's
-            # fault, so the intent is kept, and the target rests until somebody looks.
-            detail = str(error)
-        else:
-            reason = "connect"
-        self._log_failure("connect_failed", reason, submission, error)
-        return Retryable(is_saturated=True, reason=reason, detail=detail)
-
-    def _log_failure(
-        self, event: str, reason: str, submission: Submission, error: Exception
-    ) -> None:
-        shown = self._sanitizer.error_for_log(error, submission)
-        fields = {"reason": reason, "error": shown, **submission.log_fields}
-        if isinstance(error, ForbiddenAddress):
-            _LOG.error("address_forbidden", host=error.host, address=error.address, **fields)
-        else:
-            _LOG.warning(event, **fields)
-
-
-def _raise_if_refused(call: Call) -> None:
-    """Say that the call was not made, if the socket held it back as a whole."""
-    if call.is_refused and not call.may_be_sent:
-        raise TrustEnded("the lease was not trusted any more when the call was to be sent")
-
-
-def _reason(error: Exception) -> str:
-    match error:
-        case ResponseTooLong():
-            return "response_too_long"
-        case TimeoutError():
-            return "timeout"
-        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError() | ValueError():
-            return "response_unreadable"
-        case ForbiddenAddress():
-            return "forbidden_address"
-        case aiohttp.ClientConnectionError() | OSError():
-            return "connection_lost"
-        case _:
-            return "error"
-
-
-def _is_tls(url: str) -> bool:
-    return url.lower().startswith("https:")
+        await self._connection.close()

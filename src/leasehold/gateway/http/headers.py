@@ -17,17 +17,22 @@ from urllib.parse import quote
 from multidict import CIMultiDict
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
+from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from leasehold.domain.gateway_terms import HttpTerms
+    from leasehold.domain.connection_terms import ConnectionTerms
     from leasehold.gateway.protocol import Submission
 
 USER_AGENT = "leasehold"
 JSON_TYPE = "application/json"
+OPAQUE_TYPE = "application/octet-stream"
+
+# What a stream's name may contain and is sent as it is; the rest is percent-encoded.
+_STREAM_SAFE = "!#$&'()*+,/:;=?@[]"
 
 _VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*\Z")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
@@ -38,7 +43,7 @@ _SECRET_BYTES_MIN = 16
 class Headers:
     """Builds the headers of every call of one contract. Reads its secrets once, at construction."""
 
-    def __init__(self, terms: HttpTerms, environment: Mapping[str, str]) -> None:
+    def __init__(self, terms: ConnectionTerms, environment: Mapping[str, str]) -> None:
         # No compression: a small response could unpack to a huge one.
         self._fixed = CIMultiDict({"User-Agent": USER_AGENT, "Accept-Encoding": "identity"})
         self._fixed.update(terms.headers)
@@ -46,20 +51,26 @@ class Headers:
             self._fixed[header] = _read_secret(name, environment, f"for the header {header}")
         self.secrets = [self._fixed[header] for header in terms.secret_headers]
         self._signer: Signer | None = None
-        if terms.signing_secret_env is not None:
+        if isinstance(terms, HttpTerms) and terms.signing_secret_env is not None:
             secret = _read_secret(terms.signing_secret_env, environment, "for signatures")
             self._signer = Signer(secret, name=terms.signing_secret_env)
             self.secrets.append(secret)
+        self._stream_header = terms.stream_header
+
+    def for_batches(self, first: Submission, batch_ids: str) -> CIMultiDict[str]:
+        """Return the headers of signed batches of one stream. Their ids are their keys."""
+        headers = self._for_call(first)
+        headers["Content-Type"] = OPAQUE_TYPE
+        headers["Leasehold-Batch-Id"] = batch_ids
+        return headers
 
     def for_submission(
         self, submission: Submission, body: bytes, now: datetime
     ) -> CIMultiDict[str]:
         """Return the headers of one attempt. Ours replace the contract's, in whatever case."""
-        headers = self.for_lookup(submission)
+        headers = self._for_call(submission)
         headers["Content-Type"] = _content_type(submission)
         headers["Idempotency-Key"] = str(submission.submission_key)
-        headers["Fencing-Token"] = str(submission.fencing_token)
-        headers["Leasehold-Attempt"] = str(submission.attempt_no)
         if self._signer is not None:
             headers.update(self._signer.headers(submission.submission_key, body, now))
         return headers
@@ -71,6 +82,14 @@ class Headers:
         # A receiver drops the whole trace if this header is malformed.
         if traceparent is not None and _TRACEPARENT.match(traceparent):
             headers["traceparent"] = traceparent
+        return headers
+
+    def _for_call(self, submission: Submission) -> CIMultiDict[str]:
+        headers = self.for_lookup(submission)
+        headers["Fencing-Token"] = str(submission.fencing_token)
+        headers["Leasehold-Attempt"] = str(submission.attempt_no)
+        if self._stream_header is not None and submission.stream is not None:
+            headers[self._stream_header] = quote(submission.stream, safe=_STREAM_SAFE)
         return headers
 
 
@@ -122,7 +141,7 @@ def _content_type(submission: Submission) -> str:
     """Return the body's type. It was enqueued with the intent, so it may contain anything."""
     if submission.body is None:
         return JSON_TYPE
-    given = submission.content_type or "application/octet-stream"
+    given = submission.content_type or OPAQUE_TYPE
     return given if given.isascii() and _VALUE.match(given) else quote(given, safe="/;=+ ")
 
 
