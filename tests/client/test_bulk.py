@@ -10,10 +10,11 @@ import pytest
 
 from leasehold.client import bulk as module
 from leasehold.client.bulk import BulkEnqueue
-from leasehold.client.responses import BulkResult, BulkVerdict
+from leasehold.client.responses import BulkResult
 from leasehold.client.retry import RetryBudget
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
+from leasehold.domain.verdict import BatchVerdict
 
 
 def new(number, **more):
@@ -26,7 +27,7 @@ def sent(call):
 
 def verdicts(*names):
     return tuple(
-        BulkResult(ordinal=n, verdict=BulkVerdict(name), intent_id=None, problem=None)
+        BulkResult(ordinal=n, verdict=BatchVerdict(name), intent_id=None, problem=None)
         for n, name in enumerate(names, start=1)
     )
 
@@ -88,7 +89,7 @@ def test_temporarily_rejected_intent_is_sent_again_before_later_ones(monkeypatch
 
     bulk = BulkEnqueue([new(n) for n in (1, 2, 3, 4)], 30)
     assert run(bulk, answer) == [[1, 2], [1, 2], [2], [2], [3, 4]]
-    assert {one.verdict for one in bulk.results} == {BulkVerdict.ACCEPTED}
+    assert {one.verdict for one in bulk.results} == {BatchVerdict.ACCEPTED}
 
 
 def test_queue_that_stays_full_is_reported_after_the_retry_budget():
@@ -104,11 +105,11 @@ def test_refusal_after_a_lost_answer_is_reported_as_outcome_unknown():
         retried.pause_after_error(httpx.ReadError("cut"))
     bulk.record(verdicts("queue_full", "accepted", "invalid"))
     first, second, third = bulk.results
-    assert first.verdict is third.verdict is BulkVerdict.UNAVAILABLE
+    assert first.verdict is third.verdict is BatchVerdict.UNAVAILABLE
     assert "got no answer, and the last one was refused: queue_full" in first.problem
     assert "idempotency key: 'mine'" in first.problem
     assert "refused: invalid" in third.problem
-    assert second.verdict is BulkVerdict.ACCEPTED
+    assert second.verdict is BatchVerdict.ACCEPTED
 
 
 def test_unknown_outcome_is_remembered_per_intent_across_batches(monkeypatch):
@@ -139,9 +140,9 @@ def test_invalid_intent_is_isolated_and_the_rest_of_its_batch_accepted():
     bulk = BulkEnqueue([new("bad" if n == 37 else n) for n in range(100)], 30)
     made = run(bulk, answer)
     assert len(made) < 20
-    bad = [one for one in bulk.results if one.verdict is not BulkVerdict.ACCEPTED]
+    bad = [one for one in bulk.results if one.verdict is not BatchVerdict.ACCEPTED]
     assert [(one.ordinal, one.verdict, one.problem) for one in bad] == [
-        (38, BulkVerdict.INVALID, "this is nested too deeply")
+        (38, BatchVerdict.INVALID, "this is nested too deeply")
     ]
     assert len(bulk.results) == 100
 

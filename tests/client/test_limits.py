@@ -12,7 +12,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from leasehold.client import limits
+from leasehold.client import connection
 from leasehold.domain.errors import AccessDenied, ApiError, ApiUnavailable, InvalidArgument
 from leasehold.domain.intent import NewIntent
 from tests.support.certificates import self_signed
@@ -152,7 +152,7 @@ class Flood:
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    monkeypatch.setattr(limits, "RESPONSE_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(connection, "RESPONSE_BYTES_MAX", 1024 * 1024)
 
 
 @pytest.mark.usefixtures("small_limit")

@@ -14,7 +14,6 @@ import pytest
 from leasehold import Client
 from leasehold.client import requests
 from leasehold.client.errors import NOTHING_WRITTEN
-from leasehold.client.responses import BulkVerdict
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
@@ -158,7 +157,6 @@ def test_not_found_raises_unknown_intent_for_requests_about_one_intent():
 
 
 def test_client_and_api_use_the_same_names_and_limits():
-    assert {one.value for one in BulkVerdict} == {one.value for one in models.BatchVerdict}
     assert set(KINDS) >= NOTHING_WRITTEN
     for mine, theirs in ((IntentStatus, models.Intent), (Attempt, models.Attempt)):
         assert {one.name for one in fields(mine)} == set(theirs.model_fields)

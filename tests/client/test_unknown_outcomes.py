@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.client.responses import BulkVerdict
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
@@ -24,6 +23,7 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import NewIntent
+from leasehold.domain.verdict import BatchVerdict
 from tests.support.http_gateways import RawServer, abort
 
 LOST = None
@@ -223,8 +223,8 @@ async def test_intent_of_a_lost_batch_is_not_reported_as_refused(connect):
         connect(running.url) as client,
     ):
         first, *others = await client.enqueue_many(intents)
-    assert first.verdict is BulkVerdict.ACCEPTED
-    assert {one.verdict for one in others} == {BulkVerdict.UNAVAILABLE}
+    assert first.verdict is BatchVerdict.ACCEPTED
+    assert {one.verdict for one in others} == {BatchVerdict.UNAVAILABLE}
     keys = batch_keys(running.requests[0])
     assert (first.idempotency_key, *(one.idempotency_key for one in others)) == keys
     for one, verdict in zip(others, verdicts[1:], strict=True):
@@ -238,12 +238,12 @@ async def test_lost_batch_that_is_then_unreadable_to_the_api_has_unknown_outcome
         connect(running.url) as client,
     ):
         results = await client.enqueue_many([NewIntent(target="sms", payload=n) for n in range(3)])
-    assert {one.verdict for one in results} == {BulkVerdict.UNAVAILABLE}
+    assert {one.verdict for one in results} == {BatchVerdict.UNAVAILABLE}
     assert tuple(one.idempotency_key for one in results) == batch_keys(running.requests[0])
 
 
 async def test_batch_that_was_answered_but_not_readable_to_the_api_is_invalid(connect):
     async with server(refusal(400, "invalid_json")) as running, connect(running.url) as client:
         results = await client.enqueue_many([NewIntent(target="sms", payload=n) for n in range(3)])
-    assert {one.verdict for one in results} == {BulkVerdict.INVALID}
+    assert {one.verdict for one in results} == {BatchVerdict.INVALID}
     assert tuple(one.idempotency_key for one in results) == batch_keys(running.requests[0])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
-from leasehold.client.responses import BulkResult, BulkVerdict, Receipt
+from leasehold.client.responses import BulkResult, Receipt
 from leasehold.domain.errors import InvalidArgument, UnknownIntent
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
 from leasehold.store.reader_rows import Listing
 
@@ -251,7 +251,7 @@ def _as_api_result(new: NewIntent, answer: Enqueued) -> BulkResult:
     is_conflict = answer.verdict is EnqueueVerdict.CONFLICT
     return BulkResult(
         ordinal=answer.ordinal,
-        verdict=BulkVerdict(answer.verdict),
+        verdict=BatchVerdict(answer.verdict),
         intent_id=answer.intent_id,
         problem=conflict_problem(new, answer) if is_conflict else answer.problem,
     )

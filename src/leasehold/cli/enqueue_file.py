@@ -20,15 +20,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from leasehold.cli.options import warn
-from leasehold.client.responses import BulkResult, BulkVerdict
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import KeyScope, NewIntent
+from leasehold.domain.verdict import BatchVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from leasehold.cli.backend import Backend, Endpoint
+    from leasehold.client.responses import BulkResult
 
 # A payload of 1 MiB, with every character escaped.
 LINE_BYTES_MAX = 8 * 1024 * 1024
@@ -104,7 +105,7 @@ async def _enqueue(
             results = await backend.enqueue_many([intent for _, intent in parsed])
             for line in batch:
                 if line.problem is not None:
-                    summary.add_refused(line.number, BulkVerdict.INVALID, line.problem)
+                    summary.add_refused(line.number, BatchVerdict.INVALID, line.problem)
             accepted: set[str] = set()
             for (line, intent), result in zip(parsed, results, strict=True):
                 summary.add(line.number, result)
@@ -193,7 +194,7 @@ def _refuse_constant(text: str) -> float:
 class Summary:
     """The number of lines per verdict, and the first refused lines."""
 
-    verdicts: Counter[BulkVerdict] = field(default_factory=Counter[BulkVerdict])
+    verdicts: Counter[BatchVerdict] = field(default_factory=Counter[BatchVerdict])
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     @property
@@ -213,7 +214,7 @@ class Summary:
         else:
             self.add_refused(line, result.verdict, result.problem or "")
 
-    def add_refused(self, line: int, verdict: BulkVerdict, problem: str) -> None:
+    def add_refused(self, line: int, verdict: BatchVerdict, problem: str) -> None:
         """Count a refused line."""
         self.verdicts[verdict] += 1
         self.problems.append((line, f"{verdict}: {problem}"))

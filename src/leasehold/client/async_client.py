@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from leasehold.client import connection, limits, requests
+from leasehold.client import connection, requests
 from leasehold.client.async_transport import AsyncTransport
 from leasehold.client.bulk import BulkEnqueue
 from leasehold.client.event_stream import SILENCE_SECONDS, EventStream
@@ -45,12 +45,12 @@ class AsyncClient:
         token: str | None = None,
         *,
         retry_seconds: float = RETRY_SECONDS,
-        response_seconds: float = limits.RESPONSE_SECONDS,
+        response_seconds: float = connection.RESPONSE_SECONDS,
         ca_file: Path | None = None,
     ) -> None:
-        self._retry_seconds = limits.checked_seconds("retry_seconds", retry_seconds)
-        self._response_seconds = limits.checked_seconds(
-            "response_seconds", response_seconds, seconds_min=limits.RESPONSE_SECONDS_MIN
+        self._retry_seconds = connection.checked_seconds("retry_seconds", retry_seconds)
+        self._response_seconds = connection.checked_seconds(
+            "response_seconds", response_seconds, seconds_min=connection.RESPONSE_SECONDS_MIN
         )
         url = connection.base_url(api_url)
         self._http = httpx.AsyncClient(
@@ -173,7 +173,9 @@ class AsyncClient:
         stream = EventStream(after, target, self._retry_seconds)
         while True:
             retried = RetriedRequest(stream.request(), stream.budget)
-            request = self._http_request(retried.request, limits.stream_timeouts(SILENCE_SECONDS))
+            request = self._http_request(
+                retried.request, connection.stream_timeouts(SILENCE_SECONDS)
+            )
             try:
                 sent = await self._http.send(request, stream=True)
                 async with aclosing(sent) as response:
@@ -204,7 +206,7 @@ class AsyncClient:
     async def _send_until_final(self, retried: RetriedRequest[Result]) -> Result:
         while True:
             seconds = self._response_seconds + retried.request.wait_seconds
-            request = self._http_request(retried.request, limits.try_timeouts(seconds))
+            request = self._http_request(retried.request, connection.try_timeouts(seconds))
             try:
                 async with aclosing(await self._http.send(request, stream=True)) as sent:
                     response = await self._receive(sent)
@@ -218,7 +220,7 @@ class AsyncClient:
 
     async def _receive(self, response: httpx.Response) -> httpx.Response:
         """Read a response, but not more of it than the limit."""
-        body = limits.ResponseBody(response)
+        body = connection.ResponseBody(response)
         async for chunk in response.aiter_raw():
             if not body.add(chunk):
                 break

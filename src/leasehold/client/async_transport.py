@@ -15,8 +15,8 @@ from leasehold.client.connection import (
     IDLE_CONNECTIONS_MAX,
     IDLE_SECONDS,
     as_httpx_errors,
+    remaining_seconds,
 )
-from leasehold.client.limits import remaining_seconds
 
 if TYPE_CHECKING:
     import ssl

@@ -21,9 +21,10 @@ from leasehold.client.requests import (
     key_advice,
     key_of,
 )
-from leasehold.client.responses import BulkResult, BulkVerdict
+from leasehold.client.responses import BulkResult
 from leasehold.client.retry import RetriedRequest, RetryBudget, refused_after_silence
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
+from leasehold.domain.verdict import BatchVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +90,7 @@ class BulkEnqueue:
         self._note_unanswered()
         pairs = list(zip(self._batch, results, strict=True))
         self._maybe_written |= {
-            one.ordinal for one, result in pairs if result.verdict is BulkVerdict.UNAVAILABLE
+            one.ordinal for one, result in pairs if result.verdict is BatchVerdict.UNAVAILABLE
         }
         again = [one for one, result in pairs if result.verdict.is_temporary]
         pause = self._budget.pause() if again else None
@@ -128,11 +129,11 @@ class BulkEnqueue:
         key = self._keys[result.ordinal - 1]
         if result.ordinal in self._maybe_written and not result.verdict.is_committed:
             problem = key_advice(key)
-            if result.verdict is not BulkVerdict.UNAVAILABLE:
+            if result.verdict is not BatchVerdict.UNAVAILABLE:
                 why = refused_after_silence(result.problem or result.verdict)
                 problem = f"{why.removesuffix('.')}. {problem}"
             result = replace(
-                result, verdict=BulkVerdict.UNAVAILABLE, intent_id=None, problem=problem
+                result, verdict=BatchVerdict.UNAVAILABLE, intent_id=None, problem=problem
             )
         self._results[result.ordinal] = replace(result, idempotency_key=key)
 
@@ -165,6 +166,6 @@ class BulkEnqueue:
     def _reject(self, ordinal: int, error: InvalidArgument) -> None:
         self._add_result(
             BulkResult(
-                ordinal=ordinal, verdict=BulkVerdict.INVALID, intent_id=None, problem=str(error)
+                ordinal=ordinal, verdict=BatchVerdict.INVALID, intent_id=None, problem=str(error)
             )
         )

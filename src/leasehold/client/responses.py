@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from leasehold.client.limits import UNREAD
+from leasehold.client.connection import UNREAD
 from leasehold.domain.errors import ApiError
 from leasehold.domain.intent import AttemptState, IntentId, Status
-from leasehold.domain.verdict import RedriveVerdict
+from leasehold.domain.verdict import BatchVerdict, RedriveVerdict
 from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
 from leasehold.store.rows import Redriven
 
@@ -25,32 +24,6 @@ if TYPE_CHECKING:
     import httpx
 
 Value = TypeVar("Value")
-
-
-class BulkVerdict(StrEnum):
-    """What became of one intent of enqueue_many.
-
-    ACCEPTED wrote the intent. After UNAVAILABLE the outcome is unknown. No other verdict wrote.
-    """
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    CONFLICT = "conflict"
-    UNKNOWN_TARGET = "unknown_target"
-    INVALID = "invalid"
-    FORBIDDEN = "forbidden"
-    QUEUE_FULL = "queue_full"
-    UNAVAILABLE = "unavailable"
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the intent is in the database."""
-        return self in {self.ACCEPTED, self.DUPLICATE}
-
-    @property
-    def is_temporary(self) -> bool:
-        """Whether the intent may be accepted later."""
-        return self in {self.QUEUE_FULL, self.UNAVAILABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +50,7 @@ class BulkResult:
     """
 
     ordinal: int
-    verdict: BulkVerdict
+    verdict: BatchVerdict
     intent_id: IntentId | None
     problem: str | None
     idempotency_key: str | None = None
@@ -173,7 +146,7 @@ def _bulk_result(given: Mapping[str, Any]) -> BulkResult:
     text = "; ".join(f"{one['place']}: {one['message']}".removeprefix(": ") for one in problems)
     return BulkResult(
         ordinal=int(given["ordinal"]),
-        verdict=BulkVerdict(given["verdict"]),
+        verdict=BatchVerdict(given["verdict"]),
         intent_id=_optional_id(given.get("intent_id")),
         problem=text or None,
     )

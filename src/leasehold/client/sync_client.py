@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from leasehold.client import connection, limits, requests
+from leasehold.client import connection, requests
 from leasehold.client.bulk import BulkEnqueue
 from leasehold.client.event_stream import SILENCE_SECONDS, EventStream
 from leasehold.client.retry import RETRY_SECONDS, RetriedRequest, RetryBudget
@@ -45,12 +45,12 @@ class Client:
         token: str | None = None,
         *,
         retry_seconds: float = RETRY_SECONDS,
-        response_seconds: float = limits.RESPONSE_SECONDS,
+        response_seconds: float = connection.RESPONSE_SECONDS,
         ca_file: Path | None = None,
     ) -> None:
-        self._retry_seconds = limits.checked_seconds("retry_seconds", retry_seconds)
-        self._response_seconds = limits.checked_seconds(
-            "response_seconds", response_seconds, seconds_min=limits.RESPONSE_SECONDS_MIN
+        self._retry_seconds = connection.checked_seconds("retry_seconds", retry_seconds)
+        self._response_seconds = connection.checked_seconds(
+            "response_seconds", response_seconds, seconds_min=connection.RESPONSE_SECONDS_MIN
         )
         url = connection.base_url(api_url)
         self._http = httpx.Client(
@@ -170,7 +170,9 @@ class Client:
         stream = EventStream(after, target, self._retry_seconds)
         while True:
             retried = RetriedRequest(stream.request(), stream.budget)
-            request = self._http_request(retried.request, limits.stream_timeouts(SILENCE_SECONDS))
+            request = self._http_request(
+                retried.request, connection.stream_timeouts(SILENCE_SECONDS)
+            )
             try:
                 sent = self._http.send(request, stream=True)
                 with closing(sent) as response:
@@ -200,7 +202,7 @@ class Client:
     def _send_until_final(self, retried: RetriedRequest[Result]) -> Result:
         while True:
             seconds = self._response_seconds + retried.request.wait_seconds
-            request = self._http_request(retried.request, limits.try_timeouts(seconds))
+            request = self._http_request(retried.request, connection.try_timeouts(seconds))
             try:
                 with closing(self._http.send(request, stream=True)) as sent:
                     response = self._receive(sent)
@@ -214,7 +216,7 @@ class Client:
 
     def _receive(self, response: httpx.Response) -> httpx.Response:
         """Read a response, but not more of it than the limit."""
-        body = limits.ResponseBody(response)
+        body = connection.ResponseBody(response)
         for chunk in response.iter_raw():
             if not body.add(chunk):
                 break

@@ -19,6 +19,32 @@ class EnqueueVerdict(StrEnum):
     INVALID = "invalid"
 
 
+class BatchVerdict(StrEnum):
+    """The result for one intent of a batch that was sent to the API.
+
+    ACCEPTED wrote the intent. After UNAVAILABLE the outcome is unknown. No other verdict wrote.
+    """
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    UNKNOWN_TARGET = "unknown_target"
+    INVALID = "invalid"
+    FORBIDDEN = "forbidden"
+    QUEUE_FULL = "queue_full"
+    UNAVAILABLE = "unavailable"
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the intent is in the database."""
+        return self in {self.ACCEPTED, self.DUPLICATE}
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the intent may be accepted later."""
+        return self in {self.QUEUE_FULL, self.UNAVAILABLE}
+
+
 class BeginVerdict(StrEnum):
     """The result of marking one call as begun. Only after BEGUN may it be made."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasehold.domain.api_token import TokenScope
 from leasehold.domain.errors import DatabaseUnavailable, IntakeFull, LeaseholdError
 from leasehold.domain.intent import NewIntent
-from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.observe.logs import get_logger
 from leasehold.store.rows import Enqueued
 from leasehold.web.auth import require_scope
@@ -38,13 +38,13 @@ _JSON: Header = (b"content-type", b"application/json")
 _REPLAYED: Header = (b"idempotent-replayed", b"true")
 _STATUS = {EnqueueVerdict.ACCEPTED: HTTPStatus.CREATED, EnqueueVerdict.DUPLICATE: HTTPStatus.OK}
 _BATCH_VERDICTS = {
-    "idempotency_conflict": responses.BatchVerdict.CONFLICT,
-    "unknown_target": responses.BatchVerdict.UNKNOWN_TARGET,
-    "forbidden": responses.BatchVerdict.FORBIDDEN,
-    "queue_full": responses.BatchVerdict.QUEUE_FULL,
-    "database_unavailable": responses.BatchVerdict.UNAVAILABLE,
-    "intake_full": responses.BatchVerdict.UNAVAILABLE,
-    "internal": responses.BatchVerdict.UNAVAILABLE,
+    "idempotency_conflict": BatchVerdict.CONFLICT,
+    "unknown_target": BatchVerdict.UNKNOWN_TARGET,
+    "forbidden": BatchVerdict.FORBIDDEN,
+    "queue_full": BatchVerdict.QUEUE_FULL,
+    "database_unavailable": BatchVerdict.UNAVAILABLE,
+    "intake_full": BatchVerdict.UNAVAILABLE,
+    "internal": BatchVerdict.UNAVAILABLE,
 }
 
 _LOG = get_logger(__name__)
@@ -174,7 +174,7 @@ class Intake:
         return responses.Verdict(
             ordinal=ordinal,
             status=_STATUS[result.verdict],
-            verdict=responses.BatchVerdict(result.verdict),
+            verdict=BatchVerdict(result.verdict),
             intent_id=result.intent_id,
         )
 
@@ -255,7 +255,7 @@ def _refused(ordinal: int, problem: Problem) -> responses.Verdict:
     return responses.Verdict(
         ordinal=ordinal,
         status=problem.status,
-        verdict=_BATCH_VERDICTS.get(problem.code, responses.BatchVerdict.INVALID),
+        verdict=_BATCH_VERDICTS.get(problem.code, BatchVerdict.INVALID),
         intent_id=problem.more.get("intent_id"),
         problems=faults or [responses.Fault(place="", message=problem.detail)],
         problems_left_out=left_out or None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
-from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID  # noqa: TC003
 
 from pydantic import BaseModel, ConfigDict
 
 from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
-from leasehold.domain.verdict import RedriveVerdict  # noqa: TC001
+from leasehold.domain.verdict import BatchVerdict, RedriveVerdict  # noqa: TC001
 from leasehold.web.schemas.types import AnyJson, ObjectOrNull  # noqa: TC001
 
 
@@ -63,19 +62,6 @@ class Fault(ResponseBody):
 
     place: str
     message: str
-
-
-class BatchVerdict(StrEnum):
-    """The verdict on one intent of a batch; only ACCEPTED wrote something."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    CONFLICT = "conflict"
-    UNKNOWN_TARGET = "unknown_target"
-    INVALID = "invalid"
-    FORBIDDEN = "forbidden"
-    QUEUE_FULL = "queue_full"
-    UNAVAILABLE = "unavailable"
 
 
 class Verdict(ResponseBody):
