@@ -184,3 +184,38 @@ async def test_many_lookups_make_one_request_without_repeated_ids():
         [request] = server.requests
     assert f"?id={ID},{batch_id('b')} ".encode() in request
     assert [type(one) for one in answers] == [Unknown] * 3
+
+
+@pytest.mark.parametrize("status", [400, 413, 414, 200])
+async def test_batch_that_spoils_a_status_request_does_not_spoil_the_others(status):
+    names = "abcde"
+
+    async def act(_reader, writer):
+        asked = server.requests[-1].split(b" ")[1].decode().partition("id=")[2].split(",")
+        is_spoilt = batch_id("c") in asked
+        data = [{"id": one, "status": "COMMITTED"} for one in asked]
+        body = b"x" * 5000 if is_spoilt else json.dumps({"data": data}).encode()
+        head = f"HTTP/1.1 {status if is_spoilt else 200} X\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    server = RawServer(act)
+    async with (
+        server.running(),
+        ledger_gateway(server.url, response_bytes_max=4000 if status == 200 else 9000) as gateway,
+    ):
+        answers = await gateway.lookup_many([make_batch(name) for name in names])
+    kinds = {name: type(answer) for name, answer in zip(names, answers, strict=True)}
+    assert kinds.pop("c") is Unknown
+    assert set(kinds.values()) == {Accepted}
+
+
+@pytest.mark.parametrize("status", [429, 503, 500, 404])
+async def test_busy_ledger_is_not_asked_again_in_halves(status):
+    async def act(_reader, writer):
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+
+    async with RawServer(act).running() as server, ledger_gateway(server.url) as gateway:
+        await gateway.lookup_many([make_batch("a"), make_batch("b")])
+        assert len(server.requests) == 1

@@ -103,13 +103,13 @@ async def call_http(act, asked, **changes):
         return await getattr(gateway, asked)(submission())
 
 
-async def call_ledger(act, asked, **changes):
+async def call_ledger(act, asked, *batches, **changes):
     async with RawServer(act).running() as server, ledger(server.url, **changes) as gateway:
-        return await ask_ledger(gateway, asked)
+        return await ask_ledger(gateway, asked, *batches)
 
 
-async def ask_ledger(gateway, asked):
-    return await getattr(gateway, f"{asked}_many")([batch(), make_batch("b")])
+async def ask_ledger(gateway, asked, *batches):
+    return await getattr(gateway, f"{asked}_many")(batches or [batch(), make_batch("b")])
 
 
 async def call_function(function, asked):
@@ -156,7 +156,7 @@ FAILURES = {
     "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked),
     "garbage of a ledger": lambda asked: call_ledger(answer_garbage, asked),
     "too long for a ledger": lambda asked: call_ledger(
-        answer_too_much, asked, response_bytes_max=1000
+        answer_too_much, asked, batch(), response_bytes_max=1000
     ),
     "connection to a ledger refused": call_no_ledger,
     "forbidden address of a ledger": call_forbidden_ledger,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _BATCH_ID = re.compile(r"[0-9a-f]{128}")
 _BAD_ID = "the intent's metadata needs a batch_id of 128 lower-case hexadecimal digits"
+# An id that the ledger does not like, or a URL that is too long for a proxy.
+_CODES_OF_SPOILT_REQUESTS = frozenset({"400", "413", "414", "431"})
 _NO_BATCH = "the intent has no body: enqueue the signed batch as bytes, not as a JSON payload"
 
 
@@ -87,7 +89,7 @@ class LedgerGateway:
         return answer
 
     async def lookup_many(self, submissions: Sequence[Submission]) -> Sequence[LookupAnswer]:
-        """GET the status of many batches."""
+        """GET the status of many batches. If they are too many for one request, ask in halves."""
         batch_ids = [_batch_id(one) for one in submissions]
         asked = dict.fromkeys(one for one in batch_ids if one is not None)
         answers: Mapping[str, LookupAnswer] | Unknown = {}
@@ -96,6 +98,10 @@ class LedgerGateway:
             headers = self._connection.headers.for_lookup(submissions[0])
             response = await self._connection.get(url, headers, *submissions)
             answers = response if isinstance(response, Unknown) else self._read(response)
+        if len(asked) > 1 and isinstance(answers, Unknown) and _is_too_much(answers):
+            half = len(submissions) // 2
+            first = await self.lookup_many(submissions[:half])
+            return [*first, *await self.lookup_many(submissions[half:])]
         return [_find(answers, one) for one in batch_ids]
 
     async def close(self) -> None:
@@ -122,6 +128,11 @@ class LedgerGateway:
         return read_statuses(
             response, self._ask_after_seconds, datetime.now(UTC), self._connection.sanitizer
         )
+
+
+def _is_too_much(answer: Unknown) -> bool:
+    """Whether fewer batches may be answered: one of them may spoil the request for the others."""
+    return answer.reason == "response_too_long" or answer.code in _CODES_OF_SPOILT_REQUESTS
 
 
 def _find(answers: Mapping[str, LookupAnswer] | Unknown, batch_id: str | None) -> LookupAnswer:
