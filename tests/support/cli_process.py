@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.forked_process import ForkedProcess
+
 PROGRAM = Path(sys.executable).parent / "leasehold"
 SECONDS = 60
-_STREAMS = {
-    "stdin": os.O_RDONLY,
-    "stdout": os.O_WRONLY | os.O_CREAT,
-    "stderr": os.O_WRONLY | os.O_CREAT,
-}
-# Imports are most of what a short command costs; the server of the forks has done them.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        "leasehold.cli.enqueue",
-        "leasehold.cli.intents",
-        "leasehold.cli.targets",
-        "leasehold.cli.tokens",
-        "leasehold.client.sync_client",
-        __name__,
-    ]
-)
 
 
 def leasehold(*arguments, url, stdin="", **environment):
@@ -54,19 +38,16 @@ def forked_leasehold(*arguments, url, stdin="", **environment):
 def run_fork(arguments, environment, stdin="", cwd=None):
     """Run a command in a process of its own, with this environment and in this folder."""
     with tempfile.TemporaryDirectory() as folder:
-        files = {name: Path(folder, name) for name in _STREAMS}
-        files["stdin"].write_text(stdin)
-        given = [str(one) for one in arguments]
-        where = str(cwd or Path.cwd())
-        process = _FORKS.Process(target=_run, args=(given, environment, where, files))
-        process.start()
-        process.join(SECONDS)
-        if process.exitcode is None:
+        files = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        files[0].write_text(stdin)
+        where = cwd or Path.cwd()
+        process = ForkedProcess("leasehold", arguments, environment, where, files)
+        try:
+            process.wait(SECONDS)
+        finally:
             process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(given, SECONDS)
-        written = [files[name].read_text() for name in ("stdout", "stderr")]
-        return subprocess.CompletedProcess(given, process.exitcode, *written)
+        written = [file.read_text() for file in files[1:]]
+        return subprocess.CompletedProcess(arguments, process.returncode, *written)
 
 
 def assert_one_line_of_error(result, *parts):
@@ -84,19 +65,3 @@ def _environment(url, environment):
     if url is not None:
         ours["LEASEHOLD_DATABASE_URL"] = url
     return inherited | ours
-
-
-def _run(arguments, environment, cwd, files):
-    """In the fork: become the command."""
-    from leasehold.__main__ import main
-
-    for number, (name, flags) in enumerate(_STREAMS.items()):
-        opened = os.open(files[name], flags)
-        os.dup2(opened, number)
-        os.close(opened)
-        setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(cwd)
-    sys.argv = ["leasehold", *arguments]
-    main()

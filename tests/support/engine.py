@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.support.forked_process import ForkedProcess
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
@@ -65,18 +67,21 @@ class Worker:
         folder: Path | None = None,
     ) -> None:
         """With `folder`, run the installed command there: it does not find our tests."""
+        self.log = log
+        log.touch()
+        given = os.environ | FAST | {"LEASEHOLD_DATABASE_URL": database_url} | dict(environment)
+        self.process: ForkedProcess | subprocess.Popen[bytes]
+        if folder is None and not any(name.startswith("PYTHON") for name in environment):
+            files = [Path(os.devnull), log, log]
+            self.process = ForkedProcess(module, arguments, given, ROOT, files)
+            return
         command = [sys.executable, "-m", module]
         if folder is not None:
             command = [str(Path(sys.executable).parent / "leasehold")]
-        self.log = log
-        self._stream = log.open("ab")
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            cwd=folder or ROOT,
-            env=os.environ | FAST | {"LEASEHOLD_DATABASE_URL": database_url} | dict(environment),
-            stdout=self._stream,
-            stderr=self._stream,
-        )
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*command, *arguments], cwd=folder or ROOT, env=given, stdout=out, stderr=out
+            )
 
     @property
     def pid(self) -> int:
@@ -113,7 +118,6 @@ class Worker:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait(10)
-        self._stream.close()
 
     def _fail_if_dead(self) -> list[dict[str, Any]]:
         assert self.process.poll() is None, self.log.read_text()
