@@ -7,11 +7,13 @@ without SKIP LOCKED; each of them waits.
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib.resources import files
 
 import pytest
 
 from tests.support.lease_holder import claim_streams
+from tests.support.outbox import CLUSTER_LEASE
 
 CLAIM = "SELECT intent_id FROM leasehold.claim_outbox_batch(10, 'worker-1', 30, '{sms}')"
 REPAIR = "SELECT intent_id FROM leasehold.repair_expired_leases(10, 'reaper')"
@@ -19,11 +21,14 @@ FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
 CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams('holder-1', '{sms}', 30, 180, 10)"
 BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"
 COUNT = "SELECT 1 FROM leasehold.record_queue_counts(1) AS seconds WHERE seconds IS NOT NULL"
+COUNT_DEPTHS = "SELECT 1 FROM leasehold.record_queue_depths(1) AS seconds WHERE seconds IS NOT NULL"
+CORRECT_TIMES = f"SELECT leasehold.repair_lease_times('{CLUSTER_LEASE}')"
 LOCK_ITEM = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
 LOCK_STREAM = (
     "SELECT FROM leasehold.leases l"
     "  JOIN leasehold.outbox_pending p USING (lease_name) WHERE p.stream = %s FOR UPDATE OF l"
 )
+LOCK_LEASE = "SELECT FROM leasehold.leases WHERE lease_name = %s FOR UPDATE"
 LOCK_TURN = "SELECT FROM leasehold.watch_turns WHERE name = %s FOR UPDATE"
 FUNCTIONS = files("leasehold.store.postgres").joinpath("sql/functions").iterdir()
 SKIPPING = sorted(
@@ -47,9 +52,10 @@ def expired(outbox):
     return ids
 
 
-def past_deadline(outbox):
-    outbox.publish()
-    ids = outbox.enqueue(2, deadline_seconds=60)
+def past_deadline(outbox, **terms):
+    outbox.publish(**terms)
+    stream = {"stream": "first"} if terms else {}
+    ids = outbox.enqueue(2, deadline_seconds=60, **stream)
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() - interval '1 second'"
     )
@@ -66,9 +72,19 @@ def free_streams(outbox):
     return ["first", "second"]
 
 
-def begun_turn(outbox):
-    outbox.call("executor", "begin_watch_turn", "counts")
-    return ["counts"]
+def impossible_lease(outbox):
+    outbox.acquire()
+    outbox.database.owner_execute(
+        "UPDATE leasehold.leases SET acquired_at = acquired_at + interval '1 hour',"
+        " renewed_at = renewed_at + interval '1 hour', expires_at = expires_at + interval '1 hour',"
+        " grace_expires_at = grace_expires_at + interval '1 hour'"
+    )
+    return [CLUSTER_LEASE]
+
+
+def begun_turn(outbox, name="counts"):
+    outbox.call("readonly", "begin_watch_turn", name)
+    return [name]
 
 
 def due_turn(outbox):
@@ -78,7 +94,7 @@ def due_turn(outbox):
 
 
 # For each function that skips locked rows: what there is, how another session locks the first of
-# it, and the call that must not wait.
+# it, and the call that must not wait, with its role.
 MEETINGS = {
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
     "requeue_expired_claims": (expired, LOCK_ITEM, CLAIM),
@@ -87,17 +103,26 @@ MEETINGS = {
     "claim_streams": (free_streams, LOCK_STREAM, CLAIM_STREAMS),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),
+    "record_queue_depths": (
+        partial(begun_turn, name="depths"),
+        LOCK_TURN,
+        COUNT_DEPTHS,
+        "readonly",
+    ),
+    "lock_missed_under_leases": (partial(past_deadline, scope="stream"), LOCK_ITEM, FINISH),
+    "repair_lease_times": (impossible_lease, LOCK_LEASE, CORRECT_TIMES, None),
 }
 
 
 def meet(outbox, function):
     """Lock the first row in one session and make the call in another; returns both."""
-    make, lock, call = MEETINGS[function]
+    make, lock, call, role = (*MEETINGS[function], "executor")[:4]
     locked, *others = make(outbox)
     writer = outbox.database.session()
     writer.run("BEGIN")
     writer.run(lock, [locked])
-    return writer, outbox.database.session("executor").start(call), others
+    caller = outbox.database.session(role)
+    return writer, caller, caller.start(call), others
 
 
 def test_every_function_that_skips_locked_rows_is_tested_here():
@@ -106,21 +131,23 @@ def test_every_function_that_skips_locked_rows_is_tested_here():
 
 @pytest.mark.parametrize("function", MEETINGS)
 def test_caller_that_meets_a_locked_row_takes_the_others_and_does_not_wait(outbox, function):
-    writer, calling, others = meet(outbox, function)
-    assert [value for row in calling.result() for value in row.values()] == others
+    writer, caller, calling, others = meet(outbox, function)
+    assert [value for row in calling.result() for value in row.values() if value] == others
     writer.run("COMMIT")
-    again = outbox.as_role("executor").execute(MEETINGS[function][2]).fetchall()
-    assert len(again) == 1, "the row that was locked is still there to be taken"
+    assert len(caller.run(MEETINGS[function][2])) == 1, (
+        "the row that was locked is still there to be taken"
+    )
 
 
 @pytest.mark.parametrize("function", MEETINGS)
 def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, function):
+    outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full
     [source] = outbox.database.execute(
         "SELECT pg_get_functiondef(%s::regproc) AS text", [f"leasehold.{function}"]
     )
     assert " SKIP LOCKED" in source["text"]
     outbox.database.owner_execute(source["text"].replace(" SKIP LOCKED", ""))
-    writer, calling, others = meet(outbox, function)
+    writer, _, calling, others = meet(outbox, function)
     calling.assert_blocked()
     writer.run("ROLLBACK")
     assert len(calling.result()) == 1 + len(others)

@@ -190,9 +190,9 @@ async def test_every_epoch_of_many_elections_has_one_holder(cluster):
     workers = [member(cluster) for _ in range(3)]
     for worker in workers:
         await worker.started()
+    await until(lambda: [worker for worker in workers if worker.lines("leader_acquired")])
     async with constant_work(cluster):
         for _ in range(ELECTIONS):
-            await until(lambda: lease(cluster)["lease_epoch"])
             epoch = lease(cluster)["lease_epoch"]
             end_lock_sessions(cluster)
             await until(lambda epoch=epoch: lease(cluster)["lease_epoch"] > epoch)
