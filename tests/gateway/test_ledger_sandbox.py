@@ -291,11 +291,13 @@ async def test_several_batches_of_which_one_is_not_trusted_are_not_sent(sandbox)
     assert [type(one) for one in answers] == [NotFound, NotFound], "a lookup serves all who ask"
 
 
-async def test_only_a_ledger_takes_several_at_once(sandbox):
+async def test_gateway_tells_which_of_its_calls_take_several_at_once(sandbox):
     async with gateway_of(sandbox) as ledger, http_gateway(f"{sandbox.url}/keyed") as http:
         assert isinstance(ledger, LookupBatcher)
         assert isinstance(ledger, SubmissionBatcher)
-        assert not isinstance(http, LookupBatcher | SubmissionBatcher)
+        assert isinstance(http, SubmissionBatcher)
+        assert (http.submissions_max, ledger.submissions_max) == (1, 1)
+        assert not isinstance(http, LookupBatcher)
 
 
 async def test_stream_is_told_to_an_http_gateway_whose_contract_names_a_header(sandbox):

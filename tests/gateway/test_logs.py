@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from itertools import product
 
 import pytest
 
@@ -100,6 +101,8 @@ async def answer_too_much(_reader, writer):
 
 async def call_http(act, asked, **changes):
     async with RawServer(act).running() as server, http(server.url, **changes) as gateway:
+        if asked == "submit_many":
+            return await gateway.submit_many([submission(), submission()])
         return await getattr(gateway, asked)(submission())
 
 
@@ -166,8 +169,16 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("asked", ["submit", "lookup"])
-@pytest.mark.parametrize("failure", FAILURES)
+OF_SEVERAL = ["connection lost", "timeout", "garbage", "too long"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [
+        *product(FAILURES, ["submit", "lookup"]),
+        *((failure, "submit_many") for failure in OF_SEVERAL),
+    ],
+)
 async def test_line_about_a_failed_call_names_the_attempt_and_leaks_nothing(
     stream, capfd, failure, asked
 ):

@@ -71,6 +71,7 @@ class HttpTerms(ConnectionTerms):
     )
     # 409 may mean "in progress" or "already exists".
     unknown_statuses: StatusPatterns = ("409",)
+    submissions_max: Annotated[int, Field(ge=1, le=100)] = 1
 
     def classify(self, status: int) -> ResponseClass:
         """Return what a status means. An exact status takes precedence over its class."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from leasehold.domain.errors import InvalidArgument
 
 Rate: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
@@ -153,3 +156,28 @@ class FaultInjector:
 
     def _happens(self, rate: float) -> bool:
         return rate > 0 and self._random.random() < rate
+
+
+def read_settings(body: bytes) -> tuple[FaultSettings, int | None]:
+    """Read settings and a seed from JSON. Raises InvalidArgument, which says what is wrong."""
+    try:
+        given: Any = json.loads(body)
+    except ValueError:
+        raise InvalidArgument("the body is not JSON") from None
+    if not isinstance(given, dict):
+        raise InvalidArgument("the body must be a JSON object")
+    fields = cast("dict[str, Any]", given)
+    seed = fields.pop("seed", None)
+    if seed is not None and not isinstance(seed, int):
+        raise InvalidArgument("seed must be a whole number")
+    try:
+        return FaultSettings.model_validate(fields), seed
+    except ValidationError as error:
+        raise InvalidArgument(_describe(error)) from None
+
+
+def _describe(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
+        for one in error.errors(include_input=False, include_url=False)
+    )

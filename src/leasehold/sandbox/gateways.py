@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.domain.contract import Guarantee
 
@@ -143,6 +144,46 @@ class SimulatedGateway:
         rejection = reply(422, status="rejected", reason="rejected by the sandbox")
         self._known.setdefault(key, _KnownKey(rejection, "rejected", "", now))
         return rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One submission of a request, by its headers or as an entry of a JSON array."""
+
+    key: str
+    fencing_token: int | None
+    attempt_no: int | None
+
+
+def entries_of(headers: Mapping[str, str], body: bytes) -> list[Entry]:
+    """Return the submissions of a request. More than one come as a JSON array."""
+    if body.startswith(b"["):
+        with suppress(ValueError, KeyError, TypeError):
+            return [
+                Entry(str(one["idempotency_key"]), int(one["fencing_token"]), int(one["attempt"]))
+                for one in json.loads(body)
+            ]
+    return [entry_of(headers, headers.get("Idempotency-Key", ""))]
+
+
+def entry_of(headers: Mapping[str, str], key: str) -> Entry:
+    """Return a submission whose token and attempt are in the headers."""
+    return Entry(
+        key, number(headers.get("Fencing-Token")), number(headers.get("Leasehold-Attempt"))
+    )
+
+
+def common_reply(replies: Sequence[Reply]) -> Reply:
+    """Return the reply to a request by those to its submissions, of which the last may fail."""
+    taken = [one for one in replies if one.status < 300]
+    if len(replies) == 1 or not taken:
+        return replies[0]
+    return replace(taken[0], body=json.dumps({"accepted": len(taken)}).encode())
+
+
+def number(text: str | None) -> int | None:
+    """Read a whole number; None if it is none."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def reply(status: int, /, **fields: object) -> Reply:

@@ -60,20 +60,17 @@ class SimulatedLedger:
         injector: FaultInjector,
         url: str,
     ) -> list[Reply]:
-        """Take the batches of a request, all or none. Return one reply to all, or one to each.
-
-        Those to each differ in their effects only.
-        """
+        """Take the batches of a request, all or none. The replies differ in their effects only."""
+        batch_ids = ids_of(headers, body)
         refusal = _malformed(headers, body) or _REFUSALS.get(fault)
         if refusal is not None:
-            return [refusal]
+            return [refusal] * len(batch_ids)
         now = time.monotonic()
-        batch_ids = ids_of(headers, body)
         self._forget_waiting(now)
         pending_max = injector.settings.pending_max
         unknown = [one for one in batch_ids if not self._knows(one, now)]
         if pending_max and len(self._waiting) + len(unknown) > pending_max:
-            return [_error(429, 31, "Unable to Accept Batches", "the queue is full")]
+            return [_QUEUE_FULL] * len(batch_ids)
         answer = json.dumps({"link": _link(url, batch_ids)}).encode()
         return [Reply(202, answer, *self._take(one, now, injector)) for one in batch_ids]
 
@@ -149,6 +146,7 @@ def _link(url: str, batch_ids: Sequence[str]) -> str:
     return f"{url}/{NAME}/batch_statuses?id={','.join(batch_ids)}"
 
 
+_QUEUE_FULL = _error(429, 31, "Unable to Accept Batches", "the queue is full")
 # What a fault of a request is answered with. None of them takes a batch.
 _REFUSALS = {
     Fault.REJECTED: _error(400, 30, "Submitted Batches Invalid", "rejected by the sandbox"),

@@ -6,22 +6,25 @@ import asyncio
 import json
 import time
 from dataclasses import asdict
-from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import unquote
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from leasehold.domain.contract import Guarantee
 from leasehold.domain.errors import InvalidArgument
 from leasehold.sandbox import ledger
-from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings
+from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings, read_settings
 from leasehold.sandbox.gateways import (
     Effects,
     EffectSummary,
+    Entry,
     Reply,
     SimulatedGateway,
+    common_reply,
+    entries_of,
+    entry_of,
+    number,
     reply,
     total,
 )
@@ -184,38 +187,51 @@ class Sandbox:
     ) -> Reply | None:
         """Apply the effect and log the request, in one step. None: send no response."""
         headers = request.headers
-        keys = [headers.get("Idempotency-Key", "")]
         if gateway == ledger.NAME:
-            keys = ledger.ids_of(headers, body)
-        self._log.require_room(2 * len(keys))
-        fencing_token = _number(headers.get("Fencing-Token"))
+            entries = [entry_of(headers, one) for one in ledger.ids_of(headers, body)]
+        else:
+            entries = entries_of(headers, body)
+        self._log.require_room(2 * len(entries))
         is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
         first: Reply | None = None
         for is_duplicate in (False, True) if drawn.is_duplicated else (False,):
             if gateway == ledger.NAME:
                 injector = self._injectors[gateway]
                 answers = self._ledger.answer(headers, body, drawn.fault, injector, self.url)
+                answer = answers[0]
             else:
-                answers = [self._answer(gateway, keys[0], fencing_token, drawn.fault)]
+                answers = self._answers(gateway, entries, drawn.fault)
+                answer = common_reply(answers)
             remark = "duplicate" if is_duplicate else "late" if drawn.is_late else ""
-            for key, answer in zip(keys, cycle(answers)):
+            for entry, of_entry in zip(entries, answers, strict=False):
                 self._log.append(
                     LoggedRequest(
                         number=len(self._log) + 1,
                         received_at=received_at,
                         gateway=gateway,
                         kind="submission",
-                        key=key,
-                        fencing_token=fencing_token,
-                        attempt_no=_number(headers.get("Leasehold-Attempt")),
-                        status=None if is_lost else answer.status,
-                        had_effect=answer.had_effect,
-                        remark=remark or answer.remark,
+                        key=entry.key,
+                        fencing_token=entry.fencing_token,
+                        attempt_no=entry.attempt_no,
+                        status=None if is_lost else of_entry.status,
+                        had_effect=of_entry.had_effect,
+                        remark=remark or of_entry.remark,
                         stream=unquote(headers.get(ledger.STREAM_HEADER, "")),
                     )
                 )
-            first = first or (None if is_lost else answers[0])
+            first = first or (None if is_lost else answer)
         return first
+
+    def _answers(
+        self, gateway: Guarantee, entries: Sequence[Entry], fault: Fault
+    ) -> Sequence[Reply]:
+        """Answer submissions in order, up to the first that is refused."""
+        answers: list[Reply] = []
+        for entry in entries:
+            answers.append(self._answer(gateway, entry.key, entry.fencing_token, fault))
+            if answers[-1].status >= 300:
+                break
+        return answers
 
     def _answer(
         self, gateway: Guarantee, key: str, fencing_token: int | None, fault: Fault
@@ -286,8 +302,8 @@ class Sandbox:
                 return _response(reply(404, reason=f"no route {request.method} {request.path}"))
 
     def _requests_page(self, request: web.BaseRequest) -> web.Response:
-        after = _number(request.query.get("after", "0"))
-        limit = _number(request.query.get("limit", str(_PAGE_MAX)))
+        after = number(request.query.get("after", "0"))
+        limit = number(request.query.get("limit", str(_PAGE_MAX)))
         if after is None or limit is None or not 1 <= limit <= _PAGE_MAX:
             return _response(
                 reply(400, reason=f"after must be a number, and limit 1 to {_PAGE_MAX}")
@@ -306,18 +322,9 @@ class Sandbox:
         if gateway is not None and gateway not in GATEWAYS:
             return _response(reply(400, reason=f"gateway must be one of {', '.join(GATEWAYS)}"))
         try:
-            given: Any = json.loads(await request.read())
-            if not isinstance(given, dict):
-                return _response(reply(400, reason="the body must be a JSON object"))
-            fields = cast("dict[str, Any]", given)
-            seed = fields.pop("seed", None)
-            settings = FaultSettings.model_validate(fields)
-        except ValidationError as error:
-            return _response(reply(400, reason=_describe(error)))
-        except ValueError:
-            return _response(reply(400, reason="the body is not JSON"))
-        if seed is not None and not isinstance(seed, int):
-            return _response(reply(400, reason="seed must be a whole number"))
+            settings, seed = read_settings(await request.read())
+        except InvalidArgument as error:
+            return _response(reply(400, reason=str(error)))
         self._replace_injectors(GATEWAYS if gateway is None else (gateway,), settings, seed)
         return _json(settings.model_dump())
 
@@ -331,14 +338,3 @@ def _response(answer: Reply, *, retry_after: float = 0) -> web.Response:
 
 def _json(value: object) -> web.Response:
     return _response(Reply(200, json.dumps(value).encode()))
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-def _describe(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ")
-        for one in error.errors(include_input=False, include_url=False)
-    )

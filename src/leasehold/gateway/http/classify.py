@@ -7,7 +7,7 @@ the gateway knows whether something happened before it was sent.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from leasehold.domain.outcome import (
@@ -22,7 +22,7 @@ from leasehold.gateway.sanitize import CODE_MAX
 from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -100,6 +100,34 @@ def classify_submission(
             )
         case _:
             assert_never(response_class)
+
+
+def classify_array(
+    outcome: Outcome, response: Response, submission_keys: Sequence[UUID]
+) -> Sequence[Outcome]:
+    """Return the outcomes of several submissions, by the outcome of their common response.
+
+    A gateway that took only the first of them says so with 2xx and {"accepted": 2}.
+    """
+    count = len(submission_keys)
+    match outcome:
+        case Retryable():
+            return [outcome]
+        case Rejected():
+            return []  # which of them is to blame shows when the first is submitted alone
+        case Unknown():
+            return [outcome] * count
+        case Accepted() | Submitted():
+            taken = _json_object(response.body).get("accepted", count)
+            if not isinstance(taken, int) or isinstance(taken, bool) or not 1 <= taken <= count:
+                unclear = Unknown(reason="accepted_unclear", code=outcome.code)
+                return [unclear] * count
+            # A reference would name the response as a whole, not one of the submissions.
+            if isinstance(outcome, Accepted):
+                return [replace(outcome, reference=None)] * taken
+            return [replace(outcome, reference=str(key)) for key in submission_keys[:taken]]
+        case _:
+            assert_never(outcome)
 
 
 def classify_lookup(

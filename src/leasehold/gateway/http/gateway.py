@@ -1,8 +1,13 @@
-"""The HTTP gateway: one POST per attempt, classified by the status of its response."""
+"""The HTTP gateway: one POST per attempt, classified by the status of its response.
+
+If the contract permits it, several heads of a stream share a POST. Its body is a JSON array, and
+each entry has the key of its submission.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from yarl import URL
@@ -11,13 +16,14 @@ from leasehold.domain.outcome import Unknown
 from leasehold.gateway.http.classify import (
     Response,
     StatusTable,
+    classify_array,
     classify_lookup,
     classify_submission,
 )
 from leasehold.gateway.http.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from leasehold.domain.contract import Contract
     from leasehold.domain.gateway_terms import HttpTerms
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HttpGateway:
-    """Submits to one URL."""
+    """Submits to one URL. Also a `SubmissionBatcher`."""
 
     def __init__(
         self,
@@ -42,6 +48,7 @@ class HttpGateway:
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
         self._statuses = StatusTable(terms)
+        self.submissions_max = terms.submissions_max
         self._connection = connection
 
     async def submit(self, submission: Submission) -> Outcome:
@@ -56,6 +63,22 @@ class HttpGateway:
         return classify_submission(
             response, self._statuses, submission.submission_key, now, connection.sanitizer
         )
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
+        """POST several submissions as a JSON array. One with opaque bytes is sent alone."""
+        together = list(takewhile(lambda one: one.payload is not None, submissions))
+        if len(together) < 2:
+            return [await self.submit(submissions[0])]
+        now = datetime.now(UTC)
+        connection = self._connection
+        body = b"[" + b",".join(map(_entry, together)) + b"]"
+        headers = connection.headers.for_array(together, body, now)
+        response = await connection.post(self._url, headers, body, *together)
+        if not isinstance(response, Response):
+            return [response] * (len(together) if isinstance(response, Unknown) else 1)
+        keys = [one.submission_key for one in together]
+        outcome = classify_submission(response, self._statuses, keys[0], now, connection.sanitizer)
+        return classify_array(outcome, response, keys)
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
         """GET the state of the submission. A lookup that fails may be repeated."""
@@ -73,3 +96,13 @@ class HttpGateway:
     async def close(self) -> None:
         """Close all connections. Calls in flight fail."""
         await self._connection.close()
+
+
+def _entry(submission: Submission) -> bytes:
+    payload = submission.payload.raw if submission.payload else b"null"
+    return b'{"idempotency_key":"%s","fencing_token":%d,"attempt":%d,"payload":%s}' % (
+        str(submission.submission_key).encode(),
+        submission.fencing_token,
+        submission.attempt_no,
+        payload,
+    )

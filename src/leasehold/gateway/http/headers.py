@@ -13,6 +13,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from uuid import uuid5
 
 from multidict import CIMultiDict
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
@@ -21,7 +22,7 @@ from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from leasehold.domain.connection_terms import ConnectionTerms
@@ -56,6 +57,18 @@ class Headers:
             self._signer = Signer(secret, name=terms.signing_secret_env)
             self.secrets.append(secret)
         self._stream_header = terms.stream_header
+
+    def for_array(
+        self, submissions: Sequence[Submission], body: bytes, now: datetime
+    ) -> CIMultiDict[str]:
+        """Return the headers of several submissions in one body, which has the key of each."""
+        headers = self._for_call(submissions[0])
+        headers["Content-Type"] = JSON_TYPE
+        if self._signer is not None:
+            keys = " ".join(str(one.submission_key) for one in submissions)
+            message_id = uuid5(submissions[0].submission_key, keys)  # again the same if resent
+            headers.update(self._signer.headers(message_id, body, now))
+        return headers
 
     def for_batches(self, first: Submission, batch_ids: str) -> CIMultiDict[str]:
         """Return the headers of signed batches of one stream. Their ids are their keys."""
