@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from leasehold.demo.database import demo_database
-from leasehold.demo.run import Demo, DemoOptions
-from leasehold.demo.signals import Interrupts
+from leasehold.demo.run import Demo, DemoOptions, Interrupts
 from leasehold.demo.view import View
 from leasehold.embedded.server import EmbeddedPostgres, default_data_dir
 from leasehold.observe.logs import configure_logs

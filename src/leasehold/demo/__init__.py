@@ -3,16 +3,14 @@
     cli/demo.py    options, the embedded PostgreSQL, the exit code
       |
       v
-    run.py         starts everything, runs the timeline, stops everything in order
+    run.py         starts everything, runs the timeline, stops in order; Ctrl-C and SIGTERM
       |
       +- processes.py   the child processes: `leasehold sandbox`, `worker` (several), `serve`
-      +- sandbox.py     the demo's targets and contracts; faults and effects of the sandbox gateway
-      +- traffic.py     enqueues sample intents at a steady rate
+      +- traffic.py     the demo's targets, its sample intents, the client of the sandbox gateway
       +- kill.py        --kill: kills a worker and follows the recovery of its claims
       +- database.py    a database of its own for each run, and queries for the view and the audit
       +- view.py        the live view in a terminal, or plain lines
       +- audit.py       the summary: intents in the database compared with effects at the gateway
-      +- signals.py     Ctrl-C, SIGTERM and SIGHUP, in each phase of a run
 
 A run:
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from leasehold.demo.sandbox import EffectCount
+    from leasehold.demo.traffic import EffectCount
     from leasehold.domain.contract import Guarantee
     from leasehold.store.postgres.pool import Pool
 

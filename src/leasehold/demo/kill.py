@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from leasehold.demo.sandbox import SLOW, SOME_FAULTS, TARGETS
+from leasehold.demo.traffic import SLOW, SOME_FAULTS, TARGETS
 from leasehold.demo.view import short_id
 from leasehold.domain.errors import DatabaseUnavailable
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from leasehold.demo.database import ClaimRow, Queries, RecoveryRow
     from leasehold.demo.processes import Child, Processes
-    from leasehold.demo.sandbox import SandboxClient
-    from leasehold.demo.traffic import Traffic
+    from leasehold.demo.traffic import SandboxClient, Traffic
     from leasehold.domain.contract import Guarantee
 
 BURST = 16

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +13,18 @@ from leasehold.demo.audit import audit
 from leasehold.demo.database import Queries, Snapshot
 from leasehold.demo.kill import WorkerKill
 from leasehold.demo.processes import START_SECONDS, Processes
-from leasehold.demo.sandbox import SOME_FAULTS, SandboxClient, contracts
-from leasehold.demo.traffic import Traffic
+from leasehold.demo.traffic import SOME_FAULTS, SandboxClient, Traffic, contracts
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.store.postgres.database_url import public_url
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Generator
     from pathlib import Path
+    from types import FrameType
 
     from leasehold.demo.audit import Audit
-    from leasehold.demo.signals import Interrupts
     from leasehold.demo.view import View
 
 VIEW_SECONDS = 0.5
@@ -39,6 +40,62 @@ POOL = PoolSettings(
     application_name="leasehold demo", wait_seconds=2.0, statement_seconds=3.0, lock_seconds=2.0
 )
 _POLL_SECONDS = 0.1
+
+
+class Interrupts:
+    """How the demo handles SIGINT, SIGTERM and SIGHUP; must be created in the main thread.
+
+    | phase | a signal |
+    |---|---|
+    | before the event loop | raises KeyboardInterrupt |
+    | while the event loop is created | is deferred: that cannot be interrupted cleanly |
+    | while the demo runs | calls a function in the event loop, each time |
+    | at the end | is ignored: stopping the database takes a bounded time |
+    """
+
+    def __init__(self) -> None:
+        self._notify: Callable[[], None] | None = None
+        self._is_ignoring = False
+        self._is_deferring = False
+        self._is_deferred = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+        # With nohup, the demo must outlive its terminal.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._receive)
+
+    def defer(self) -> None:
+        """Defer signals from now on, until there is a function to call."""
+        self._is_deferring = True
+
+    @contextmanager
+    def calling(self, function: Callable[[], None]) -> Generator[None]:
+        """Call `function` in the running event loop for each signal; afterwards ignore signals."""
+        loop = asyncio.get_running_loop()
+        self._notify = lambda: loop.call_soon_threadsafe(function) and None
+        if self._is_deferred:
+            self._notify()
+        try:
+            yield
+        finally:
+            self._is_ignoring = True
+            self._notify = None
+
+    def interrupt(self) -> None:
+        """Act as if a signal had arrived."""
+        if self._is_ignoring:
+            return
+        if self._notify is not None:
+            self._notify()
+            return
+        if self._is_deferring:
+            self._is_deferred = True
+            return
+        self._is_ignoring = True
+        raise KeyboardInterrupt
+
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        self.interrupt()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

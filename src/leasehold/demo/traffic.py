@@ -1,27 +1,137 @@
-"""The demo's client: enqueues sample intents for all targets at a steady rate."""
+"""The demo's targets and contracts, its sample intents, and the client of its sandbox gateway."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.demo.sandbox import TARGETS
+import aiohttp
+
+from leasehold.demo.processes import LEASE_SECONDS
+from leasehold.domain.contract import Contract, HttpTerms, RetryTerms
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.intake import Intake
+from leasehold.sandbox.faults import FaultSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
 
+    from leasehold.domain.contract import Guarantee
     from leasehold.store.postgres.store import PostgresStore
 
+TARGETS: Mapping[str, Guarantee] = {
+    "payments": "keyed",
+    "ledger": "fenced",
+    "payouts": "lookup",
+    "letters": "blind",
+}
+# Frequent enough to see each kind of fault within a minute.
+SOME_FAULTS = FaultSettings(
+    latency_ms=150,
+    jitter=0.6,
+    reject_rate=0.03,
+    throttle_rate=0.03,
+    lost_response_rate=0.06,
+    retry_after_seconds=1,
+)
+# Keeps calls in flight long enough to kill a worker in the middle of them.
+SLOW = FaultSettings(latency_ms=1500, jitter=0.2)
+_PAGE_SIZE = 10_000
+_TIMEOUT_SECONDS = 5.0
 _TICK_SECONDS = 0.1
 _RETRY_SECONDS = 0.5
 _BATCH_MAX = 100
 _COMMITTED = {EnqueueVerdict.ACCEPTED, EnqueueVerdict.DUPLICATE}
+
+
+def contracts(sandbox_url: str) -> list[Contract]:
+    """Return the contract of each target, with short leases and retries."""
+    return [_contract(target, sandbox_url) for target in TARGETS]
+
+
+def _contract(target: str, sandbox_url: str) -> Contract:
+    guarantee = TARGETS[target]
+    url = f"{sandbox_url}/{guarantee}"
+    return Contract(
+        target=target,
+        scope="item",
+        guarantee=guarantee,
+        gateway=HttpTerms(
+            url=url,
+            lookup_url=f"{url}/{{key}}" if guarantee == "lookup" else None,
+            allow_private=True,
+        ),
+        retry=RetryTerms(first_seconds=1.0, longest_seconds=5.0),
+        lease_seconds=LEASE_SECONDS,
+        call_timeout_seconds=3.0,
+        connect_timeout_seconds=1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    """The effects at one gateway, and the submission keys that had more than one."""
+
+    effects: int
+    doubled_keys: int
+
+
+class SandboxClient:
+    """Sets the faults of a running sandbox, and reads its effects."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        self._session = aiohttp.ClientSession(url, timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def set_faults(self, settings: FaultSettings) -> None:
+        """Replace the fault settings of all its gateways."""
+        await self._request("PUT", "/faults", json=settings.model_dump())
+
+    async def effects(self) -> Mapping[Guarantee, EffectCount]:
+        """Count the effects at each gateway."""
+        answer = await self._request("GET", "/effects")
+        return {
+            name: EffectCount(one["effects"], one["doubled_keys"])
+            for name, one in answer["gateways"].items()
+        }
+
+    async def effects_per_key(self) -> Counter[str]:
+        """Count the effects of every submission key, from the request log."""
+        counts: Counter[str] = Counter()
+        read = 0
+        while True:
+            page = await self._request("GET", f"/requests?after={read}&limit={_PAGE_SIZE}")
+            requests: list[dict[str, Any]] = page["requests"]
+            counts.update(one["key"] for one in requests if one["had_effect"])
+            read += len(requests)
+            if not requests or read >= page["total"]:
+                return counts
+
+    async def _request(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (JSON)
+        try:
+            async with self._session.request(method, path, **more) as response:
+                response.raise_for_status()
+                return await response.json()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise LeaseholdError(f"the sandbox at {self.url} does not answer: {error}") from error
 
 
 class Traffic:

@@ -19,7 +19,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.demo.sandbox import TARGETS
+from leasehold.demo.traffic import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
