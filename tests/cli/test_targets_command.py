@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from leasehold.cli.targets_file import read_targets
+from leasehold.cli.targets import read_targets
 from leasehold.domain.contract import RetryTerms
 from tests.support.cli_process import run_fork
 

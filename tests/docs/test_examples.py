@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.cli.targets_file import read_targets
+from leasehold.cli.targets import read_targets
 from leasehold.store.postgres.store import PostgresStore
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
@@ -50,44 +50,6 @@ class Search(TypedDict):
     until: datetime | None
     before: IntentId | None
     limit: int
-
-
-class Backend(Protocol):
-    """What the commands ask for; both implementations give the same answers."""
-
-    async def enqueue(self, intent: NewIntent) -> Receipt:
-        """Enqueue one intent, or raise the reason for refusing it."""
-        ...
-
-    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
-        """Enqueue many intents; one verdict each."""
-        ...
-
-    async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
-        """Return the targets whose intents no instance of this release submits, with the reason."""
-        ...
-
-    async def read(self, intent_id: IntentId) -> StatusAndLedger:
-        """Read an intent and its ledger, or raise UnknownIntent."""
-        ...
-
-    async def list(self, search: Search) -> Listing:
-        """Find the newest matching intents."""
-        ...
-
-    async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
-        """Cancel an intent for which no call was made."""
-        ...
-
-    async def resolve(
-        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
-    ) -> ResolveVerdict:
-        """Record the outcome of an intent in doubt."""
-        ...
-
-    async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
-        """Enqueue finished intents again, as new intents."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +132,7 @@ class _DatabaseBackend:
         return [_as_api_result(new, answer) for new, answer in zip(intents, answers, strict=True)]
 
     async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
+        """Return the targets whose intents no instance of this release submits, with the reason."""
         published = await self._store.read_published_contracts()
         reasons = {one.target: _unexecutable_reason(one) for one in published}
         return {target: reason for target in targets if (reason := reasons.get(target))}
@@ -238,6 +201,10 @@ class _ApiBackend:
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return [await self._client.retry(one, note) for one in intent_ids]
+
+
+# What the commands use; both give the same answers.
+Backend: TypeAlias = _DatabaseBackend | _ApiBackend
 
 
 def _unexecutable_reason(published: PublishedContract) -> str | None:

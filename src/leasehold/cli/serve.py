@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
-from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
     AppDir,
     Concurrency,
@@ -21,6 +20,7 @@ from leasehold.cli.options import (
     Standalone,
     StartSeconds,
     Targets,
+    embedded_database,
     read_options,
     setting,
     use_app_dir,

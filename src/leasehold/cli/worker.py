@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
-from leasehold.cli.embedded_database import embedded_database
 from leasehold.cli.options import (
     AppDir,
     Concurrency,
@@ -20,6 +19,7 @@ from leasehold.cli.options import (
     Standalone,
     StartSeconds,
     Targets,
+    embedded_database,
     ignored_advice,
     read_options,
     setting,

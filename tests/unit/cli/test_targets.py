@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leasehold.cli.main import app
-from leasehold.cli.targets_file import TargetsFileError, read_targets, write_target
+from leasehold.cli.targets import TargetsFileError, read_targets, write_target
 from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms, PythonTerms, RetryTerms
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "targets.md"
