@@ -21,8 +21,7 @@ from pydantic import (
 )
 
 from leasehold.domain.address import classify_address
-from leasehold.domain.contract_problems import refuse_all
-from leasehold.domain.secret_text import is_variable_name, may_be_secret
+from leasehold.domain.contract_problems import is_variable_name, may_be_secret, refuse_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

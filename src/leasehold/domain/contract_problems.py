@@ -1,4 +1,4 @@
-"""Validation problems of a contract, in words for the person who wrote it."""
+"""Validation problems of a contract, in words for the person who wrote it, without its secrets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
-
-from leasehold.domain.secret_text import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +31,10 @@ _PHRASES = (
     (r"a string$", "text"),
     (r"^(Input|String|Tuple|List|Dictionary) should (be|have)", r"must \2"),
 )
+# Random text has digits between its letters; a name has them at the end of a word (TOKEN_2).
+_RANDOM_WORD = re.compile(r"(?=[A-Za-z0-9]{16})[A-Za-z]*[0-9]+[A-Za-z]")
+_LONG_WORD = re.compile(r"[A-Za-z0-9]{24}")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +106,20 @@ def _as_in_file(place: tuple[str, ...]) -> tuple[str, ...]:
     """
     written = (*place[:1], *place[2:]) if place[:1] == ("gateway",) else place
     return tuple("***" if may_be_secret(part) else part for part in written)
+
+
+def is_variable_name(text: str) -> bool:
+    """Return whether this names an environment variable, in capitals as is usual.
+
+    Tokens and signing secrets have lower case letters, or letters and digits mixed.
+    """
+    return _VARIABLE.fullmatch(text) is not None and not _has_random_word(text)
+
+
+def may_be_secret(text: str) -> bool:
+    """Return whether a name is better not shown: it has a long or a random word."""
+    return _LONG_WORD.search(text) is not None or _has_random_word(text)
+
+
+def _has_random_word(text: str) -> bool:
+    return any(_RANDOM_WORD.match(word) for word in re.split(r"[^A-Za-z0-9]+", text))
