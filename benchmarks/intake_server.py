@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.runtime import event_loop
+from leasehold.runtime.process import run
 from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.store.rows import Enqueued
@@ -119,4 +119,4 @@ async def main(way: str) -> None:
 
 
 if __name__ == "__main__":
-    event_loop.run(main(sys.argv[1]))
+    run(main(sys.argv[1]))

@@ -15,8 +15,8 @@ from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted
 from leasehold.intake.intake import Intake
-from leasehold.runtime.event_loop import collect_rarely
 from leasehold.runtime.instance import Instance
+from leasehold.runtime.process import collect_rarely
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.store import PostgresStore
 

@@ -27,8 +27,8 @@ from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict
 from leasehold.store.reader_rows import Attempt, IntentStatus
 from leasehold.web.problems import KINDS
+from leasehold.web.schemas import requests as kinds
 from leasehold.web.schemas import responses as models
-from leasehold.web.schemas import types as kinds
 from tests.support import sync_client
 
 ID = UUID("0190a7e4-0000-7000-8000-000000000001")

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.queue_watch import QUEUE_SECONDS, QueueWatch
+from leasehold.runtime.watches import QUEUE_SECONDS, QueueWatch
 from tests.support.database import Database
 from tests.support.outbox import Outbox
 from tests.support.query_plans import Explainer

@@ -20,11 +20,11 @@ from leasehold.domain.timing import Timings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.role_stores import RoleStores
-from leasehold.web.metrics import WebMetrics
 from leasehold.web.problems import KINDS
 from leasehold.web.request_context import HEAD_BYTES_MAX
-from leasehold.web.schemas.types import WAIT_SECONDS_MAX
+from leasehold.web.schemas.requests import WAIT_SECONDS_MAX
 from leasehold.web.server import HEADERS_MAX
+from leasehold.web.service import WebMetrics
 from tests.support.metric_labels import label_names
 from tests.support.required_programs import find_program
 from tests.support.servers import available_binaries

@@ -15,7 +15,7 @@ import leasehold
 from leasehold.cli.main import COMMANDS, load_command
 from leasehold.config import Settings
 from leasehold.observe.metrics import Metrics
-from leasehold.web.metrics import WebMetrics
+from leasehold.web.service import WebMetrics
 
 ROOT = Path(__file__).parents[2]
 GENERATED = {"functions.md"}

@@ -15,7 +15,7 @@ from tests.support.engine import until
 ENDLESS = """
 import asyncio
 from leasehold.observe.logs import configure_logs
-from leasehold.runtime.shutdown import on_signals
+from leasehold.runtime.process import on_signals
 
 async def cling():
     while True:

@@ -13,8 +13,8 @@ from leasehold.cli.worker import run_worker
 from leasehold.config import read_settings
 from leasehold.executor.faults import FaultPoint
 from leasehold.observe.logs import get_logger
-from leasehold.runtime import event_loop
 from leasehold.runtime.instance import Instance
+from leasehold.runtime.process import run
 
 # Time for the request to leave before the worker dies.
 REQUEST_SECONDS = 0.15
@@ -49,4 +49,4 @@ class FaultInjector:
 
 if __name__ == "__main__":
     injector = FaultInjector(os.environ["TEST_FAULT"])
-    event_loop.run(run_worker(read_settings, lambda given: Instance(given, faults=injector)))
+    run(run_worker(read_settings, lambda given: Instance(given, faults=injector)))

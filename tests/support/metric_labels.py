@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.observe.histogram import LightHistogram
-from leasehold.observe.labelled import InFlight
+from leasehold.observe.labelled import InFlight, LightHistogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -29,12 +29,10 @@ from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, r
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import END_SECONDS
 from leasehold.observe.logs import configure_logs, get_logger
-from leasehold.runtime import event_loop
 from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance
-from leasehold.runtime.registration import new_worker_id
-from leasehold.runtime.scope_state import ScopeState
-from leasehold.runtime.shutdown import on_signals
+from leasehold.runtime.process import on_signals, run
+from leasehold.runtime.registration import ScopeState, new_worker_id
 from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
@@ -125,7 +123,7 @@ def serve(
         )
 
     with embedded_database(read) as read_all:
-        event_loop.run(run_serve(read_all, settings_file=settings_file))
+        run(run_serve(read_all, settings_file=settings_file))
 
 
 async def run_serve(

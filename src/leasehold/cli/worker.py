@@ -28,10 +28,9 @@ from leasehold.cli.options import (
 from leasehold.config import ignored_variables
 from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
-from leasehold.runtime import event_loop
 from leasehold.runtime.database_wait import StopRequested
 from leasehold.runtime.instance import Instance
-from leasehold.runtime.shutdown import on_signals
+from leasehold.runtime.process import on_signals, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +112,7 @@ def worker(
         )
 
     with embedded_database(read) as read_all:
-        event_loop.run(run_worker(read_all, settings_file=settings_file))
+        run(run_worker(read_all, settings_file=settings_file))
 
 
 async def run_worker(

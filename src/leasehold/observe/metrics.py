@@ -52,9 +52,13 @@ class Metrics:
         self._dead_workers = BoundedNames(names_max)
         self._leases = BoundedNames(names_max)
         factory = Factory(self.registry, worker_id)
-        self._claims = factory.of_target(Counter, "claims", "Items claimed.")
-        self._attempts = factory.of_target(
-            Counter, "attempts", "Results written to the ledger, by their state there.", "state"
+        self._claims = factory.by(Counter, "claims", "Items claimed.", "target")
+        self._attempts = factory.by(
+            Counter,
+            "attempts",
+            "Results written to the ledger, by their state there.",
+            "target",
+            "state",
         )
         self._queue_delay = factory.timed(
             "queue_delay_seconds",
@@ -68,11 +72,18 @@ class Metrics:
             _WAIT_BUCKETS,
         )
         self._in_flight = InFlight(self.registry, worker_id, self._targets)
-        self._breaker = factory.of_target(
-            Gauge, "breaker_state", "1 for the current state of the target's breaker.", "state"
+        self._breaker = factory.by(
+            Gauge,
+            "breaker_state",
+            "1 for the current state of the target's breaker.",
+            "target",
+            "state",
         )
-        self._not_served = factory.of_target(
-            Gauge, "target_not_served", "1 if this instance does not serve a published target."
+        self._not_served = factory.by(
+            Gauge,
+            "target_not_served",
+            "1 if this instance does not serve a published target.",
+            "target",
         )
         self._add_worker_metrics(factory)
         self._add_leader_metrics(factory)
@@ -105,17 +116,20 @@ class Metrics:
         )
 
     def _add_leader_metrics(self, factory: Factory) -> None:
-        self._is_leader = factory.of_lease(
-            Gauge, "is_leader", "1 while this instance leads the group."
+        self._is_leader = factory.by(
+            Gauge, "is_leader", "1 while this instance leads the group.", "lease_name"
         )
-        self._elections = factory.of_lease(Counter, "elections", "Elections won by this instance.")
-        self._schedule_size = factory.of_lease(
-            Gauge, "schedule_size", "Intents in the leader's memory."
+        self._elections = factory.by(
+            Counter, "elections", "Elections won by this instance.", "lease_name"
         )
-        self._schedule_missed = factory.of_lease(
+        self._schedule_size = factory.by(
+            Gauge, "schedule_size", "Intents in the leader's memory.", "lease_name"
+        )
+        self._schedule_missed = factory.by(
             Counter,
             "schedule_missed",
             "Intents found by a reconcile that the cursor missed: a defect.",
+            "lease_name",
         )
 
     def _add_reaper_metrics(self, factory: Factory) -> None:

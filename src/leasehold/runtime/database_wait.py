@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
-from leasehold.service.loop import BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX
+from leasehold.service.service import BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

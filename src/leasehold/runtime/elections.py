@@ -16,9 +16,8 @@ from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.logs import get_logger
 from leasehold.runtime.leader_session import LeaderSession
-from leasehold.runtime.scope_state import ScopeState
-from leasehold.service.loop import Loop
-from leasehold.service.service import Pause
+from leasehold.runtime.registration import ScopeState
+from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,13 +33,10 @@ from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import Elections
-from leasehold.runtime.loop_watch import LoopWatch
 from leasehold.runtime.notifier import Notifier
-from leasehold.runtime.queue_watch import QueueWatch
-from leasehold.runtime.registration import Registration, new_worker_id
-from leasehold.runtime.scope_state import ScopeState
-from leasehold.runtime.target_watch import TargetWatch
-from leasehold.service.loop import Loop
+from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
+from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
+from leasehold.service.service import Loop
 from leasehold.store.postgres.database_url import passwords_in
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.notifications import PostgresNotifications

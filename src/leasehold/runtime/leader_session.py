@@ -14,8 +14,7 @@ from leasehold.coordination.slots import Slots
 from leasehold.executor.leader.executor import LeaderExecutor
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
-from leasehold.service.loop import Loop
-from leasehold.service.service import Pause
+from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.registration import new_worker_id
-from leasehold.service.loop import Loop
+from leasehold.service.service import Loop
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:

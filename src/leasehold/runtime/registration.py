@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.errors import DatabaseUnavailable
@@ -18,6 +19,7 @@ from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from leasehold.domain.timing import Timings
     from leasehold.store.protocol import ExecutorStore
@@ -67,3 +69,15 @@ class Registration:
         """Mark the instance as stopped."""
         with suppress(DatabaseUnavailable):
             await self._store.release_instance(self._worker_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeState:
+    """The state of an instance in one scope, for health checks.
+
+    `mode` is competing, leader, follower, standalone or off.
+    """
+
+    mode: str
+    holder_id: str | None = None
+    lease_expires_at: datetime | None = None

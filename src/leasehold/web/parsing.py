@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
-from leasehold.web.schemas.requests import IntentRequest
-from leasehold.web.schemas.types import WAIT_SECONDS_MAX, parse_moment
+from leasehold.web.schemas.requests import WAIT_SECONDS_MAX, IntentRequest, parse_moment
 from leasehold.web.strict_json import parse_json
 
 if TYPE_CHECKING:

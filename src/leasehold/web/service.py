@@ -1,4 +1,4 @@
-"""WebService: what the routes share, and the background services of the API."""
+"""WebService: what the routes share, the background services and the metrics of the API."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
+from prometheus_client import Counter, Gauge, Histogram
+
 from leasehold.domain.errors import LeaseholdError
 from leasehold.intake.group_commit import GroupCommit
+from leasehold.observe.labelled import Factory
 from leasehold.observe.logs import BufferedLog
 from leasehold.observe.metrics import Metrics
-from leasehold.runtime.queue_watch import QueueWatch
+from leasehold.runtime.watches import QueueWatch
 from leasehold.service.deadline import within_deadline
-from leasehold.service.loop import Loop
+from leasehold.service.service import Loop
 from leasehold.web.admission import Admission, QueueLimits
 from leasehold.web.auth import TokenCache
 from leasehold.web.events import Events
 from leasehold.web.limiter import KeepAlive, Limiter, RedriveLimiter
 from leasehold.web.long_poll import LongPoll
-from leasehold.web.metrics import WebMetrics
 from leasehold.web.request_context import BodyReader
 
 if TYPE_CHECKING:
@@ -27,15 +29,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.observe.logs import Format
-    from leasehold.runtime.scope_state import ScopeState
+    from leasehold.runtime.registration import ScopeState
     from leasehold.service.service import Service
     from leasehold.store.postgres.role_stores import RoleStores
 
     State = Literal["ready", "draining", "database_unavailable"]
 
+    from prometheus_client import CollectorRegistry
+
 # How long a probe of the database is valid, and how long it may take.
 PROBE_SECONDS = 1.0
 _JOIN_SECONDS = 3.0
+_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BUCKETS_INTENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 # One token may have a tenth of all requests waiting for their bodies.
 SLOW_BODIES_SHARE = 10
 
@@ -152,3 +158,59 @@ class WebService:
         except LeaseholdError:
             return False
         return True
+
+
+class WebMetrics:
+    """The metrics of the API, in the registry of the process."""
+
+    def __init__(self, registry: CollectorRegistry, worker_id: str) -> None:
+        factory = Factory(registry, worker_id)
+        self._requests = factory.by(
+            Counter,
+            "http_requests",
+            "HTTP requests answered, by method, route and status.",
+            "method",
+            "route",
+            "status",
+        )
+        self._seconds = factory.by(
+            Histogram,
+            "http_request_seconds",
+            "Time from the head of a request to the end of its response.",
+            "method",
+            "route",
+            buckets=_BUCKETS_SECONDS,
+        )
+        self._batch = factory.of_worker(
+            Histogram,
+            "intake_batch_size",
+            "Intents that shared one commit.",
+            buckets=_BUCKETS_INTENTS,
+        )
+        self._commit = factory.of_worker(
+            Histogram,
+            "intake_commit_seconds",
+            "Time of one enqueue call, with its commit.",
+            buckets=_BUCKETS_SECONDS,
+        )
+        self._waiting = factory.of_worker(
+            Gauge, "intake_waiting", "Intents that wait for an enqueue call."
+        )
+        self._listeners = factory.of_worker(
+            Gauge, "event_listeners", "Clients that listen to events."
+        )
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests.at(method, route, str(status)).inc()
+        self._seconds.at(method, route).observe(seconds)
+
+    def batch(self, intents: int, seconds: float) -> None:
+        """Count an enqueue call."""
+        self._batch.observe(intents)
+        self._commit.observe(seconds)
+
+    def watch(self, waiting: Callable[[], float], listeners: Callable[[], float]) -> None:
+        """Read these gauges when they are scraped."""
+        self._waiting.set_function(waiting)
+        self._listeners.set_function(listeners)

@@ -12,7 +12,7 @@ import pytest
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
 from leasehold.observe.metrics import Metrics
-from leasehold.web.metrics import WebMetrics
+from leasehold.web.service import WebMetrics
 from tests.support.metric_labels import label_names
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"

@@ -26,7 +26,7 @@ from leasehold.web.intake import Intake
 from leasehold.web.parsing import VERBATIM, WAIT_PARAMETER, parse_wait
 from leasehold.web.problems import Fault, Problem, invalid
 from leasehold.web.request_context import BATCH_BYTES_MAX
-from leasehold.web.schemas import requests, responses, types
+from leasehold.web.schemas import requests, responses
 from leasehold.web.schemas.openapi import refusals
 from leasehold.web.strict_json import parse_objects
 
@@ -96,15 +96,15 @@ class ListQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    target: types.Target | None = None
+    target: requests.Target | None = None
     status: Status | None = None
-    stream: types.Name | None = None
-    since: Annotated[types.Moment | None, Field(description="Accepted at this time or later.")] = (
-        None
-    )
-    until: Annotated[types.Moment | None, Field(description="Accepted before this time.")] = None
+    stream: requests.Name | None = None
+    since: Annotated[
+        requests.Moment | None, Field(description="Accepted at this time or later.")
+    ] = None
+    until: Annotated[requests.Moment | None, Field(description="Accepted before this time.")] = None
     before: Annotated[UUID | None, Field(description="Accepted before this intent.")] = None
-    limit: Annotated[int, Field(ge=1, le=types.PAGE_MAX)] = 50
+    limit: Annotated[int, Field(ge=1, le=requests.PAGE_MAX)] = 50
 
 
 @router.get("/intents", response_model=responses.Page, responses=refusals(403, 422, 503))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from leasehold.domain.json_text import json_text
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import Reader, ReaderOfAll, context_of, service_of
-from leasehold.web.schemas import responses, types
+from leasehold.web.schemas import requests, responses
 from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-Limit = Annotated[int, Field(ge=1, le=types.PAGE_MAX)]
+Limit = Annotated[int, Field(ge=1, le=requests.PAGE_MAX)]
 
 
 class AfterQuery(BaseModel):
@@ -31,16 +31,18 @@ class AfterQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    after: Annotated[types.Name | None, Field(description="The `next` of the previous page.")] = (
-        None
-    )
+    after: Annotated[
+        requests.Name | None, Field(description="The `next` of the previous page.")
+    ] = None
     limit: Limit = 50
 
 
 class LeasesQuery(AfterQuery):
     """The leases to list."""
 
-    prefix: Annotated[types.Name | None, Field(description="Only names with this prefix.")] = None
+    prefix: Annotated[requests.Name | None, Field(description="Only names with this prefix.")] = (
+        None
+    )
 
 
 class EventsQuery(BaseModel):
@@ -48,9 +50,9 @@ class EventsQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    target: types.Target | None = None
+    target: requests.Target | None = None
     last_event_id: Annotated[
-        types.Cursor | None,
+        requests.Cursor | None,
         Field(description="Like the header Last-Event-ID, which takes precedence."),
     ] = None
 
@@ -154,7 +156,7 @@ async def read_events(
     token: Reader,
     query: Annotated[EventsQuery, Query()],
     last_event_id: Annotated[
-        types.Cursor | None, Header(description="The `id` of the last event that was received.")
+        requests.Cursor | None, Header(description="The `id` of the last event that was received.")
     ] = None,
 ) -> Response:
     """Stream the ledger from now on, or from the last event that was received."""

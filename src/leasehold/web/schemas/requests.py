@@ -5,25 +5,113 @@ They are strict: text is not converted to a number, and an unknown member is an 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID  # noqa: TC003 (pydantic reads the annotations)
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from leasehold.domain.intent import Status
-from leasehold.web.schemas.types import (  # noqa: TC001 (as above)
-    AnyJson,
-    Base64,
-    Moment,
-    Name,
-    Note,
-    ObjectOrNull,
-    Priority,
-    RedriveLimit,
-    Seconds,
-    SecondsAhead,
-    Target,
+from leasehold.domain.intent import PRIORITIES, Status
+
+TEN_YEARS_SECONDS = 315_360_000
+NOTE_LENGTH_MAX = 2000
+PAGE_MAX = 200
+REDRIVE_MAX = 1000
+WAIT_SECONDS_MAX = 30
+
+_MOMENT = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
+# Intent ids count from here.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Python cannot read back the year 10000, and in some time zones it begins on this day.
+_LAST = datetime(9999, 12, 31, tzinfo=UTC)
+# What the schema can say of that: the years, and no more digits than microseconds have.
+_MOMENT_SCHEMA = {
+    "type": "string",
+    "format": "date-time",
+    "pattern": (
+        r"^(19[7-9]\d|[2-9]\d{3})-\d{2}-\d{2}[Tt]\d{2}:\d{2}:[0-5]\d(\.\d{1,6})?"
+        r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+    ),
+}
+_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+
+
+def parse_moment(value: object) -> datetime:
+    """Read a time with its time zone, or raise ValueError."""
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        try:
+            found = datetime.fromisoformat(value.upper())
+        except ValueError:
+            pass
+        else:
+            if found < _EPOCH:
+                raise ValueError("must not be before 1970")
+            if found > _LAST:
+                raise ValueError("must be before 9999-12-31")
+            # PostgreSQL refuses some offsets that RFC 3339 permits.
+            return found.astimezone(UTC)
+    raise ValueError("must be a time with its time zone, such as 2030-01-31T12:00:00Z")
+
+
+Moment = Annotated[
+    datetime,
+    BeforeValidator(parse_moment),
+    WithJsonSchema(_MOMENT_SCHEMA),
+]
+
+
+def _whole(value: object) -> object:
+    """Read 1.0 as 1: to JSON Schema both are integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Priority = Annotated[int, Field(ge=0, le=PRIORITIES - 1), BeforeValidator(_whole)]
+RedriveLimit = Annotated[int, Field(ge=1, le=REDRIVE_MAX), BeforeValidator(_whole)]
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
+Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
+Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+SecondsAhead = Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+# The id of an event, or empty for none; the events parse it.
+Cursor = Annotated[
+    str,
+    Field(max_length=80),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": "^([0-9]{1,18}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9]{1,9})?$",
+        }
+    ),
+]
+Base64 = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "contentEncoding": "base64",
+            "maxLength": 1_398_104,
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+        }
+    ),
+]
+Note = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=NOTE_LENGTH_MAX,
+        pattern=r"^[^\u0000]+$",
+        description="The reason; the ledger keeps it forever.",
+    ),
+]
+AnyJson = Annotated[Any, WithJsonSchema({})]
+ObjectOrNull = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "null"}]}),
+]
 
 
 class RequestBody(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
 from leasehold.domain.verdict import BatchVerdict, RedriveVerdict  # noqa: TC001
-from leasehold.web.schemas.types import AnyJson, ObjectOrNull  # noqa: TC001
+from leasehold.web.schemas.requests import AnyJson, ObjectOrNull  # noqa: TC001
 
 
 class ResponseBody(BaseModel):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from leasehold.observe.histogram import LightHistogram
+from leasehold.observe.labelled import LightHistogram
 
 BOUNDS = (0.005, 0.01, 0.5, 1, 10)
 LABELS = ["worker_id", "target"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.service import loop as loop_module
-from leasehold.service.loop import Loop
-from leasehold.service.service import AGAIN, Pause
+from leasehold.service import service as service_module
+from leasehold.service.service import AGAIN, Loop, Pause
 
 
 class Counting:
@@ -31,7 +30,7 @@ class Counting:
 
 
 async def test_service_that_fails_is_retried(monkeypatch):
-    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(service_module, "BACKOFF_FIRST_SECONDS", 0.001)
     service = Counting(DatabaseUnavailable("gone"), ValueError("a defect"), AGAIN)
     loop = Loop(service, "worker")
     async with asyncio.timeout(10):
@@ -55,8 +54,8 @@ async def test_wake_ends_a_pause():
 
 
 async def test_stop_ends_a_backoff_but_a_wake_does_not(monkeypatch):
-    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 3600)
-    monkeypatch.setattr(loop_module, "BACKOFF_SECONDS_MAX", 3600)
+    monkeypatch.setattr(service_module, "BACKOFF_FIRST_SECONDS", 3600)
+    monkeypatch.setattr(service_module, "BACKOFF_SECONDS_MAX", 3600)
     service = Counting(DatabaseUnavailable("gone"))
     loop = Loop(service, "worker")
     for _ in range(3):
@@ -70,7 +69,7 @@ async def test_stop_ends_a_backoff_but_a_wake_does_not(monkeypatch):
 
 
 async def test_paced_service_that_fails_is_not_retried_sooner(monkeypatch):
-    monkeypatch.setattr(loop_module, "BACKOFF_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(service_module, "BACKOFF_FIRST_SECONDS", 0.001)
 
     class Paced(Counting):
         retry_seconds = 3600.0
