@@ -20,7 +20,6 @@ from leasehold.sandbox.faults import FaultSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from leasehold.domain.contract import Guarantee
     from leasehold.store.postgres.store import PostgresStore
@@ -93,12 +92,7 @@ class SandboxClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def set_faults(self, settings: FaultSettings) -> None:

@@ -41,7 +41,7 @@ from leasehold.store.postgres.database_url import connect, require_auth_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from leasehold.embedded.account import Account
     from leasehold.embedded.binaries import PostgresBinaries
@@ -94,12 +94,7 @@ class EmbeddedPostgres:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -17,7 +17,6 @@ from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from leasehold.domain.intent import IntentId, IntentOptions, NewIntent
@@ -48,12 +47,7 @@ class Intake:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._notifications is not None:
             await self._notifications.close()
 

@@ -26,7 +26,6 @@ from leasehold.web.request_context import BodyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from leasehold.observe.logs import Format
     from leasehold.runtime.registration import ScopeState
@@ -118,12 +117,7 @@ class WebService:
         self._loops = [Loop(service, self.settings.instance_id) for service in services]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.drain()
         self.end_streams()
         await self.group_commit.close()
