@@ -10,7 +10,7 @@ from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, Receipt
 from leasehold.domain.errors import InvalidArgument, UnknownIntent
-from leasehold.domain.intent import AttemptState
+from leasehold.domain.intent import RESOLVED_STATES
 from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
 from leasehold.store.reader_rows import Listing
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.client.async_client import AsyncClient
-    from leasehold.client.requests import Resolution
     from leasehold.config import Settings
-    from leasehold.domain.intent import IntentId, NewIntent, Status
+    from leasehold.domain.intent import IntentId, NewIntent, Resolution, Status
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
     from leasehold.intake.intake import Intake
     from leasehold.store.postgres.store import PostgresStore
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
 
 # Someone is waiting at a terminal.
 _API_RETRY_SECONDS = 10.0
-_STATES: dict[Resolution, AttemptState] = {
-    "dispatched": AttemptState.DISPATCHED,
-    "failed": AttemptState.FAILED,
-    "retry": AttemptState.RETRYABLE,
-}
 
 
 class Search(TypedDict):
@@ -153,7 +147,7 @@ class _DatabaseBackend:
         self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
     ) -> ResolveVerdict:
         return await self._store.resolve_intent(
-            intent_id, _STATES[resolution], operator_name(self._operator), note, reference
+            intent_id, RESOLVED_STATES[resolution], operator_name(self._operator), note, reference
         )
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
@@ -180,16 +174,9 @@ class _ApiBackend:
         return await self._client.get(intent_id), await self._client.attempts(intent_id)
 
     async def list(self, search: Search) -> Listing:
-        limit, before = search["limit"], search["before"]
-        found: list[IntentStatus] = []
-        while True:
-            page_limit = min(PAGE_MAX, limit - len(found))
-            page_search: Search = {**search, "before": before, "limit": page_limit}
-            page = await self._client.page(**page_search)
-            found += page.intents
-            before = page.next
-            if len(page.intents) < page_limit or len(found) == limit or before is None:
-                return Listing(found, None if len(found) == limit else before)
+        page_search: Search = {**search, "limit": min(PAGE_MAX, search["limit"])}
+        page = await self._client.page(**page_search)
+        return Listing(list(page.intents), page.next)
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
         return await self._client.cancel(intent_id, note)

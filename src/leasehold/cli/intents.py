@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
@@ -13,7 +12,7 @@ import typer
 from leasehold.cli.backend import Endpoint, Search
 from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_age
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
-from leasehold.domain.intent import IntentId, Status
+from leasehold.domain.intent import IntentId, Resolution, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.store.reader_rows import Listing
 
@@ -34,15 +33,6 @@ app = typer.Typer(
 
 Id = Annotated[UUID, typer.Argument(help="Id of the intent.", show_default=False)]
 Note = Annotated[str, typer.Option(help="Reason; it stays on the ledger.", show_default=False)]
-
-
-class Resolution(StrEnum):
-    """The outcomes that an operator can record."""
-
-    DISPATCHED = "dispatched"
-    FAILED = "failed"
-    RETRY = "retry"
-
 
 # What to do about each refusal.
 _ADVICE = {
@@ -172,7 +162,7 @@ def resolve(
     verdict = _call(
         database_url,
         api_url,
-        lambda backend: backend.resolve(IntentId(intent_id), resolution.value, note, reference),
+        lambda backend: backend.resolve(IntentId(intent_id), resolution, note, reference),
         operator,
     )
     _report(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     import httpx
 
     from leasehold.client.responses import BulkResult, IntentPage, Receipt
-    from leasehold.domain.intent import IntentId, NewIntent, Status
+    from leasehold.domain.intent import IntentId, NewIntent, Resolution, Status
     from leasehold.store.reader_rows import Attempt, IntentStatus
 
 Result = TypeVar("Result")
 Verdict = TypeVar("Verdict", bound="StrEnum")
-Resolution = Literal["dispatched", "failed", "retry"]
 
 PAGE_MAX = 200
 WAIT_SECONDS_MAX = 30

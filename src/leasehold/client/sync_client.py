@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from leasehold.client.requests import IntentFilter, Request, Resolution
+    from leasehold.client.requests import IntentFilter, Request
     from leasehold.client.responses import BulkResult, IntentPage, Receipt
-    from leasehold.domain.intent import IntentId, IntentOptions, NewIntent
+    from leasehold.domain.intent import IntentId, IntentOptions, NewIntent, Resolution
     from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
     from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
     from leasehold.store.rows import Redriven

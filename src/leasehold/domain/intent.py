@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 IntentId = NewType("IntentId", UUID)
 KeyScope = Literal["target", "all"]
+# What an operator can say of an intent in doubt.
+Resolution = Literal["dispatched", "failed", "retry"]
 PRIORITIES = 4  # 0 is the most urgent
 
 
@@ -45,6 +47,12 @@ class AttemptState(StrEnum):
 
 
 _TERMINAL = frozenset({AttemptState.DISPATCHED, AttemptState.FAILED, AttemptState.CANCELLED})
+# The ledger state that records each resolution.
+RESOLVED_STATES: Mapping[Resolution, AttemptState] = {
+    "dispatched": AttemptState.DISPATCHED,
+    "failed": AttemptState.FAILED,
+    "retry": AttemptState.RETRYABLE,
+}
 
 
 class Status(StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.domain.api_token import ApiToken, TokenScope, token_hash
 from leasehold.service.service import Pause
@@ -21,6 +21,8 @@ from leasehold.web.problems import DATABASE_RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from leasehold.store.protocol import TokenStore
 
 REFRESH_SECONDS = 2.0
 STALE_SECONDS = 60.0
@@ -32,14 +34,6 @@ ANYBODY = ApiToken(
     created_at=datetime.fromtimestamp(0, UTC),
     created_by="--no-auth",
 )
-
-
-class TokenStore(Protocol):
-    """The part of a store that reads tokens."""
-
-    async def read_active_tokens(self) -> Mapping[bytes, ApiToken]:
-        """Read the active tokens by their hashes."""
-        ...
 
 
 class TokenCache:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
-from leasehold.domain.intent import AttemptState, IntentId
+from leasehold.domain.intent import RESOLVED_STATES, IntentId
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import Operator, body_schema, find_intent, read_model, service_of
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 # One query searches a bounded window of intents; a redrive makes at most this many queries.
 _QUERIES_MAX = 20
-_STATES = {
-    "dispatched": AttemptState.DISPATCHED,
-    "failed": AttemptState.FAILED,
-    "retry": AttemptState.RETRYABLE,
-}
 _ADVICE = {
     "in_flight": "An attempt is in progress. Try again when its claim has ended.",
     "in_doubt": "A call may have had its effect. Resolve the intent instead.",
@@ -69,7 +64,7 @@ async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> re
     body = await read_model(request, requests.ResolveRequest)
     await find_intent(request, token, IntentId(intent_id))
     verdict = await service_of(request).stores.operator.resolve_intent(
-        IntentId(intent_id), _STATES[body.resolution], token.name, body.note, body.reference
+        IntentId(intent_id), RESOLVED_STATES[body.resolution], token.name, body.note, body.reference
     )
     return _intervened(intent_id, token, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
 

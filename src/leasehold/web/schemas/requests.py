@@ -12,7 +12,7 @@ from uuid import UUID  # noqa: TC003 (pydantic reads the annotations)
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from leasehold.domain.intent import PRIORITIES, Status
+from leasehold.domain.intent import PRIORITIES, Resolution, Status
 
 TEN_YEARS_SECONDS = 315_360_000
 NOTE_LENGTH_MAX = 2000
@@ -179,7 +179,7 @@ class ResolveRequest(RequestBody):
     and is tried again.
     """
 
-    resolution: Literal["dispatched", "failed", "retry"]
+    resolution: Resolution
     note: Note
     reference: Annotated[Name | None, Field(description="The gateway's id for it.")] = None
 
