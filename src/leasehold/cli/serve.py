@@ -23,12 +23,11 @@ from leasehold.cli.options import (
     embedded_database,
     read_options,
     setting,
-    use_app_dir,
 )
-from leasehold.cli.worker import exit_past_stuck_calls, log_ignored_variables, reload_settings
+from leasehold.cli.worker import exit_past_stuck_calls, read_and_apply, reload_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import END_SECONDS
-from leasehold.observe.logs import configure_logs, get_logger
+from leasehold.observe.logs import get_logger
 from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.process import on_signals, run
@@ -132,10 +131,7 @@ async def run_serve(
     settings_file: Path | None = None,
 ) -> None:
     """Run an instance with its API until a signal; SIGHUP reads the settings again."""
-    settings = read()
-    configure_logs(settings.log_format, settings.log_level)
-    log_ignored_variables(settings_file)
-    use_app_dir(settings.app_dir)
+    settings = read_and_apply(read, settings_file)
     address = _address(settings)
     if settings.standalone and not settings.execute:
         raise InvalidArgument(

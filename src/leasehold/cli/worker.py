@@ -121,10 +121,7 @@ async def run_worker(
     settings_file: Path | None = None,
 ) -> None:
     """Run an instance until a signal; SIGHUP reads the settings again."""
-    settings = read()
-    configure_logs(settings.log_format, settings.log_level)
-    log_ignored_variables(settings_file)
-    use_app_dir(settings.app_dir)
+    settings = read_and_apply(read, settings_file)
     instance = make(settings)
     server = None
     if settings.metrics_port is not None:
@@ -147,10 +144,14 @@ async def run_worker(
     exit_past_stuck_calls(instance)
 
 
-def log_ignored_variables(settings_file: Path | None) -> None:
-    """Log each variable that looks like a setting but is none."""
+def read_and_apply(read: Callable[[], Settings], settings_file: Path | None) -> Settings:
+    """Read the settings, and apply those of the whole process: its logs and its import path."""
+    settings = read()
+    configure_logs(settings.log_format, settings.log_level)
     for name, meant in ignored_variables(settings_file).items():
         _LOG.warning("variable_ignored", variable=name, advice=ignored_advice(meant))
+    use_app_dir(settings.app_dir)
+    return settings
 
 
 def reload_settings(instance: Instance, read: Callable[[], Settings]) -> None:
