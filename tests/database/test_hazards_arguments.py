@@ -310,6 +310,8 @@ def test_20_limit_null_is_unlimited_in_a_naive_function_and_refused_by_ours(outb
         outbox.claim(batch_size=None)
     with refused("22023"):
         outbox.call("executor", "repair_expired_leases", None, "reaper")
+    with refused("22023"):
+        outbox.call("executor", "repair_expired_leases", 10, "reaper", None)
     assert (
         outbox.database.execute("SELECT FROM leasehold.outbox_pending WHERE claimed_by IS NOT NULL")
         == []

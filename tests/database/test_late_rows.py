@@ -12,7 +12,11 @@ from datetime import timedelta
 import pytest
 
 from leasehold.domain.intent import Claimed
-from leasehold.executor.low_water import FULL_WALK_SECONDS, LowWaterMarks
+from leasehold.executor.low_water import (
+    FULL_WALK_PAUSE_SECONDS_MAX,
+    FULL_WALK_SECONDS,
+    LowWaterMarks,
+)
 
 BATCH = 10
 
@@ -33,7 +37,7 @@ class Worker:
             *(batch_size, self.name, 30.0, ["sms"], [batch_size], due_from),
         )
         claimed = [Claimed(**{name: row[name] for name in Claimed._fields}) for row in rows]
-        self.marks.advance(claimed, {"sms": batch_size}, batch_size)
+        self.marks.advance(claimed, {"sms": batch_size}, batch_size, is_full_walk=full)
         return claimed
 
     def ids(self, **how):
@@ -171,23 +175,32 @@ class Clock:
 def test_full_walk_is_due_at_every_poll_and_once_a_second_under_load():
     clock = Clock()
     marks = LowWaterMarks(clock)
-    assert marks.is_full_walk_due(is_poll=True)
-    marks.full_walk_ended(started_at=clock.now)
-    assert not marks.is_full_walk_due(is_poll=False)
-    assert marks.is_full_walk_due(is_poll=True)
+    assert marks.is_full_walk_due(["sms"], is_poll=True)
+    marks.full_walk_ended(["sms"], started_at=clock.now)
+    assert not marks.is_full_walk_due(["sms"], is_poll=False)
+    assert marks.is_full_walk_due(["sms"], is_poll=True)
     clock.now += FULL_WALK_SECONDS
-    assert marks.is_full_walk_due(is_poll=False)
+    assert marks.is_full_walk_due(["sms"], is_poll=False)
 
 
 def test_slow_full_walk_is_not_repeated_before_fifty_times_its_duration():
     clock = Clock()
     marks = LowWaterMarks(clock)
     clock.now += 0.3
-    marks.full_walk_ended(started_at=100.0)
+    marks.full_walk_ended(["sms"], started_at=100.0)
     clock.now += 14.9
-    assert not marks.is_full_walk_due(is_poll=True)
+    assert not marks.is_full_walk_due(["sms"], is_poll=True)
     clock.now += 0.2
-    assert marks.is_full_walk_due(is_poll=True)
+    assert marks.is_full_walk_due(["sms"], is_poll=True)
+
+
+def test_stalled_database_puts_off_full_walks_for_half_a_minute_at_most():
+    clock = Clock()
+    marks = LowWaterMarks(clock)
+    clock.now += 20
+    marks.full_walk_ended(["sms"], started_at=100.0)
+    clock.now += FULL_WALK_PAUSE_SECONDS_MAX
+    assert marks.is_full_walk_due(["sms"], is_poll=True)
 
 
 def test_claim_with_impossible_expiry_is_repaired_one_lease_after_the_clock_stepped_back(outbox):

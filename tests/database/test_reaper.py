@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.coordination.reaper import Reaper
+from leasehold.coordination.reaper import REAPER_LEASE, REPAIR_PAUSE_SECONDS_MAX, Reaper
 from leasehold.domain.timing import Timings
 from leasehold.observe.metrics import Metrics
 from leasehold.observe.traces import new_trace
@@ -85,3 +85,51 @@ async def test_dead_worker_is_reported_once(outbox, reaper, caplog):
         outbox.expire_claims()
         await reaper.step()
     assert [one["dead_worker"] for one in lines(caplog, "worker_died")] == ["dead"]
+
+
+async def test_expired_claim_behind_thousands_of_rows_that_came_later_is_repaired(outbox, reaper):
+    """Their transaction was long, or they have a due time in the past: they stand before it."""
+    outbox.publish()
+    [intent_id] = outbox.enqueue()
+    outbox.claim("dead")
+    for _ in range(6):
+        outbox.enqueue(1000, due_at="2020-01-01T00:00:00Z")
+    outbox.expire_claims()
+    assert outbox.call("executor", "repair_expired_leases", 10, "reaper") == []
+    await reaper.step()
+    assert outbox.states(intent_id) == ["ZOMBIE_REQUEUE"]
+
+
+class SlowRepair:
+    """A store whose repair takes long on the reaper's clock."""
+
+    now = 100.0
+    repairs = 0
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def clock(self):
+        return self.now
+
+    async def repair_expired_leases(self, *arguments, **options):
+        self.repairs += 1
+        self.now += 5.0
+        return await self._store.repair_expired_leases(*arguments, **options)
+
+
+async def test_slow_reaper_keeps_its_lease_and_repairs_again_within_a_minute(stores):
+    store = SlowRepair(stores.executor)
+    reaper = Reaper(store, "reaper-1", Timings, Metrics("reaper-1"), store.clock)
+    await reaper.step()
+    again_at = store.now + REPAIR_PAUSE_SECONDS_MAX
+    while store.repairs < 2 and store.now <= again_at:
+        seconds = (await reaper.step()).seconds
+        assert seconds <= Timings().reaper_seconds  # half of its lease
+        store.now += seconds
+    assert store.repairs == 2
+    answer = await stores.executor.acquire_lease(REAPER_LEASE, "reaper-2", 1.0)
+    assert not answer.is_ours

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from leasehold.store.protocol import ExecutorStore
     from leasehold.store.rows import RenewedClaim
 
+CLAIMS_MAX = 10_000  # in one call of renew_outbox_leases
+
 _LOG = get_logger(__name__)
 
 
@@ -61,7 +63,8 @@ class Heartbeat:
         for item in self._slots.renewable():
             by_lease[item.lease_seconds].append(item)
         for lease_seconds, items in by_lease.items():
-            await self._renew(items, lease_seconds)
+            for start in range(0, len(items), CLAIMS_MAX):
+                await self._renew(items[start : start + CLAIMS_MAX], lease_seconds)
         return Pause(max(0.0, self._next_at - self._slots.clock()))
 
     async def _renew(self, items: Sequence[Item], lease_seconds: float) -> None:

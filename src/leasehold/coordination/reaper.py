@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
-# Repair takes at most this share of the time. It walks over dead rows, of which there are millions
-# if a transaction stays open for long.
+# Repair takes at most this share of the time, unless it would come more rarely than this. It walks
+# over dead rows, of which there are millions if a transaction stays open for long.
 REPAIR_SHARE = 0.02
+REPAIR_PAUSE_SECONDS_MAX = 60.0
+# How often all pending rows are read. In between, only the heads of the queues are.
+FULL_SECONDS = 60.0
 PARTITIONS_SECONDS = 6 * 3600.0
 # A dead instance stays visible for this many runs, so that a newly elected reaper still sees it.
 SILENT_INTERVALS = 10
@@ -67,6 +70,8 @@ class Reaper:
         self._clock = clock
         self._lease: Lease | None = None
         self._partitions_due_at = clock()
+        self._repair_due_at = clock()
+        self._full_due_at = clock()
         self._reported_until: dict[str, float] = {}  # by the id of a dead worker
 
     async def step(self) -> Pause:
@@ -79,12 +84,19 @@ class Reaper:
         if lease is None:
             return pause
         self._lease = lease
-        trust = TrustWindow.counted_from(asked_at, self._lease_seconds())
         started_at = self._clock()
+        if started_at < self._repair_due_at:
+            # We keep the lease meanwhile, or another instance would repair now.
+            return Pause(min(pause.seconds, self._repair_due_at - started_at))
+        trust = TrustWindow.counted_from(asked_at, self._lease_seconds())
         is_more = await self._repair(trust)
-        took_seconds = self._clock() - started_at
+        ended_at = self._clock()
         await self._create_partitions()
-        return AGAIN if is_more else Pause(max(pause.seconds, took_seconds / REPAIR_SHARE))
+        if is_more:
+            return AGAIN
+        took_seconds = ended_at - started_at
+        self._repair_due_at = ended_at + min(took_seconds / REPAIR_SHARE, REPAIR_PAUSE_SECONDS_MAX)
+        return pause
 
     async def release(self) -> None:
         """Release the lease, so that another instance can reap at once."""
@@ -117,7 +129,14 @@ class Reaper:
     async def _repair(self, trust: TrustWindow) -> bool:
         if trust.is_over(self._clock()):
             return False
-        repaired = await self._store.repair_expired_leases(BATCH, self._worker_id)
+        now = self._clock()
+        is_full = now >= self._full_due_at
+        if is_full:
+            # Before it is known to work: if it takes too long, the heads are repaired next time.
+            self._full_due_at = now + FULL_SECONDS
+        repaired = await self._store.repair_expired_leases(BATCH, self._worker_id, is_full=is_full)
+        if is_full and len(repaired) == BATCH:
+            self._full_due_at = now
         missed = await self._store.repair_missed_deadlines(BATCH, self._worker_id)
         self._metrics.reaper_run(len(repaired), [one.stale_seconds for one in repaired])
         self._report_repaired(repaired)

@@ -7,6 +7,7 @@ shrinks if its calls, one after the other, would outlive the lease.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 # The pause between polls: the shortest after work was found, doubled each time there was none.
 POLL_SECONDS_MIN = 0.1
-_TARGETS_MAX = 1000
+TARGETS_MAX = 1000  # of one claim
 
 
 class CompetingExecutor:
@@ -98,11 +99,13 @@ class CompetingExecutor:
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         found = 0
-        is_full_walk = self._marks.is_full_walk_due(is_poll=is_poll)
-        for lease_seconds, room in self._by_lease(rooms).items():
+        # Decided before the first claim, for a full walk of one puts off the next.
+        claims = [
+            (lease_seconds, room, self._marks.is_full_walk_due(room, is_poll=is_poll))
+            for lease_seconds, room in self._by_lease(rooms).items()
+        ]
+        for lease_seconds, room, is_full_walk in claims:
             found += await self._claim(room, lease_seconds, is_full_walk=is_full_walk)
-        if is_full_walk:
-            self._marks.full_walk_ended(now)
         self._adapt_poll(found, is_poll=is_poll)
         return AGAIN if self._hungry else Pause(self._poll_at - self._slots.clock())
 
@@ -136,7 +139,9 @@ class CompetingExecutor:
                 items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
                 self._slots.take(items)
                 self._runner.start(items)
-        self._marks.advance(claimed, rooms, batch_size)
+        self._marks.advance(claimed, rooms, batch_size, is_full_walk=is_full_walk)
+        if is_full_walk:
+            self._marks.full_walk_ended(rooms, asked_at)
         self._count(claimed, rooms, batch_size)
         return len(claimed)
 
@@ -155,7 +160,11 @@ class CompetingExecutor:
             self._metrics.queue_delay(target, *seconds)
 
     def _rooms(self) -> dict[str, int]:
-        """Return how many items each hungry target can take now, without those that take none."""
+        """Return how many items each hungry target can take now, without those that take none.
+
+        In random order: whoever comes first may leave nothing to the others. That is so for the
+        claims of one step, one for each length of lease, and for the targets of one claim.
+        """
         targets = self._targets.current
         # One slow target must not take all slots: some are reserved for the others.
         reserved = max(1, self._slots.total // 10) if len(targets) > 1 else 0
@@ -169,7 +178,8 @@ class CompetingExecutor:
         if rooms and not self._slots.free:
             self._slots.wait_for_one()
             return {}
-        return dict(list(rooms.items())[:_TARGETS_MAX])
+        count = min(len(rooms), TARGETS_MAX)
+        return dict(random.sample(list(rooms.items()), count))
 
     def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:
         by_lease: defaultdict[float, dict[str, int]] = defaultdict(dict)

@@ -88,7 +88,7 @@ class Completer:
         if self._given_back:
             await self._release()
         if not self._finished:
-            return _IDLE
+            return AGAIN if self._given_back else _IDLE
         waited = self._slots.clock() - self._first_at
         is_more_to_come = len(self._finished) < len(self._slots)
         if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
@@ -225,7 +225,7 @@ class Completer:
         self._log(logging.WARNING, "late_result_discarded", item)
 
     async def _release(self) -> None:
-        given_back, self._given_back = self._given_back, []
+        given_back, self._given_back = self._given_back[:BATCH_MAX], self._given_back[BATCH_MAX:]
         groups: defaultdict[tuple[Fence, float], list[Item]] = defaultdict(list)
         for item, delay_seconds in given_back:
             groups[item.fence, delay_seconds].append(item)

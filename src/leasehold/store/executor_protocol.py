@@ -72,8 +72,13 @@ class ClaimStore(Protocol):
         """Give claims back without an attempt; the items are due again after the delay."""
         ...
 
-    async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[rows.Repaired]:
-        """End the expired claims of workers that no longer renew them."""
+    async def repair_expired_leases(
+        self, batch_size: int, worker_id: str, *, is_full: bool = False
+    ) -> list[rows.Repaired]:
+        """End the expired claims of workers that no longer renew them.
+
+        They are looked for at the head of each queue, or everywhere if `is_full`.
+        """
         ...
 
     async def repair_missed_deadlines(

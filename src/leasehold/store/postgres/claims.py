@@ -149,13 +149,16 @@ class PostgresClaims:
             delay_seconds,
         )
 
-    async def repair_expired_leases(self, batch_size: int, worker_id: str) -> list[Repaired]:
+    async def repair_expired_leases(
+        self, batch_size: int, worker_id: str, *, is_full: bool = False
+    ) -> list[Repaired]:
         """End the expired claims of workers that no longer renew them."""
         return await self._query.rows(
             _REPAIRED,
-            "SELECT * FROM leasehold.repair_expired_leases(%s, %s)",
+            "SELECT * FROM leasehold.repair_expired_leases(%s, %s, %s)",
             batch_size,
             worker_id,
+            is_full,
         )
 
     async def repair_missed_deadlines(

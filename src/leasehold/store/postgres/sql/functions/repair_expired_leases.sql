@@ -5,13 +5,16 @@
 -- An expiry further away than the claim was granted for means that the clock stepped back. It is moved to the time at
 -- which the holder's own trust ends at the latest, and the claim is repaired after that.
 -- Claims are taken by due time, so they stand first in the line of their target and priority. Each line is read in pages
--- until a page has no claim: the cost follows the claims, not the backlog behind them.
+-- until a page has no claim: the cost follows the claims, not the backlog behind them. Rows that come later may be due
+-- earlier (their transaction was long, or the caller gave a due time in the past), and thousands of them hide the claims
+-- behind. So p_is_full reads the whole table instead, about once a minute.
 -- A row that cannot be repaired does not block the others: the batch is then repaired row by row, and that row is set
 -- aside for a minute with a warning. The pending row of a finished intent is deleted.
 -- Locks: the expired rows, SKIP LOCKED, so it never waits and two reapers never repair the same row.
 -- Raises: 22023.
-CREATE OR REPLACE FUNCTION leasehold.repair_expired_leases(p_batch_size integer, p_worker_id text)
-RETURNS TABLE (
+CREATE OR REPLACE FUNCTION leasehold.repair_expired_leases(
+  p_batch_size integer, p_worker_id text, p_is_full boolean DEFAULT false
+) RETURNS TABLE (
   intent_id uuid, target text, attempt_no integer, state text, reason text, replaced_holder text,
   stale_seconds double precision, trace_context text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -31,11 +34,23 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
+  IF p_is_full IS NULL THEN
+    RAISE EXCEPTION 'p_is_full must not be NULL' USING ERRCODE = '22023';
+  END IF;
 
+  IF p_is_full THEN
+    -- Without the scope, which only items with a claim have: it would suggest the due index, which is slower here.
+    v_found := ARRAY(
+      SELECT p.intent_id FROM leasehold.outbox_pending p
+       WHERE p.claimed_by IS NOT NULL
+         AND (p.lease_expires_at <= v_now OR p.lease_expires_at > v_now + make_interval(secs => p.lease_seconds))
+       LIMIT p_batch_size);
+  END IF;
   -- In random order, so that a flood for one target does not keep the reaper from the others.
   FOR v_line IN SELECT target, level::smallint AS priority
                   FROM (SELECT target FROM leasehold.contracts GROUP BY target ORDER BY random()) AS known
-                 CROSS JOIN generate_series(0, 3) AS level LOOP
+                 CROSS JOIN generate_series(0, 3) AS level
+                 WHERE NOT p_is_full LOOP
     v_after_due_at := '-infinity';
     v_after_intent_id := '00000000-0000-0000-0000-000000000000';
     LOOP
@@ -81,5 +96,5 @@ BEGIN
   END;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.repair_expired_leases(integer, text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.repair_expired_leases(integer, text) TO leasehold_executor;
+REVOKE ALL ON FUNCTION leasehold.repair_expired_leases(integer, text, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.repair_expired_leases(integer, text, boolean) TO leasehold_executor;

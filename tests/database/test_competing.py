@@ -1,0 +1,170 @@
+"""The competing executor on a real database: no target waits for ever while others are busy.
+
+The executor, its slots and its marks are real. The clock of the worker stands still unless a test
+moves it, and no call is made: a test ends the calls that were started.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from leasehold.coordination.heartbeat import Heartbeat
+from leasehold.coordination.slots import SlotPool, Slots
+from leasehold.domain.timing import Timings
+from leasehold.executor import competing
+from leasehold.executor.competing import CompetingExecutor
+from leasehold.executor.limits import GATHER_SECONDS, Gate
+from leasehold.observe.metrics import Metrics
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Calls:
+    """Stands for the runner: keeps what was started until a test ends it."""
+
+    latency_seconds = 0.0
+
+    def __init__(self):
+        self.items = []
+
+    def start(self, items):
+        self.items += items
+
+
+class Served:
+    """Targets with their lengths of lease, each with a gate."""
+
+    def __init__(self, clock, leases, concurrency):
+        self.current = {
+            target: SimpleNamespace(lease_seconds=seconds) for target, seconds in leases.items()
+        }
+        gates = {target: Gate(concurrency.get(target, 100), None, clock) for target in leases}
+        self.gate = gates.__getitem__
+
+
+class Worker:
+    def __init__(self, store, leases, *, slots, concurrency=None):
+        self.clock = Clock()
+        self.slots = Slots("worker-1", SlotPool(slots, self.clock))
+        self.calls = Calls()
+        self.executor = CompetingExecutor(
+            store,
+            self.slots,
+            Served(self.clock, leases, concurrency or {}),
+            self.calls,
+            Metrics(),
+            Timings,
+            trouble=lambda _: None,
+        )
+
+    async def step(self, seconds=GATHER_SECONDS):
+        """Let time pass, claim once, and return what was started."""
+        self.clock.now += seconds
+        before = len(self.calls.items)
+        await self.executor.step()
+        return self.calls.items[before:]
+
+    def end_calls(self, target=None):
+        ended = [item for item in self.calls.items if target in (None, item.target)]
+        self.calls.items = [item for item in self.calls.items if item not in ended]
+        self.slots.let_go(ended)
+
+
+@pytest.fixture
+def publish(outbox):
+    def publish(*targets):
+        for target in targets:
+            outbox.publish(target)
+
+    return publish
+
+
+async def test_floods_of_one_length_of_lease_do_not_starve_the_others(outbox, stores, publish):
+    floods = {"flood-1": 30, "flood-2": 30}
+    others = {f"other-{number}": 30 + number for number in range(1, 6)}
+    publish(*floods, *others)
+    for target in floods:
+        outbox.enqueue(300, target)
+    for target in others:
+        outbox.enqueue(1, target)
+    worker = Worker(stores.executor, floods | others, slots=4)
+    seen = set()
+    for _ in range(60):
+        seen |= {item.target for item in await worker.step()}
+        worker.end_calls()
+    assert seen == floods.keys() | others.keys()
+
+
+async def test_no_target_starves_beside_more_than_one_claim_may_name(
+    outbox, stores, publish, monkeypatch
+):
+    monkeypatch.setattr(competing, "TARGETS_MAX", 2)
+    targets = [f"flood-{number}" for number in range(6)]
+    publish(*targets)
+    for target in targets:
+        outbox.enqueue(100, target)
+    worker = Worker(stores.executor, dict.fromkeys(targets, 30), slots=2)
+    seen = set()
+    for _ in range(50):
+        seen |= {item.target for item in await worker.step()}
+        worker.end_calls()
+    assert seen == set(targets)
+
+
+async def test_late_intent_of_a_target_that_is_busy_at_each_poll_is_found(outbox, stores, publish):
+    """Another target has room at each poll, so the full walk is made without the busy one."""
+    publish("busy", "idle")
+    outbox.enqueue(1, "busy")
+    worker = Worker(stores.executor, {"busy": 30, "idle": 30}, slots=4, concurrency={"busy": 1})
+    assert len(await worker.step()) == 1
+    [late] = outbox.enqueue(1, "busy", due_at=an_hour_ago())
+    outbox.enqueue(40, "busy")
+    found = set()
+    for _ in range(30):
+        assert await worker.step(1.0) == []  # a poll, with a call of the busy target in flight
+        worker.end_calls()
+        found |= {item.claimed.intent_id for item in await worker.step()}
+    assert late in found
+
+
+async def test_intents_that_are_committed_late_together_do_not_wait_for_a_poll_each_batch(
+    outbox, stores, publish
+):
+    publish("sms")
+    outbox.enqueue(1)
+    worker = Worker(stores.executor, {"sms": 30}, slots=5)
+    assert len(await worker.step()) == 1
+    worker.end_calls()
+    outbox.enqueue(50, due_at=an_hour_ago())
+    found = len(await worker.step(1.0))
+    for _ in range(9):
+        worker.end_calls()
+        found += len(await worker.step())
+    assert found == 50
+
+
+async def test_heartbeat_renews_more_claims_than_one_call_may_name(outbox, stores, publish):
+    """Items whose result waits are renewed too, so there may be thrice as many as slots."""
+    publish("sms")
+    worker = Worker(stores.executor, {"sms": 30}, slots=5000, concurrency={"sms": 5000})
+    for _ in range(3):
+        for _ in range(4):
+            outbox.enqueue(1000)
+        for item in await worker.step(1.0):
+            worker.slots.end_call(item)
+    assert len(worker.slots) == 12_000
+    beat = Heartbeat(stores.executor, worker.slots, Timings, Metrics(), abort=lambda _: None)
+    await beat.step()
+    assert not any(item.is_lost for item in worker.slots.all())
+
+
+def an_hour_ago():
+    return (datetime.now(UTC) - timedelta(hours=1)).isoformat()
