@@ -55,6 +55,7 @@ VALID = {
     "p_after_attempt_no": 0,
     "p_after_due_at": ["-infinity"] * 4,
     "p_due_from": ["-infinity"] * 4,
+    "p_is_full": True,
     "p_after_intent_id": ZERO_ID,
     "p_after_intent_ids": [ZERO_ID] * 4,
     "p_after_modified_at": "-infinity",
