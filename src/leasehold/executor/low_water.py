@@ -4,14 +4,15 @@ A finished item leaves a dead entry at the head of the due index until a vacuum 
 vacuum can while any transaction of the database is open. So a claim starts where the last one
 ended, and costs what it claims, whatever is dead before that.
 
-Rows may become claimable below a mark: a transaction that enqueued commits late, a claim is given
-back, a claimer dies before its commit. Commits that are late by TOLERANCE_SECONDS are found at
-once. Everything else is found by a full walk, at every poll and once a second under load. Each target
-counts for itself: one that has no room at a poll has its full walk when it has. If a full walk
-finds more below a mark than can start now, the mark goes back there. If a full walk is slow,
-because a transaction that stays open keeps millions of dead rows, the next one waits for fifty
-times its duration, but no longer than half a minute: a database that stalled once must not hide
-work for long.
+Rows may become claimable below a mark: a transaction that enqueued commits late, a caller gives a
+due time in the past, a claim is given back, a claimer dies before its commit. Commits that are late
+by TOLERANCE_SECONDS are found at once. Everything else is found by a full walk, at every poll and
+once a second under load. Each target counts for itself: one that has no room at a poll has its full
+walk when it has. If a full walk finds more below a mark than can start now, the mark goes back.
+
+If a full walk is slow, because a transaction that stays open keeps millions of dead rows, the next
+one waits for fifty times its duration, but no longer than half a minute: a database that stalled
+once must not hide work for long.
 """
 
 from __future__ import annotations
