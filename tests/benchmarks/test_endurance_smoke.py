@@ -23,6 +23,7 @@ MEASURED = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)  # a dozen databases, with two processes each
 def test_smoke_run_measures_every_cell_and_plots_it():
     done = subprocess.run(

@@ -208,13 +208,12 @@ def test_fork_that_the_tests_use_answers_as_the_program_does(database, outbox):
         ("intents", "list", "--status", "nonsense"),
         ("enqueue", "sms", "--payload", "-"),
     ):
-        for stdin in ("", "{"):
-            program, fork = [
-                run(*arguments, url=database.url_as("readonly"), stdin=stdin)
-                for run in (cli_process.leasehold, leasehold)
-            ]
-            assert (fork.returncode, fork.stdout, fork.stderr) == (
-                program.returncode,
-                program.stdout,
-                program.stderr,
-            )
+        program, fork = [
+            run(*arguments, url=database.url_as("readonly"), stdin="{")
+            for run in (cli_process.leasehold, leasehold)
+        ]
+        assert (fork.returncode, fork.stdout, fork.stderr) == (
+            program.returncode,
+            program.stdout,
+            program.stderr,
+        )
