@@ -57,6 +57,16 @@ async def test_every_line_of_a_file_gets_a_verdict(leasehold, api):
     assert api.intents() == 1100
 
 
+async def test_list_that_is_longer_than_a_page_of_the_api_leaves_none_out(leasehold, outbox):
+    ids = [str(one) for one in outbox.enqueue(450)]
+    listed = await leasehold("intents", "list", "--limit", 430)
+    assert [one for one in ids if one in listed.stdout] == ids[20:]
+    assert f"--before {ids[20]}" in listed.stdout
+    everything = await leasehold("intents", "list", "--limit", 1000)
+    assert [everything.stdout.count(one) for one in ids] == [1] * 450
+    assert "--before" not in everything.stdout
+
+
 async def test_intents_are_shown_listed_and_cancelled_in_the_name_of_the_token(leasehold, outbox):
     ids = outbox.enqueue(3)
     shown = await leasehold("intents", "show", ids[0])
