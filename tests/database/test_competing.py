@@ -151,6 +151,27 @@ async def test_intents_that_are_committed_late_together_do_not_wait_for_a_poll_e
     assert found == 50
 
 
+async def test_late_intent_is_found_among_more_busy_targets_than_slots(outbox, stores, publish):
+    """A claim for two slots looks at two targets only, so a full walk does not reach them all."""
+    targets = [f"flood-{number}" for number in range(12)]
+    publish(*targets)
+    for target in targets:
+        outbox.enqueue(1, target)
+    worker = Worker(stores.executor, dict.fromkeys(targets, 30), slots=2)
+    for _ in range(10):
+        await worker.step(1.0)
+        worker.end_calls()
+    [late] = outbox.enqueue(1, "flood-0", due_at=an_hour_ago())
+    for target in targets:
+        outbox.enqueue(50, target)
+    worker.clock.now += 1.0  # from now on it stands still, so there is one poll
+    found = set()
+    for _ in range(150):
+        found |= {item.claimed.intent_id for item in await worker.step(0.0)}
+        worker.end_calls()
+    assert late in found
+
+
 async def test_heartbeat_renews_more_claims_than_one_call_may_name(outbox, stores, publish):
     """Items whose result waits are renewed too, so there may be thrice as many as slots."""
     publish("sms")

@@ -90,7 +90,7 @@ class CompetingExecutor:
         now = self._slots.clock()
         is_poll = now >= self._poll_at
         if is_poll:
-            self._hungry.update(self._targets.current)
+            self._hungry = set(self._targets.current)  # without those that are not served any more
             self._marks.forget_others(self._targets.current)
         rooms = self._rooms()
         if not rooms:
@@ -141,7 +141,10 @@ class CompetingExecutor:
                 self._runner.start(items)
         self._marks.advance(claimed, rooms, batch_size, is_full_walk=is_full_walk)
         if is_full_walk:
-            self._marks.full_walk_ended(rooms, asked_at)
+            # A full batch that is smaller than the number of targets has not looked at all of them.
+            is_complete = len(claimed) < batch_size or batch_size >= len(rooms)
+            walked = rooms if is_complete else {one.target for one in claimed}
+            self._marks.full_walk_ended(walked, asked_at)
         self._count(claimed, rooms, batch_size)
         return len(claimed)
 
