@@ -121,10 +121,10 @@ def run(outbox: Outbox, chosen: settings) -> None:
     run_state_machine_as_test(lambda: Machine(outbox, next(numbers)), settings=chosen)
 
 
-def expect_a_disagreement(outbox: Outbox) -> None:
+def expect_a_disagreement(outbox: Outbox, examples: int = 300) -> None:
     """The examples are the same each time, so a mutant that is found is always found."""
     with pytest.raises((DisagreementError, Flaky)):
-        run(outbox, settings(FIXED, max_examples=300, phases=[Phase.generate]))
+        run(outbox, settings(FIXED, max_examples=examples, phases=[Phase.generate]))
 
 
 @pytest.mark.one_server
@@ -171,7 +171,7 @@ def test_machine_finds_a_broken_function(outbox: Outbox, mutant: str) -> None:
     text, count = re.subn(pattern, replacement, row["text"], flags=re.DOTALL)
     assert count > 0, f"{function} reads otherwise now: give the mutant its new words"
     outbox.database.owner_execute(text)
-    expect_a_disagreement(outbox)
+    expect_a_disagreement(outbox, 3000 if mutant in RARE else 300)
 
 
 @on_one_server
