@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _READ = """
 SELECT i.intent_id, i.lease_name_of_stream, s.status, s.attempts, i.stream_seq,
        p.intent_id IS NOT NULL AS is_pending, p.attempt_count, p.last_state,
-       p.begun_at IS NOT NULL AS is_begun, p.begun_epoch, p.lease_name,
+       p.begun_at IS NOT NULL AS is_begun, p.begun_epoch, p.lease_name, p.scope, p.is_claimable,
        p.claimed_by, p.lease_token, p.lease_expires_at IS NOT NULL AS has_expiry,
        {until_due} AS until_due, {until_claim_ends} AS until_claim_ends,
        coalesce(ledger.numbers, '{{}}') AS numbers, coalesce(ledger.states, '{{}}') AS states
@@ -140,7 +140,8 @@ def _broken(row: DictRow, leases: Mapping[str, DictRow]) -> list[str]:
             "half a claim": len(in_lease) == 1,
             "a begun item without claim or epoch": not row["is_begun"]
             or row["claimed_by"] is not None
-            or row["begun_epoch"] is not None,
+            or row["begun_epoch"] is not None
+            or row["scope"] == "stream",
             "begun under an epoch that is gone": row["begun_epoch"] is None
             or (lease is not None and lease["lease_epoch"] == row["begun_epoch"]),
         }
@@ -153,7 +154,7 @@ def _facts(row: DictRow) -> tuple[Any, ...]:
     claim = None
     if row["claimed_by"] is not None:
         claim = (row["claimed_by"], row["lease_token"], _units(row["until_claim_ends"]))
-    marks = (row["is_begun"], row["begun_epoch"])
+    marks = (row["is_begun"], row["begun_epoch"], row["is_claimable"])
     return (row["status"], row["states"], _units(row["until_due"]), marks, claim)
 
 
@@ -164,7 +165,7 @@ def _predicted(item: Item, now: float) -> tuple[Any, ...]:
     if item.claim is not None:
         claim = (item.claim.worker, item.claim.token, item.claim_expires - now)
     due = item.due - now
-    marks = (item.begun, item.begun_epoch)
+    marks = (item.begun, item.begun_epoch, item.claimable)
     return (item.status, item.states, due if abs(due) == NEVER else round(due), marks, claim)
 
 

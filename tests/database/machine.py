@@ -2,7 +2,7 @@
 
 Three workers claim items of three targets (keyed, lookup, blind). The machine moves the time: as
 the owner it shifts the stored timestamps. Every call goes to the real functions, and `Model`
-predicts its result. Leases and operators are in `machine_leased`.
+predicts its result. Streams are in `machine_streams`, leases and operators in `machine_leased`.
 
 No rule has a precondition, because the database chooses among equal rows at random, and the next
 rule must not depend on that choice. A rule without anything to act on does something similar.
@@ -25,9 +25,9 @@ from tests.database.model import (
     UNIT_SECONDS,
     Claim,
     Item,
-    Model,
     Terms,
 )
+from tests.database.model_streams import StreamModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,9 @@ KINDS = {
     "lookup": Terms("item", "lookup", can_look_up=True),
     "blind": Terms("item", "blind", attempts_max=2),
     "cluster": Terms("cluster", "keyed", deadline=5),
-    "stream": Terms("stream", "lookup", deadline=12, can_look_up=True),
+    "stream": Terms(
+        "stream", "lookup", deadline=12, can_look_up=True, on_failure="block_for", block=2
+    ),
 }
 ITEM_KINDS = ("keyed", "lookup", "blind")
 REPORTS = ("DISPATCHED", "FAILED", "RETRYABLE", "IN_DOUBT", "SUBMITTED")
@@ -79,7 +81,8 @@ WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step), items AS (
 )
 UPDATE leasehold.leases
    SET expires_at = expires_at - step, grace_expires_at = grace_expires_at - step,
-       acquired_at = acquired_at - step, renewed_at = renewed_at - step
+       acquired_at = acquired_at - step, renewed_at = renewed_at - step,
+       paused_since = paused_since - step, paused_until = paused_until - step
   FROM step WHERE lease_name = ANY (%(leases)s)
 """
 
@@ -90,7 +93,7 @@ class ItemMachine(RuleBasedStateMachine):
     def __init__(self, outbox: Outbox, number: int):
         super().__init__()
         self.outbox = outbox
-        self.model = Model()
+        self.model = StreamModel()
         self.names = {kind: f"{kind}-{number}" for kind in KINDS}
         self.cluster_leases = [f"executor-{number}", f"annex-{number}"]
         streams = [self.stream_lease(name) for name in "ab"]
@@ -149,10 +152,16 @@ class ItemMachine(RuleBasedStateMachine):
         self, kind: str, attempts_max: int, can_look_up: bool = False, home: str = "executor"
     ) -> None:
         policy = "one_shot" if attempts_max == 1 else "max_attempts"
+        allows_batches = can_look_up  # the lookup of a stream is given
         can_look_up = can_look_up or KINDS[kind].can_look_up
         terms = replace(
             KINDS[kind], attempts_max=attempts_max, policy=policy, can_look_up=can_look_up
         )
+        if kind == "stream":
+            # The number of attempts also chooses what a failure does to the stream.
+            policies = {1: ("block", None), 3: ("block_for", 2)}
+            on_failure, block = policies.get(attempts_max, ("continue", None))
+            terms = replace(terms, on_failure=on_failure, block=block, batch_max=1 + allows_batches)
         if kind == "cluster":
             is_item = home == "item"
             terms = replace(terms, scope="item") if is_item else replace(terms, lease=home)
@@ -180,6 +189,8 @@ class ItemMachine(RuleBasedStateMachine):
             ],
         )
         for entry, row in zip(batch, rows, strict=True):
+            if entry["kind"] == "stream":
+                self.model.create_stream(self.stream_lease(entry["stream"]))
             key = (entry["kind"], entry["key"])
             if key in self.keys:
                 first_id, payload = self.keys[key]
@@ -194,11 +205,13 @@ class ItemMachine(RuleBasedStateMachine):
     def accept(self, kind: str, intent_id: UUID, stream: str, delay: int = 0) -> Item:
         terms, now = self.current[kind], self.model.now
         item = Item(intent_id, self.names[kind], terms, due=now + delay)
+        item.version = self.versions[kind]
         item.deadline = None if terms.deadline is None else now + terms.deadline
         if terms.scope == "stream":
             # The order of acceptance. The real numbers may have gaps, but rise in this order.
             item.stream_seq = len(self.model.items) + 1
             item.lease_name = self.stream_lease(stream)
+            self.model.accept_in_stream(item)
         elif terms.scope == "cluster":
             item.lease_name = self.cluster_lease(terms)
         self.model.items[intent_id] = item
@@ -282,7 +295,7 @@ class ItemMachine(RuleBasedStateMachine):
             return
         expect(rows if isinstance(rows, str) else None, None)
         written = {
-            intent_id: self.model.append(self.model.items[intent_id], state, retry_after)
+            intent_id: self.model.report(self.model.items[intent_id], state, retry_after)
             for intent_id, verdict in verdicts.items()
             if verdict == "applied"
         }
@@ -353,6 +366,8 @@ class ItemMachine(RuleBasedStateMachine):
         missed = self.model.past_deadline()
         for item in missed:
             self.model.append(item, "FAILED", reason="deadline_exceeded")
+            self.model.pause_after(item)
+            self.model.settle(item)
         rows = self.call("executor", "repair_missed_deadlines", 10000, "reaper")
         expect({row["intent_id"] for row in rows}, {item.intent_id for item in missed})
 

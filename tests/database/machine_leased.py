@@ -1,6 +1,6 @@
-"""The state machine, part two: leases, streams, operators, and the comparison after each step.
+"""The state machine, part three: leases, operators, and the comparison after each step.
 
-Two holders share two cluster leases and two streams. Grants go stale and are used all the same:
+Two holders share two cluster leases. Grants go stale and are used all the same:
 the database must refuse the writes of a stale holder.
 """
 
@@ -17,7 +17,6 @@ from tests.database.machine import (
     ADVANCE,
     LEASE_SECONDS,
     PHANTOM,
-    ItemMachine,
     expect,
     homes,
     picks,
@@ -26,7 +25,8 @@ from tests.database.machine import (
     units,
     workers,
 )
-from tests.database.model import GRACE_UNITS, LEASE_UNITS, UNCERTAIN, UNIT_SECONDS, Claim, Grant
+from tests.database.machine_streams import StreamMachine, graces, holders
+from tests.database.model import LEASE_UNITS, UNCERTAIN, UNIT_SECONDS, Claim, Grant
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from tests.database.model import Item
     from tests.support.outbox import Outbox
 
-holders = st.sampled_from(["holder-1", "holder-2"])
-graces = st.sampled_from([0, GRACE_UNITS])
 which_one = st.integers(0, 12)
 resolutions = st.sampled_from(["DISPATCHED", "FAILED", "RETRYABLE"])
 
 
-class Machine(ItemMachine):
+class Machine(StreamMachine):
     """All steps together: one database serves all scopes."""
 
     def __init__(self, outbox: Outbox, number: int):
@@ -51,6 +49,9 @@ class Machine(ItemMachine):
 
     @invariant()
     def the_database_is_as_predicted(self) -> None:
+        self.check_database()
+
+    def check_database(self) -> None:
         found = Snapshot.of(self.outbox, list(self.model.items), self.lease_names)
         found.check_invariants()
         found.check_since(self.before)
@@ -76,23 +77,6 @@ class Machine(ItemMachine):
         expect(seen, [(is_free, lease.holder, lease.epoch)])
         self.let_a_second_pass(is_free and in_flight)
 
-    @rule(holder=holders, grace=graces)
-    def claim_streams(self, holder: str, grace: int) -> None:
-        active = self.model.active_streams(self.names["stream"])
-        free = self.model.free_streams(self.names["stream"])
-        for name in (active & self.model.leases.keys()) - free:
-            self.model.repair_times(self.model.leases[name])
-        in_flight = [item for name in free for item in self.model.in_flight(name)]
-        granted = [self.model.take(name, holder, grace) for name in sorted(free)]
-        targets = [self.names["stream"]]
-        rows = self.call(
-            "executor", "claim_streams", holder, targets, LEASE_SECONDS, grace * UNIT_SECONDS, 10
-        )
-        seen = {row["lease_name"]: row["lease_epoch"] for row in rows}
-        expect(seen, {grant.name: grant.epoch for grant in granted})
-        self.grants.extend(granted)
-        self.let_a_second_pass(in_flight)
-
     @rule(units=st.sampled_from([1, 20]))
     def set_clock_back(self, units: int) -> None:
         """Only for leases: due times, deadlines and claims have tests of their own."""
@@ -109,16 +93,10 @@ class Machine(ItemMachine):
     def picked_grant(self, which: int) -> Grant:
         return self.grants[-1 - which % len(self.grants)]
 
-    def is_kept(self, grant: Grant, *, in_grace: bool = True) -> bool:
-        lease = self.model.leases.get(grant.name)
-        if lease is None or not lease.is_held_by(grant):
-            return False
-        return (lease.grace_expires if in_grace else lease.expires) > self.model.now
-
     @rule(which=which_one, grace=graces)
     def renew_lease(self, which: int, grace: int) -> None:
         grant = self.picked_grant(which)
-        is_kept = self.is_kept(grant)
+        is_kept = self.model.is_kept(grant)
         if is_kept:
             self.model.extend(self.model.leases[grant.name], grace)
         rows = self.call(
@@ -131,7 +109,7 @@ class Machine(ItemMachine):
     @rule(which=which_one)
     def release_lease(self, which: int) -> None:
         grant = self.picked_grant(which)
-        is_kept = self.is_kept(grant)
+        is_kept = self.model.is_kept(grant)
         if is_kept:
             self.model.release(self.model.leases[grant.name])
         rows = self.call("executor", "release_lease", grant.name, grant.holder, grant.epoch)
@@ -151,15 +129,13 @@ class Machine(ItemMachine):
         grant = self.picked_grant(which)
         ids = self.picked_items(intents, grant)
         verdicts = {
-            intent_id: self.model.begin_leased_verdict(
-                grant.name, self.model.items.get(intent_id), set(ids)
-            )
+            intent_id: self.model.begin_leased_verdict(grant.name, self.model.items.get(intent_id))
             for intent_id in ids
         }
         rows = self.call(
             "executor", "begin_leased_attempts", grant.name, grant.holder, grant.epoch, ids
         )
-        if not self.is_kept(grant, in_grace=False):
+        if not self.model.is_kept(grant, in_grace=False):
             expect(rows, "P7002")
             return
         expect({row["intent_id"]: row["verdict"] for row in rows}, verdicts)
@@ -200,7 +176,7 @@ class Machine(ItemMachine):
         fence = (grant.name, grant.holder, grant.epoch)
         calls = (list(numbers), list(numbers.values()), mark_no, [needs_content] * len(numbers))
         rows = self.call("executor", "mark_calls", *fence, *calls)
-        if not self.is_kept(grant, in_grace=False):
+        if not self.model.is_kept(grant, in_grace=False):
             expect(rows, "P7002")
             return
         [first, *contents] = rows
@@ -224,7 +200,7 @@ class Machine(ItemMachine):
         grant = self.picked_grant(which)
         kept = self.picked_items(intents, grant)
         rows = self.call("executor", "unmark_calls", grant.name, grant.holder, grant.epoch, kept)
-        if not self.is_kept(grant):
+        if not self.model.is_kept(grant):
             expect(rows, "P7002")
             return
         for calls in self.model.marks.get(grant.name, {}).values():
@@ -244,7 +220,7 @@ class Machine(ItemMachine):
         fence = (grant.name, grant.holder, grant.epoch)
         results = [report(intent_id, state, retry_after) for intent_id in ids]
         rows = self.call("executor", "record_attempts", *fence, json.dumps(results))
-        if not self.is_kept(grant):
+        if not self.model.is_kept(grant):
             expect(rows, "P7002")
         else:
             self.compare_results(rows, verdicts, state, retry_after)
@@ -304,13 +280,12 @@ class Machine(ItemMachine):
 
     @rule(holder=holders, grace=graces, begun=st.sampled_from([[0], [0, 1], [1], []]))
     def lead(self, holder: str, grace: int, begun: list[int]) -> None:
-        """Acquire every free lease, and begin some items."""
-        for take in (self.acquire, self.claim_streams):
-            known = len(self.grants)
-            take(holder, grace)
-            if begun and len(self.grants) > known:
-                self.the_database_is_as_predicted()
-                self.begin_leased(0, begun)
+        """Acquire the lease if it is free, and begin some items."""
+        known = len(self.grants)
+        self.acquire(holder, grace)
+        if begun and len(self.grants) > known:
+            self.the_database_is_as_predicted()
+            self.begin_leased(0, begun)
 
     @rule(holder=holders, units=st.sampled_from([1, 5]))
     def miss_deadlines(self, holder: str, units: int) -> None:
@@ -324,7 +299,7 @@ class Machine(ItemMachine):
     @rule(which=which_one, state=reports, retry_after=units)
     def record_begun(self, which: int, state: str, retry_after: int) -> None:
         """The current holder reports the calls that it began."""
-        kept = [grant for grant in self.grants if self.is_kept(grant)]
+        kept = [grant for grant in self.grants if self.model.is_kept(grant)]
         kept = [grant for grant in kept if self.model.in_flight(grant.name)] or kept
         if kept:
             grant = kept[which % len(kept)]
@@ -344,6 +319,7 @@ class Machine(ItemMachine):
         expect(rows, [{"cancel_intent": verdict}])
         if verdict == "cancelled":
             self.model.append(item, "CANCELLED")
+            self.model.settle(item)
 
     @rule(which=which_one, state=resolutions)
     def resolve(self, which: int, state: str) -> None:
@@ -356,6 +332,7 @@ class Machine(ItemMachine):
         expect(rows, expected if expected == "P7004" else [{"resolve_intent": expected}])
         if expected == "resolved":
             self.model.append(item, state)
+            self.model.settle(item)
 
     def resolve_verdict(self, item: Item, state: str) -> str:
         if not item.is_pending:

@@ -36,6 +36,9 @@ class Terms:
     key_window: int | None = None
     can_look_up: bool = False
     lease: str = "executor"
+    on_failure: str | None = None
+    block: int | None = None
+    batch_max: int = 1
 
     def as_contract(self, lease_name: str) -> dict[str, object]:
         terms: dict[str, object] = {
@@ -52,6 +55,10 @@ class Terms:
             terms["deadline_seconds"] = self.deadline * UNIT_SECONDS
         if self.key_window is not None:
             terms["key_window_seconds"] = self.key_window * UNIT_SECONDS
+        if self.on_failure is not None:
+            terms |= {"on_failure": self.on_failure, "batch_max": self.batch_max}
+        if self.block is not None:
+            terms["block_seconds"] = self.block * UNIT_SECONDS
         return terms | ({"lease_name": lease_name} if self.scope == "cluster" else {})
 
 
@@ -82,6 +89,7 @@ class Lease:
     renewed: float = -NEVER
     granted: int = 0
     grace_granted: int = 0
+    paused_until: float = -NEVER
 
     def is_held_by(self, grant: Grant) -> bool:
         return (self.holder, self.epoch) == (grant.holder, grant.epoch)
@@ -98,6 +106,8 @@ class Item:
     priority: int = 1
     lease_name: str | None = None
     stream_seq: int | None = None
+    version: int = 0
+    claimable: bool = False  # the head of a stream that nobody holds
     deadline: float | None = None
     states: list[str] = field(default_factory=list)
     reason: str | None = None
@@ -191,7 +201,11 @@ class Model:
             if item.is_pending and not self.is_in_flight(item)
             if item.deadline is not None and item.deadline <= self.now
             if item.last_state not in UNCERTAIN
+            if item.terms.scope != "stream" or self.is_free_head(item)
         ]
+
+    def is_free_head(self, item: Item) -> bool:
+        return item.claimable and self.leases[item.lease_name or ""].expires == -NEVER
 
     def in_flight(self, lease_name: str) -> list[Item]:
         return [
@@ -217,16 +231,6 @@ class Model:
             lease.grace_expires <= self.now or not self.in_flight(lease_name)
         )
 
-    def active_streams(self, target: str) -> set[str]:
-        return {
-            item.lease_name
-            for item in self.items.values()
-            if item.is_pending and item.target == target and item.lease_name is not None
-        }
-
-    def free_streams(self, target: str) -> set[str]:
-        return {name for name in self.active_streams(target) if self.is_free(name)}
-
     # Verdicts.
 
     def absence(self, item: Item | None) -> str:
@@ -247,7 +251,7 @@ class Model:
             return "lease_lost"
         return "not_begun" if is_unbegun_call(item, state) else "applied"
 
-    def begin_leased_verdict(self, lease_name: str, item: Item | None, batch: set[UUID]) -> str:
+    def begin_leased_verdict(self, lease_name: str, item: Item | None) -> str:
         if item is None or not item.is_pending:
             return self.absence(item)
         if item.lease_name != lease_name:
@@ -256,17 +260,7 @@ class Model:
             return "already_begun"
         if item.due > self.now:
             return "not_due"
-        return "out_of_order" if self.is_behind(item, batch) else "begun"
-
-    def is_behind(self, item: Item, batch: set[UUID]) -> bool:
-        """Say whether an earlier item of the stream blocks this one."""
-        return item.terms.scope == "stream" and any(
-            earlier.is_pending
-            and earlier.lease_name == item.lease_name
-            and (earlier.stream_seq or 0) < (item.stream_seq or 0)
-            and (earlier.begun or earlier.due > self.now or earlier.intent_id not in batch)
-            for earlier in self.items.values()
-        )
+        return "begun"
 
     def record_verdict(self, lease_name: str, item: Item | None, state: str) -> str:
         if item is None or not item.is_pending:
@@ -335,6 +329,25 @@ class Model:
     def end_expired(self, items: Iterable[Item], retry_after: float) -> None:
         for item in items:
             self.append(item, zombie_state(item), retry_after, "lease_expired")
+
+    def report(self, item: Item, state: str, retry_after: float) -> str | None:
+        """Record the result of a holder. A question without news writes nothing to the ledger."""
+        is_asked_again = state == item.last_state == "SUBMITTED" and item.terms.can_look_up
+        if state == "DEFERRED" or (is_asked_again and not item.begun):
+            item.due = self.now + retry_after
+            item.begun, item.begun_epoch, item.claim = False, None, None
+            return None if state == "DEFERRED" else state
+        written = self.append(item, state, retry_after)
+        self.pause_after(item)
+        return written
+
+    def pause_after(self, item: Item) -> None:
+        """Pause the stream of an item that failed, if its contract says so."""
+        if item.last_state == "FAILED" and item.terms.on_failure in ("block", "block_for"):
+            block = item.terms.block
+            until = NEVER if block is None else self.now + block
+            lease = self.leases[item.lease_name or ""]
+            lease.paused_until = max(lease.paused_until, until)
 
     def append(
         self, item: Item, state: str, retry_after: float = 0, reason: str | None = None

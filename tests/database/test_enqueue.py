@@ -171,7 +171,7 @@ def test_enqueue_one_leaves_only_stream_intents_to_the_path_for_lists(known_keys
 
 
 OWN = ["intent_id", "stream_seq", "created_at", "deadline_at", "due_at", "last_modified_at"]
-OWN += ["idempotency_key"]
+OWN += ["idempotency_key", "is_claimable"]
 
 
 def written(outbox, intent_id):

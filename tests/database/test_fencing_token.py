@@ -15,7 +15,10 @@ ALL = {"item": ITEM, "cluster": CLUSTER, "another group": OTHER_GROUP, "stream":
 
 
 def publish(outbox, terms):
-    outbox.publish(guarantee="fenced", attempts_max=1, retry_policy="one_shot", **terms)
+    continues = {"on_failure": "continue"} if terms is STREAM else {}
+    outbox.publish(
+        guarantee="fenced", attempts_max=1, retry_policy="one_shot", **terms, **continues
+    )
 
 
 def wear_out(outbox, lease_name, epochs):
@@ -34,8 +37,9 @@ def try_once(outbox, intent_id, terms):
         return claim["fencing_token"]
     if terms is STREAM:
         [holder] = claim_streams(outbox, targets=["sms"])
-        [row] = holder.call("begin_leased_attempts", *holder.fence, [intent_id])
-        token = row["fencing_token"]
+        [head] = holder.heads
+        token = head["fencing_token"]
+        assert holder.begin([intent_id]) == ["begun"]
     else:
         holder = take(outbox, lease_name=terms.get("lease_name", CLUSTER_LEASE))
         [row] = [one for one in holder.window() if one["intent_id"] == intent_id]

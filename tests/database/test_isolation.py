@@ -12,7 +12,13 @@ CALLS = {
     "acquire": "SELECT * FROM leasehold.acquire_lease(%(lease)s, 'other', 60)",
     "record": "SELECT * FROM leasehold.record_attempts(%(lease)s, 'holder-1', 1, '[]')",
     "begin": "SELECT * FROM leasehold.begin_leased_attempts(%(lease)s, 'holder-1', 1, '{}')",
-    "claim streams": "SELECT * FROM leasehold.claim_streams('holder-1', '{}', 30, 180, 10)",
+    "claim streams": "SELECT * FROM leasehold.claim_streams(10, 'holder-1', 30, 180, '{}')",
+    "record in streams": "SELECT * FROM leasehold.record_stream_attempts("
+    "'holder-1', '{}', '{}', '[]')",
+    "begin in streams": "SELECT * FROM leasehold.begin_stream_attempts("
+    "'holder-1', '{}', '{}', '{}')",
+    "look at streams": "SELECT * FROM leasehold.refresh_streams('holder-1', '{}', '{}')",
+    "release streams": "SELECT * FROM leasehold.release_streams('holder-1', '{}', '{}')",
     "refresh": "SELECT * FROM leasehold.refresh_schedule("
     f"'holder-1', ARRAY[%(lease)s], '{{1}}', '-infinity', '{ZERO}', 10)",
     "window": "SELECT * FROM leasehold.refresh_due_rows("

@@ -8,6 +8,7 @@ from tests.support.lease_holder import claim_streams, take
 
 REPAIR = "SELECT * FROM leasehold.repair_missed_deadlines(100, 'reaper')"
 MARK = "SELECT * FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], 1)"
+CLAIM_STREAMS = "SELECT * FROM leasehold.claim_streams(1, 'holder-1', 30, 180, '{pay}')"
 BEGIN = "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])"
 
 
@@ -38,16 +39,13 @@ def repair(outbox):
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-@pytest.mark.parametrize(
-    ("target", "fields"), [("sms", {}), ("bank", {}), ("pay", {"stream": "s"})]
-)
-def test_row_that_its_holder_does_not_serve_ends_at_its_deadline(targets, target, fields, is_held):
-    missed = targets.enqueue(2, target, deadline_seconds=600, **fields)
-    in_time = targets.enqueue(1, target, deadline_seconds=600, **fields)
-    endless = targets.enqueue(1, target, **fields)
+@pytest.mark.parametrize("target", ["sms", "bank"])
+def test_row_that_its_holder_does_not_serve_ends_at_its_deadline(targets, target, is_held):
+    missed = targets.enqueue(2, target, deadline_seconds=600)
+    in_time = targets.enqueue(1, target, deadline_seconds=600)
+    endless = targets.enqueue(1, target)
     if is_held:
         take(targets)
-        claim_streams(targets)
     targets.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp()"
         " WHERE intent_id = ANY (%s)",
@@ -75,7 +73,7 @@ def test_call_that_may_be_in_flight_is_not_ended_by_its_deadline(targets):
     assert leader.begin([begun]) == ["begun"]
     [holder] = claim_streams(targets)
     assert holder.begin([head]) == ["begun"]
-    assert repair(targets) == {waiting, behind}
+    assert repair(targets) == {waiting}
     # Nor after the death of the holders, until somebody takes over and puts the calls in doubt.
     for lease_name in (leader.lease_name, holder.lease_name):
         targets.expire_lease(lease_name)
@@ -84,6 +82,7 @@ def test_call_that_may_be_in_flight_is_not_ended_by_its_deadline(targets):
     claim_streams(targets, "holder-2")
     assert repair(targets) == set()
     assert {targets.status(one) for one in (marked, begun, head)} == {"in_doubt"}
+    assert targets.status(behind) == "pending"
 
 
 def test_row_whose_marked_call_has_been_recorded_ends_at_its_deadline(targets):
@@ -148,11 +147,9 @@ def test_leader_that_marks_while_the_reaper_ends_a_row_makes_no_call(targets, da
     assert first["left_out"] == [intent_id]
 
 
-@pytest.mark.parametrize("target", ["bank", "pay"])
-def test_holder_and_reaper_that_meet_at_a_begin_do_not_both_act(targets, database, target):
-    stream = {"stream": "s"} if target == "pay" else {}
-    ids = targets.enqueue(1, target, deadline_seconds=600, **stream)
-    [holder] = claim_streams(targets) if stream else [take(targets)]
+def test_leader_and_reaper_that_meet_at_a_begin_do_not_both_act(targets, database):
+    ids = targets.enqueue(1, "bank", deadline_seconds=600)
+    holder = take(targets)
     miss_deadlines(targets)
     beginning, reaper = database.session("executor"), database.session("executor")
     beginning.run("BEGIN")
@@ -167,16 +164,35 @@ def test_holder_and_reaper_that_meet_at_a_begin_do_not_both_act(targets, databas
     assert waiting.result()[0]["verdict"] == "already_terminal"
 
 
-def test_stream_keeps_its_order_when_rows_in_its_middle_miss_their_deadline(targets):
-    [head] = targets.enqueue(1, "pay", stream="s")
-    [late] = targets.enqueue(1, "pay", stream="s", deadline_seconds=600)
-    [last] = targets.enqueue(1, "pay", stream="s")
-    [holder] = claim_streams(targets)
+def test_head_of_a_stream_ends_at_its_deadline_and_the_next_row_follows(targets):
+    targets.publish("pay", scope="stream", guarantee="lookup", on_failure="continue")
+    late, later, last = targets.enqueue(3, "pay", stream="s", deadline_seconds=600)
+    [other] = targets.enqueue(1, "pay", stream="t", deadline_seconds=600)
+    [holder] = claim_streams(targets, streams_max=1)
+    # A holder ends its head itself, and nothing ends before the head does.
+    assert [row["intent_id"] for row in holder.heads] == [late]
+    assert repair(targets) == {other}
+    assert holder.release()
+    assert [repair(targets) for _ in range(4)] == [{late}, {later}, {last}, set()]
+
+
+def test_missed_deadline_of_a_head_blocks_its_stream_if_the_contract_says_so(targets):
+    late, following = targets.enqueue(2, "pay", stream="s", deadline_seconds=600)
     assert repair(targets) == {late}
-    assert holder.begin([last]) == ["out_of_order"]
-    assert holder.begin([head]) == ["begun"]
-    assert holder.record([head], "DISPATCHED") == ["applied"]
-    assert holder.begin([last]) == ["begun"]
+    assert repair(targets) == set()
+    assert targets.status(following) == "pending"
+    assert claim_streams(targets) == []
+
+
+def test_reaper_leaves_a_stream_whose_holder_is_being_chosen(targets, database):
+    targets.enqueue(1, "pay", stream="s", deadline_seconds=600)
+    miss_deadlines(targets)
+    claimer, reaper = database.session("executor"), database.session("executor")
+    claimer.run("BEGIN")
+    assert len(claimer.run(CLAIM_STREAMS)) == 1
+    assert reaper.run(REPAIR) == []
+    claimer.run("ROLLBACK")
+    assert len(reaper.run(REPAIR)) == 1
 
 
 def test_marks_that_nobody_ends_do_not_keep_the_reaper_from_other_leases(targets):

@@ -18,17 +18,19 @@ from tests.support.outbox import CLUSTER_LEASE
 CLAIM = "SELECT intent_id FROM leasehold.claim_outbox_batch(10, 'worker-1', 30, '{sms}')"
 REPAIR = "SELECT intent_id FROM leasehold.repair_expired_leases(10, 'reaper')"
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
-CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams('holder-1', '{sms}', 30, 180, 10)"
+CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 180, '{sms}')"
+LOOK_AT_STREAMS = (
+    "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
+    " '{1,1}') WHERE stream_state = 'drained'"
+)
 BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"
 COUNT = "SELECT 1 FROM leasehold.record_queue_counts(1) AS seconds WHERE seconds IS NOT NULL"
 COUNT_DEPTHS = "SELECT 1 FROM leasehold.record_queue_depths(1) AS seconds WHERE seconds IS NOT NULL"
 CORRECT_TIMES = f"SELECT leasehold.repair_lease_times('{CLUSTER_LEASE}')"
 LOCK_ITEM = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE"
-LOCK_STREAM = (
-    "SELECT FROM leasehold.leases l"
-    "  JOIN leasehold.outbox_pending p USING (lease_name) WHERE p.stream = %s FOR UPDATE OF l"
-)
 LOCK_LEASE = "SELECT FROM leasehold.leases WHERE lease_name = %s FOR UPDATE"
+LOCK_LEASE_OF_STREAM = "SELECT FROM leasehold.leases WHERE stream = %s FOR UPDATE"
+LOCK_STREAM = "SELECT FROM leasehold.streams WHERE stream = %s FOR UPDATE"
 LOCK_TURN = "SELECT FROM leasehold.watch_turns WHERE name = %s FOR UPDATE"
 FUNCTIONS = files("leasehold.store.postgres").joinpath("sql/functions").iterdir()
 SKIPPING = sorted(
@@ -63,13 +65,26 @@ def past_deadline(outbox, **terms):
 
 
 def free_streams(outbox):
-    """Streams that were held once, so that their lease rows are there, and are free again."""
     outbox.publish(scope="stream")
     for stream in ("first", "second"):
         outbox.enqueue(stream=stream)
+    return ["first", "second"]
+
+
+def expired_streams(outbox):
+    streams = free_streams(outbox)
     for held in claim_streams(outbox, "gone", ["sms"]):
         outbox.expire_lease(held.lease_name)
-    return ["first", "second"]
+    return streams
+
+
+def drained_streams(outbox):
+    streams = free_streams(outbox)
+    for held in claim_streams(outbox, "gone", ["sms"]):
+        [head] = held.heads
+        held.begin([head["intent_id"]])
+        held.record([head["intent_id"]], "DISPATCHED")
+    return streams
 
 
 def impossible_lease(outbox):
@@ -100,7 +115,9 @@ MEETINGS = {
     "requeue_expired_claims": (expired, LOCK_ITEM, CLAIM),
     "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
-    "claim_streams": (free_streams, LOCK_STREAM, CLAIM_STREAMS),
+    "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
+    "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
+    "serve_streams": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),
     "record_queue_depths": (
@@ -109,7 +126,7 @@ MEETINGS = {
         COUNT_DEPTHS,
         "readonly",
     ),
-    "lock_missed_under_leases": (partial(past_deadline, scope="stream"), LOCK_ITEM, FINISH),
+    "lock_missed_under_leases": (partial(past_deadline, scope="cluster"), LOCK_ITEM, FINISH),
     "repair_lease_times": (impossible_lease, LOCK_LEASE, CORRECT_TIMES, None),
 }
 
@@ -146,7 +163,7 @@ def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, func
         "SELECT pg_get_functiondef(%s::regproc) AS text", [f"leasehold.{function}"]
     )
     assert " SKIP LOCKED" in source["text"]
-    outbox.database.owner_execute(source["text"].replace(" SKIP LOCKED", ""))
+    outbox.database.execute(source["text"].replace(" SKIP LOCKED", ""))
     writer, _, calling, others = meet(outbox, function)
     calling.assert_blocked()
     writer.run("ROLLBACK")

@@ -46,7 +46,7 @@ class Backlog:
         load_backlog(database)
         database.execute("SELECT leasehold.acquire_lease(%s, 'holder', 3600)", [CLUSTER_LEASE])
         self.streams = database.execute(
-            "SELECT * FROM leasehold.claim_streams('holder', '{stream}', 3600, 0, 10)"
+            "SELECT * FROM leasehold.claim_streams(10, 'holder', 3600, 0, '{stream}')"
         )
         self.claims = self.pending("target = 'leased' AND claimed_by = 'worker-7'")
         self.scheduled = self.ids("target = 'cluster'")
@@ -272,24 +272,47 @@ def test_begin_under_a_lease_finds_its_rows_by_id(backlog: Backlog) -> None:
     )
 
 
-def test_begin_in_a_stream_looks_no_further_than_its_head(backlog: Backlog) -> None:
-    lease = backlog.streams[0]
-    head = backlog.database.execute(
-        "SELECT intent_id FROM leasehold.outbox_pending"
-        " WHERE lease_name = %s ORDER BY stream_seq LIMIT %s",
-        [lease["lease_name"], COUNT],
-    )
+def test_begin_in_streams_looks_no_further_than_their_heads(backlog: Backlog) -> None:
     check(
         backlog,
-        "SELECT * FROM leasehold.begin_leased_attempts(%s, 'holder', %s, %s)",
-        [lease["lease_name"], lease["lease_epoch"], [row["intent_id"] for row in head]],
-        by={PENDING, INTENTS, "outbox_pending_stream_order"},
+        "SELECT * FROM leasehold.begin_stream_attempts('holder', %s, %s, %s)",
+        [*leases_of(backlog), [row["intent_id"] for row in backlog.streams]],
+        returned=len(backlog.streams),
+        by={PENDING, "outbox_pending_stream_order"},
     )
 
 
-@pytest.mark.parametrize("names", [[CLUSTER_LEASE], "streams"])
-def test_refresh_continues_from_its_cursor(backlog: Backlog, names: list[str] | str) -> None:
-    leases, epochs = leases_of(backlog, names)
+def test_record_in_streams_looks_no_further_than_their_next_heads(backlog: Backlog) -> None:
+    heads = [row["intent_id"] for row in backlog.streams]
+    ids = ", ".join(f"'{intent_id}'" for intent_id in heads)
+    begun = "UPDATE leasehold.outbox_pending SET begun_at = now()"
+    check(
+        backlog,
+        "SELECT * FROM leasehold.record_stream_attempts('holder', %s, %s, %s)",
+        [*leases_of(backlog), results(heads, "DISPATCHED")],
+        before=[f"{begun} WHERE intent_id IN ({ids})"],
+        returned=2 * len(heads),
+        by={PENDING, INTENTS, LEDGER, "outbox_pending_stream_order"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "contents"), [("refresh_streams", {INTENTS}), ("release_streams", set[str]())]
+)
+def test_look_at_streams_reads_only_their_heads(
+    backlog: Backlog, function: str, contents: set[str]
+) -> None:
+    check(
+        backlog,
+        f"SELECT * FROM leasehold.{function}('holder', %s, %s)",
+        [*leases_of(backlog)],
+        returned=len(backlog.streams),
+        by={PENDING, "outbox_pending_stream_order"} | contents,
+    )
+
+
+def test_refresh_continues_from_its_cursor(backlog: Backlog) -> None:
+    leases, epochs = [CLUSTER_LEASE], [1]
     [middle] = backlog.database.execute(
         "SELECT last_modified_at, intent_id FROM leasehold.outbox_pending"
         " WHERE lease_name = ANY (%s) ORDER BY 1, 2 OFFSET 1000 LIMIT 1",
@@ -305,21 +328,15 @@ def test_refresh_continues_from_its_cursor(backlog: Backlog, names: list[str] | 
     )
 
 
-@pytest.mark.parametrize(
-    ("names", "index"),
-    [([CLUSTER_LEASE], "cluster_due"), ("streams", "stream_order")],
-)
-def test_due_window_reads_only_the_next_rows(
-    backlog: Backlog, names: list[str] | str, index: str
-) -> None:
-    leases, epochs = leases_of(backlog, names)
+def test_due_window_reads_only_the_next_rows(backlog: Backlog) -> None:
+    leases, epochs = [CLUSTER_LEASE], [1]
     for plans in explained(
         backlog,
         "SELECT * FROM leasehold.refresh_due_rows('holder', %s, %s, %s, %s)",
         [leases, epochs, ["cluster"], COUNT],
     ):
         assert len(plans.rows) == COUNT * len(leases)
-        assert f"outbox_pending_{index}" in plans.indexes("outbox_pending")
+        assert "outbox_pending_cluster_due" in plans.indexes("outbox_pending")
         plans.assert_bounded(rows_max=COUNT * len(leases), buffers_max=400)
 
 
@@ -337,9 +354,7 @@ def test_due_window_with_content_continues_from_where_it_ended(backlog: Backlog)
         plans.assert_bounded(rows_max=COUNT, buffers_max=400 + 10 * COUNT)
 
 
-def leases_of(backlog: Backlog, names: list[str] | str) -> tuple[list[str], list[int]]:
-    if isinstance(names, list):
-        return names, [1] * len(names)
+def leases_of(backlog: Backlog) -> tuple[list[str], list[int]]:
     return (
         [row["lease_name"] for row in backlog.streams],
         [row["lease_epoch"] for row in backlog.streams],
@@ -349,9 +364,9 @@ def leases_of(backlog: Backlog, names: list[str] | str) -> tuple[list[str], list
 def test_streams_are_claimed_by_stream_not_by_row(backlog: Backlog) -> None:
     check(
         backlog,
-        "SELECT * FROM leasehold.claim_streams('another', '{stream}', 30, 0, %s)",
+        "SELECT * FROM leasehold.claim_streams(%s, 'another', 30, 0, '{stream}')",
         [COUNT],
-        by={"outbox_pending_stream_order", "outbox_pending_begun"},
+        by={PENDING, INTENTS, "outbox_pending_stream_due", "outbox_pending_stream_order"},
     )
 
 
@@ -383,7 +398,7 @@ def test_enqueue_reads_only_the_keys_it_is_given(backlog: Backlog) -> None:
 def test_enqueue_into_streams_reads_no_backlog(backlog: Backlog) -> None:
     entries = [{"target": "stream", "stream": f"stream-{n}", "payload": n} for n in range(COUNT)]
     statement = "SELECT * FROM leasehold.enqueue_intents(%s)"
-    check(backlog, statement, [json.dumps(entries)], by=set())
+    check(backlog, statement, [json.dumps(entries)], by={"outbox_pending_stream_order"})
 
 
 @pytest.mark.parametrize("condition", ["intent_id = %s", "intent_id = ANY (ARRAY[%s])"])

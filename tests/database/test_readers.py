@@ -62,7 +62,12 @@ async def test_instances_are_read_in_pages_and_dead_ones_are_shown_as_such(store
 
 async def test_leases_are_read_by_the_prefix_of_their_names(stores, outbox):
     names = ["stream/a/1", "stream/a/2", "stream/a/\u00fc", "stream/ab/1", "t", "stream"]
-    for name in names:
+    for target, *streams in (["a", "1", "2", "\u00fc"], ["ab", "1"]):
+        outbox.publish(target, scope="stream")
+        for stream in streams:
+            outbox.enqueue(target=target, stream=stream)
+    await stores.executor.claim_streams(10, "holder", 30, 0, ["a", "ab"])
+    for name in ("t", "stream"):
         await stores.executor.acquire_lease(name, "holder", 30)
     outbox.expire_lease("stream/a/2")
     reader = stores.readonly

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.lease_holder import ChangeReader, claim_streams, take
+from tests.support.lease_holder import ChangeReader, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 from tests.support.sqlstates import refused
 
@@ -223,18 +223,18 @@ def test_change_made_by_an_operator_is_seen(cluster):
 
 
 def test_changes_under_several_leases_come_in_one_order(cluster, database):
-    cluster.publish("pay", scope="stream")
-    for number in range(12):
-        cluster.enqueue(target="pay", stream=f"s{number % 4}")
-    cluster.enqueue(3)
-    holders = [one for one in claim_streams(cluster) if not one.lease_name.endswith("s3")]
-    reader = ChangeReader(holders, limit=4)
+    cluster.publish("other", scope="cluster", lease_name="other")
+    cluster.publish("unread", scope="cluster", lease_name="unread")
+    for _ in range(5):
+        for target in ("sms", "other", "unread"):
+            cluster.enqueue(target=target)
+    reader = ChangeReader([take(cluster), take(cluster, lease_name="other")], limit=4)
     expected = database.execute(
-        "SELECT intent_id FROM leasehold.outbox_pending WHERE stream IN ('s0', 's1', 's2')"
+        "SELECT intent_id FROM leasehold.outbox_pending WHERE target <> 'unread'"
         " ORDER BY last_modified_at, intent_id"
     )
     assert reader.refresh() == [row["intent_id"] for row in expected]
-    assert len(expected) == 9
+    assert len(expected) == 10
 
 
 def test_window_of_a_cluster_lease_has_the_first_rows_of_each_priority(cluster):
@@ -269,26 +269,13 @@ def test_window_has_rows_of_each_target_and_no_held_ones(cluster):
     assert not {*held} & {*rest}
 
 
-def test_window_of_streams_has_the_first_items_of_each(cluster):
-    cluster.publish("pay", scope="stream")
-    ids = {name: cluster.enqueue(5, "pay", stream=name, priority=3) for name in ("a", "b", "c")}
-    holders = {one.lease_name: one for one in claim_streams(cluster)}
-    asked = [holders["stream/pay/b"], holders["stream/pay/a"]]
-    fence = ([one.lease_name for one in asked], [one.epoch for one in asked])
-    rows = cluster.call("executor", "refresh_due_rows", "holder-1", *fence, [], 2)
-    found = {row["intent_id"]: (row["stream"], row["stream_seq"]) for row in rows}
-    expected = {ids[name][place]: (name, place + 1) for name in ("a", "b") for place in (0, 1)}
-    assert found == expected
-
-
 def test_stale_holder_reads_nothing_even_under_its_other_leases(cluster):
-    cluster.publish("pay", scope="stream")
-    for name in ("a", "b"):
-        cluster.enqueue(target="pay", stream=name)
-    kept, lost = claim_streams(cluster)
+    cluster.publish("other", scope="cluster", lease_name="other")
+    cluster.enqueue()
+    cluster.enqueue(target="other")
+    kept, lost = take(cluster), take(cluster, lease_name="other")
     cluster.expire_lease(lost.lease_name)
-    successor = claim_streams(cluster, "holder-2")
-    assert [one.lease_name for one in successor] == [lost.lease_name]
+    take(cluster, "holder-2", lost.lease_name)
     names, epochs = [kept.lease_name, lost.lease_name], [kept.epoch, lost.epoch]
     with refused("P7002") as caught:
         cluster.call("executor", "refresh_due_rows", "holder-1", names, epochs, [], 10)

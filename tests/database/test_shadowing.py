@@ -74,14 +74,16 @@ def test_shadowing_tables_do_not_affect_leases_and_schedules(trapped):
     leader.call("record_leader_heartbeat", *leader.fence, {})
     assert leader.begin([clustered]) == ["begun"]
     leader.call("renew_instance", "holder-1", "worker", ["pay"], {}, 60)
-    [holder] = claim_streams(trapped)
-    fence = ("holder-1", [holder.lease_name], [holder.epoch])
-    assert [row["intent_id"] for row in holder.window()] == [head]
+    fence = ("holder-1", [leader.lease_name], [leader.epoch])
     cursor = ("-infinity", ZERO_ID, 10)
     assert len(trapped.call("executor", "refresh_schedule", *fence, *cursor)) == 1
-    assert trapped.call("executor", "surplus_streams", "holder-1", ["pay"]) == []
-    assert trapped.call("executor", "renew_streams", *fence, 30, 180)[0]["verdict"] == "renewed"
-    assert trapped.call("executor", "release_streams", *fence)[0]["verdict"] == "released"
+    [holder] = claim_streams(trapped)
+    assert [row["intent_id"] for row in holder.heads] == [head]
+    assert trapped.call("executor", "surplus_streams", "holder-1") == []
+    holder.renew()
+    assert holder.begin([head]) == ["begun"]
+    [next_row] = holder.record_next([head], "FAILED")
+    assert next_row["stream_state"] == "paused"
     assert trapped.call("executor", "release_instance", "holder-1")[0]["release_instance"]
     assert leader.record([clustered], "DISPATCHED") == ["applied"]
     assert leader.release()

@@ -94,8 +94,33 @@ CHANGED = {
         "IF true OR",
     ),
     "a stream is begun out of order": (
-        "begin_leased_attempts",
-        r"earlier\.stream_seq < p\.stream_seq",
+        "begin_stream_attempts",
+        r"WHEN EXISTS \(.*?THEN 'out_of_order'",
+        "",
+    ),
+    "a takeover of a stream forgets the call in flight": (
+        "take_streams",
+        r"PERFORM leasehold\.append_attempts\(.*?\);",
+        "NULL;",
+    ),
+    "a stream is taken while a slow call is in flight": (
+        "is_stream_begun",
+        r"coalesce\(bool_or.*?false\)",
+        "false",
+    ),
+    "a lost stream may be written to": (
+        "lock_held_streams",
+        r"AND l\.lease_epoch = asked\.lease_epoch\s+WHERE l\.holder_id = p_holder_id AND",
+        "WHERE",
+    ),
+    "a cancelled head leaves its stream without one": (
+        "append_attempts",
+        r"PERFORM leasehold\.serve_streams\(.*?\);",
+        "",
+    ),
+    "a failure does not pause its stream": (
+        "pause_failed_streams",
+        r"'FAILED' = ANY \(p_states\)",
         "false",
     ),
 }

@@ -15,7 +15,7 @@ from leasehold.domain.errors import (
     RetryCeilingReached,
 )
 from leasehold.domain.intent import AttemptState, IntentId, NewIntent, Status
-from leasehold.domain.lease import Lease
+from leasehold.domain.lease import Lease, StreamState
 from leasehold.domain.outcome import Accepted, Rejected, Result, Retryable, Submitted, Unknown
 from leasehold.domain.verdict import (
     BeginVerdict,
@@ -464,31 +464,81 @@ async def test_held_row_is_a_change_without_a_due_time_and_not_in_the_window(sto
     assert await store.refresh_due_rows("a", [lease], ["fax"], 10) == []
 
 
-async def test_streams_are_claimed_renewed_shared_and_released(stores):
-    store = stores.executor
+@pytest.fixture
+async def acct(stores):
     await stores.operator.publish_contract(
-        "acct", {"scope": "stream", "guarantee": "keyed", "gateway": None}, "ann"
+        "acct", {"scope": "stream", "guarantee": "keyed", "gateway": None, "batch_max": 2}, "ann"
     )
-    for stream in ("a", "b"):
-        await enqueue(stores, "acct", 2, stream=stream)
-    await store.renew_instance("one", "worker", ["acct"], {"version": "1"}, 60)
-    claimed = await store.claim_streams("one", ["acct"], 30, 180, 10)
-    assert {(one.target, one.stream) for one in claimed} == {("acct", "a"), ("acct", "b")}
-    leases = [one.lease for one in claimed]
+    return "acct"
+
+
+async def test_streams_are_claimed_renewed_shared_and_released(stores, acct):
+    store = stores.executor
+    ids = {stream: await enqueue(stores, acct, 2, stream=stream) for stream in ("a", "b")}
+    claimed = await store.claim_streams(10, "one", 30, 180, [acct], [2])
+    assert {(one.lease.target, one.lease.stream) for one in claimed} == {
+        ("acct", "a"),
+        ("acct", "b"),
+    }
+    for one in claimed:
+        assert (one.state, one.is_held, one.is_begun) == (StreamState.READY, True, False)
+        assert [head.intent_id for head in one.heads] == ids[one.lease.stream]
+        assert [head.attempt_no for head in one.heads] == [1, 1]
+        assert one.heads[0].payload is not None
+        assert one.lease.lease.expires_at < one.lease.lease.grace_expires_at
+    leases = [one.lease.lease for one in claimed]
     assert {(lease.holder_id, lease.epoch) for lease in leases} == {("one", 1)}
-    assert await store.surplus_streams("one", ["acct"]) == []
-    await store.renew_instance("two", "worker", ["acct"], {}, 60)
-    [surplus] = await store.surplus_streams("one", ["acct"])
-    given_back = [lease for lease in leases if lease.name == surplus.lease_name]
-    [released] = await store.release_streams("one", given_back)
+    await store.renew_instance("one", "worker", [acct], {"version": "1"}, 60, [2], [0])
+    assert await store.surplus_streams("one") == []
+    await store.renew_instance("two", "worker", [acct], {}, 60, [0], [5])
+    [surplus] = await store.surplus_streams("one")
+    assert (surplus.target, surplus.surplus) == (acct, 1)
+    [released] = await store.release_streams("one", leases[:1])
     assert released.verdict is ReleaseVerdict.RELEASED
     answers = {
         one.lease_name: one.verdict for one in await store.renew_streams("one", leases, 30, 180)
     }
-    assert answers.pop(surplus.lease_name) is RenewVerdict.LEASE_LOST
+    assert answers.pop(leases[0].name) is RenewVerdict.LEASE_LOST
     assert list(answers.values()) == [RenewVerdict.RENEWED]
+    states = {one.lease.lease.name: one.state for one in await store.refresh_streams("one", leases)}
+    assert states == {leases[0].name: StreamState.LEASE_LOST, leases[1].name: StreamState.READY}
     assert await store.release_instance("two")
     assert not await store.release_instance("three")
+
+
+async def test_results_of_many_streams_are_recorded_at_once_and_bring_the_next_heads(stores, acct):
+    store = stores.executor
+    ids = {stream: await enqueue(stores, acct, 3, stream=stream) for stream in ("a", "b", "c")}
+    claimed = await store.claim_streams(10, "one", 30, 180, [acct], begin=True)
+    assert all(one.is_begun for one in claimed)
+    leases = {one.lease.stream: one.lease.lease for one in claimed}
+    await store.release_streams("one", [leases["c"]], unsent=ids["c"])
+    recorded = await store.record_stream_attempts(
+        "one",
+        list(leases.values()),
+        [
+            Result(ids["a"][0], Accepted()),
+            Result(ids["a"][1], Accepted()),
+            Result(ids["b"][0], Retryable(retry_after_seconds=60)),
+            Result(ids["c"][0], Accepted()),
+        ],
+        deferred={ids["b"][1]: 0},
+        begin=True,
+        tell_dispatched=False,
+    )
+    answers = {one.intent_id: one for one in recorded.results}
+    assert answers[ids["b"][0]].state is AttemptState.RETRYABLE
+    assert answers[ids["b"][1]].verdict is RecordVerdict.APPLIED
+    assert answers[ids["c"][0]].verdict is RecordVerdict.LEASE_LOST
+    assert ids["a"][0] not in answers
+    work = {one.lease.stream: one for one in recorded.streams}
+    assert [head.intent_id for head in work["a"].heads] == [ids["a"][2]]
+    assert work["a"].is_begun
+    assert (work["b"].state, work["b"].is_held) == (StreamState.WAITING, False)
+    assert work["b"].wait_seconds == pytest.approx(60, abs=5)
+    assert work["c"].state is StreamState.LEASE_LOST
+    [begun] = await store.begin_stream_attempts("one", [leases["a"]], [ids["a"][2]])
+    assert begun.verdict is BeginVerdict.ALREADY_BEGUN
 
 
 async def test_operator_cancels_resolves_and_redrives(stores, sms):

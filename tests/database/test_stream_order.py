@@ -10,12 +10,12 @@ from tests.support.lease_holder import claim_streams
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 SLACK_BLOCKS = 40
-CLAIM = "SELECT * FROM leasehold.claim_streams('holder-1', %s, 30, 180, 100)"
+CLAIM = "SELECT * FROM leasehold.claim_streams(100, 'holder-1', 30, 180, %s)"
 
 
 @pytest.fixture
 def streams(outbox):
-    outbox.publish("pay", scope="stream")
+    outbox.publish("pay", scope="stream", batch_max=3)
     return outbox
 
 
@@ -59,11 +59,16 @@ def test_items_of_one_call_are_one_ordered_batch_however_they_are_listed(streams
 @pytest.mark.parametrize("trouble", ["in_doubt", "held", "confirming", "retry", "not_due", "spent"])
 def test_nothing_overtakes_a_head_that_cannot_begin_now(streams, database, trouble):
     guarantee = {"in_doubt": "lookup", "held": "blind"}.get(trouble, "keyed")
-    streams.publish("pay", scope="stream", guarantee=guarantee)
-    delay = 60 if trouble == "not_due" else 0
-    [head] = streams.enqueue(target="pay", stream="a", delay_seconds=delay)
+    streams.publish("pay", scope="stream", guarantee=guarantee, batch_max=3)
+    [head] = streams.enqueue(target="pay", stream="a")
     following = streams.enqueue(2, "pay", stream="a")
     [holder] = claim_streams(streams)
+    if trouble == "not_due":
+        database.owner_execute(
+            "UPDATE leasehold.outbox_pending SET due_at = now() + interval '1 minute'"
+            " WHERE intent_id = %s",
+            [head],
+        )
     state = {"in_doubt": "IN_DOUBT", "held": "IN_DOUBT", "confirming": "SUBMITTED"}
     if trouble in (*state, "retry"):
         assert holder.begin([head]) == ["begun"]
@@ -77,7 +82,10 @@ def test_nothing_overtakes_a_head_that_cannot_begin_now(streams, database, troub
     # Neither alone nor in a batch with the head.
     assert holder.begin(following) == ["out_of_order", "out_of_order"]
     assert holder.begin([head, *following]) == [refusal, "out_of_order", "out_of_order"]
-    assert [row["stream_seq"] for row in holder.window()] == [1, 2, 3]
+    [row] = holder.look()
+    assert (row["stream_state"], row["intent_id"]) == (
+        ("ready", head) if trouble == "spent" else ("waiting", None)
+    )
 
 
 def test_next_item_can_begin_after_its_head_was_cancelled(streams):
@@ -172,11 +180,12 @@ def test_cost_of_a_claim_depends_on_streams_and_not_on_rows(streams, database):
 def add_rows(database, target, count):
     database.owner_execute(
         "INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,"
-        " lease_name, stream, stream_seq, priority, due_at, last_modified_at)"
+        " lease_name, stream, stream_seq, priority, due_at, last_modified_at, is_claimable)"
         " SELECT gen_random_uuid(), 'stream', %(target)s, 1, 'stream/' || %(target)s || '/a',"
-        "        'a', n, 1, now(), now() FROM generate_series(1, %(count)s) AS n",
+        "        'a', n, 1, now(), now(), n = 1 FROM generate_series(1, %(count)s) AS n",
         {"target": target, "count": count},
     )
+    database.owner_execute("SELECT leasehold.create_stream(%s, 'a')", [target])
 
 
 def claim_blocks(database, target):
@@ -187,5 +196,5 @@ def claim_blocks(database, target):
         [row] = session.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {CLAIM}", [[target]])
         session.run("ROLLBACK")
     plan = row["QUERY PLAN"][0]["Plan"]
-    assert plan["Actual Rows"] == 1
+    assert plan["Actual Rows"] == (3 if target == "pay" else 1)
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

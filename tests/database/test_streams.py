@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lease_holder import Holder, claim_streams, take
+from tests.support.lease_holder import Holder, claim_streams
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
@@ -17,7 +17,7 @@ TRUTH_TABLE = {
     ("second", "idle"): True,
     ("second", "busy"): True,
 }
-CLAIM = "SELECT * FROM leasehold.claim_streams(%s, %s, 30, 180, 100)"
+CLAIM = "SELECT * FROM leasehold.claim_streams(100, %s, 30, 180, %s)"
 SEED_TABLES = """
 CREATE TABLE service_id_claims (
   service_id text PRIMARY KEY, claimant text, expiry_1 timestamptz, expiry_2 timestamptz);
@@ -61,9 +61,8 @@ def names(holders) -> set[str]:
     return {stream_of(holder) for holder in holders}
 
 
-@pytest.mark.parametrize("how", ["claim_streams", "acquire_lease"])
 @pytest.mark.parametrize("taker", ["holder-1", "holder-2"])
-def test_stream_is_taken_over_only_as_its_phase_of_expiry_permits(streams, taker, how):
+def test_stream_is_taken_over_only_as_its_phase_of_expiry_permits(streams, taker):
     heads = {}
     for phase, load in TRUTH_TABLE:
         [heads[phase, load]] = streams.enqueue(target="pay", stream=f"{phase}-{load}")
@@ -75,11 +74,7 @@ def test_stream_is_taken_over_only_as_its_phase_of_expiry_permits(streams, taker
         if phase != "within":
             streams.expire_lease(holder.lease_name, grace=phase == "second")
 
-    if how == "claim_streams":
-        taken = names(claim_streams(streams, taker))
-    else:
-        rows = {name: streams.acquire(taker, held[name].lease_name) for name in held}
-        taken = {name for name, row in rows.items() if row["acquired"]}
+    taken = {row["stream"] for row in streams.as_role("executor").execute(CLAIM, [taker, ["pay"]])}
     assert taken == {f"{phase}-{load}" for (phase, load), may in TRUTH_TABLE.items() if may}
     doubted = {key for key, head in heads.items() if streams.states(head) == ["IN_DOUBT"]}
     assert doubted == {("second", "busy")}
@@ -103,12 +98,10 @@ def test_slow_holder_can_record_and_renew_during_its_grace(streams, database):
     holder.begin([head])
     streams.expire_lease(holder.lease_name, grace=False)
     # It may finish calls that it began, but begin none.
-    with refused("P7002"):
-        holder.begin([following])
-    with refused("P7002"):
-        holder.window()
-    assert holder.record([head], "DISPATCHED") == ["applied"]
-    holder.renew(grace_seconds=180)
+    [following_head] = holder.record_next([head], "DISPATCHED")
+    assert following_head["intent_id"] == following
+    assert holder.begin([following]) == ["lease_lost"]
+    holder.renew()
     assert holder.begin([following]) == ["begun"]
     [row] = database.execute("SELECT lease_epoch FROM leasehold.leases")
     assert row["lease_epoch"] == holder.epoch == 1
@@ -119,10 +112,8 @@ def test_replaced_slow_holder_can_neither_record_nor_renew(streams):
     [slow] = claim_streams(streams, "holder-1")
     slow.begin([head])
     streams.expire_lease(slow.lease_name, grace=True)
-    [successor] = claim_streams(streams, "holder-2")
-    assert successor.epoch == 2
-    with refused("P7002"):
-        slow.record([head], "DISPATCHED")
+    claim_streams(streams, "holder-2")
+    assert slow.record([head], "DISPATCHED") == ["lease_lost"]
     [verdict] = slow.call("renew_streams", slow.name, [slow.lease_name], [slow.epoch], 30, 180)
     assert verdict["verdict"] == "lease_lost"
     assert streams.states(head) == ["IN_DOUBT"]
@@ -134,8 +125,8 @@ def test_claim_skips_a_stream_whose_holder_is_writing(streams, database):
     writer, claimer = database.session("executor"), database.session("executor")
     writer.run("BEGIN")
     writer.run(
-        "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s)",
-        [*held["a"].fence, ids["a"]],
+        "SELECT * FROM leasehold.begin_stream_attempts(%s, %s, %s, %s)",
+        [*held["a"].fences, ids["a"]],
     )
     for holder in held.values():
         streams.expire_lease(holder.lease_name)
@@ -166,7 +157,7 @@ def test_stream_that_never_had_a_lease_is_found(streams):
     [first] = streams.enqueue(target="pay", stream="brand new")
     [holder] = claim_streams(streams)
     assert stream_of(holder) == "brand new"
-    assert [row["intent_id"] for row in holder.window()] == [first]
+    assert [row["intent_id"] for row in holder.heads] == [first]
     assert holder.begin([first]) == ["begun"]
 
 
@@ -189,8 +180,8 @@ def test_finished_stream_and_other_targets_are_not_claimed(streams):
     streams.enqueue(target="other", stream="unasked")
     [holder] = claim_streams(streams)
     holder.begin([done])
-    holder.record([done], "DISPATCHED")
-    assert holder.release()
+    [drained] = holder.record_next([done], "DISPATCHED")
+    assert (drained["stream_state"], drained["is_held"]) == ("drained", False)
     assert claim_streams(streams) == []
     assert len(claim_streams(streams, targets=["other"])) == 1
 
@@ -211,8 +202,8 @@ def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
     }
     [successor] = claim_streams(streams, "holder-2")
     assert (successor.lease_name, successor.epoch) == (first.lease_name, 2)
-    with refused("P7002"):
-        first.renew()
+    [lost] = first.call("renew_streams", *first.fences, 30, 180)
+    assert lost["verdict"] == "lease_lost"
     second.renew()
 
 
@@ -222,13 +213,12 @@ def test_streams_with_odd_names_have_separate_leases(streams):
     holders = claim_streams(streams)
     assert names(holders) == set(odd)
     for holder in holders:
-        [row] = holder.window()
+        [row] = holder.heads
         assert row["stream"] == stream_of(holder)
         assert holder.begin([row["intent_id"]]) == ["begun"]
 
 
-def test_stream_acquired_by_name_is_fenced_like_a_claimed_one(streams):
-    [head] = streams.enqueue(target="pay", stream="a")
-    holder = take(streams, "holder-1", "stream/pay/a")
-    assert claim_streams(streams, "holder-2") == []
-    assert holder.begin([head]) == ["begun"]
+def test_lease_of_a_stream_cannot_be_acquired_by_its_name(streams):
+    streams.enqueue(target="pay", stream="a")
+    with refused("22023"):
+        streams.acquire("holder-1", "stream/pay/a")

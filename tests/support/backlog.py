@@ -82,7 +82,7 @@ _PENDING = """
 INSERT INTO leasehold.outbox_pending (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, claimed_by, lease_token, lease_expires_at,
-  lease_seconds, last_modified_at)
+  lease_seconds, last_modified_at, is_claimable)
 SELECT intent_id, %(scope)s, %(target)s, 1,
        CASE %(scope)s WHEN 'cluster' THEN %(lease)s
                       WHEN 'stream' THEN 'stream/stream/stream-' || n %% %(streams)s END,
@@ -92,7 +92,9 @@ SELECT intent_id, %(scope)s, %(target)s, 1,
        at + %(deadline)s * second, 1, %(last_state)s, at - second,
        CASE WHEN %(claim)s::float8 IS NOT NULL THEN 'worker-' || n %% %(workers)s END,
        CASE WHEN %(claim)s::float8 IS NOT NULL THEN gen_random_uuid() END,
-       at + %(claim)s * second, CASE WHEN %(claim)s::float8 IS NOT NULL THEN 3600 END, at
+       at + %(claim)s * second, CASE WHEN %(claim)s::float8 IS NOT NULL THEN 3600 END, at,
+       -- The first row of each stream is its head.
+       %(scope)s = 'stream' AND n <= %(after)s + %(streams)s
   FROM seeds CROSS JOIN (SELECT interval '1 second' AS second) AS unit
  -- Spread over a tenth of a second each, so that no two rows share a time.
  CROSS JOIN LATERAL (SELECT statement_timestamp() + n * interval '100 microseconds'
@@ -112,6 +114,14 @@ SELECT intent_id, attempt_no,
 _STREAMS = """
 INSERT INTO leasehold.streams (target, stream, last_seq)
 SELECT 'stream', 'stream-' || n, 10000000 FROM generate_series(0, %(streams)s - 1) AS n
+"""
+_LEASES = """
+INSERT INTO leasehold.leases (
+  lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at, grace_expires_at, target,
+  stream)
+SELECT leasehold.stream_lease_name(target, stream), 'nobody', 0, now(), now(), '-infinity',
+       '-infinity', target, stream
+  FROM leasehold.streams
 """
 
 
@@ -140,6 +150,7 @@ def load_backlog(database: Database) -> None:
         after += group.rows
     owner.execute(_LEDGER, {"finished": FINISHED})
     owner.execute(_STREAMS, {"streams": STREAMS})
+    owner.execute(_LEASES)
     for table in large:
         database.execute(f"REINDEX TABLE {table}")
 

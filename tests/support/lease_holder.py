@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from tests.support.database import LONG_AGO
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -101,28 +102,83 @@ def take(outbox: Outbox, name: str = "holder-1", lease_name: str = CLUSTER_LEASE
     return Holder(outbox, name, lease_name, row["lease_epoch"])
 
 
+@dataclass(frozen=True)
+class StreamHolder(Holder):
+    """The holder of one stream. `heads` are the rows that it got when it claimed the stream."""
+
+    heads: tuple[DictRow, ...] = ()
+
+    @property
+    def stream(self) -> str:
+        return self.lease_name.split("/", 2)[2]
+
+    @property
+    def fences(self) -> tuple[str, list[str], list[int]]:
+        return self.name, [self.lease_name], [self.epoch]
+
+    def begin(self, intent_ids: Sequence[UUID]) -> list[str]:
+        rows = self.call("begin_stream_attempts", *self.fences, list(intent_ids))
+        return _verdicts(rows, intent_ids)
+
+    def record(self, intent_ids: Sequence[UUID], state: str, **fields: Any) -> list[str]:
+        """Record one state for all of these and keep the stream; return the verdicts."""
+        results = [leased_result(intent_id, state, **fields) for intent_id in intent_ids]
+        rows = self.call(
+            "record_stream_attempts", *self.fences, json.dumps(results), None, False, False
+        )
+        return _verdicts([row for row in rows if row["verdict"]], intent_ids)
+
+    def record_next(self, intent_ids: Sequence[UUID], state: str, **fields: Any) -> list[DictRow]:
+        """Record one state for all of these; return what is next. Idle streams are freed."""
+        results = [leased_result(intent_id, state, **fields) for intent_id in intent_ids]
+        rows = self.call("record_stream_attempts", *self.fences, json.dumps(results))
+        return [row for row in rows if not row["verdict"]]
+
+    def look(self, *, free_idle: bool = False) -> list[DictRow]:
+        return self.call("refresh_streams", *self.fences, free_idle)
+
+    def renew(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        [row] = self.call("renew_streams", *self.fences, LEASE_SECONDS, grace_seconds)
+        assert row["verdict"] == "renewed"
+
+    def release(self, unsent: Sequence[UUID] = ()) -> bool:
+        [row] = self.call("release_streams", *self.fences, list(unsent))
+        return row["verdict"] == "released"
+
+
 def claim_streams(
     outbox: Outbox,
     name: str = "holder-1",
     targets: Sequence[str] = ("pay",),
     streams_max: int = 100,
-) -> list[Holder]:
-    """Claim free streams; return one holder per stream."""
+    grace_seconds: float = GRACE_SECONDS,
+) -> list[StreamHolder]:
+    """Claim streams by a complete walk; return one holder per stream that is held then."""
     rows = outbox.call(
         "executor",
         "claim_streams",
-        name,
-        list(targets),
-        LEASE_SECONDS,
-        GRACE_SECONDS,
         streams_max,
+        name,
+        LEASE_SECONDS,
+        grace_seconds,
+        list(targets),
     )
-    return [Holder(outbox, name, row["lease_name"], row["lease_epoch"]) for row in rows]
+    return stream_holders(outbox, name, rows)
+
+
+def stream_holders(outbox: Outbox, name: str, rows: Iterable[DictRow]) -> list[StreamHolder]:
+    """Return one holder for each stream that is held according to these rows."""
+    by_lease: dict[tuple[str, int], list[DictRow]] = {}
+    for row in rows:
+        if row["is_held"]:
+            heads = by_lease.setdefault((row["lease_name"], row["lease_epoch"]), [])
+            heads += [row] if row["intent_id"] else []
+    return [StreamHolder(outbox, name, *lease, tuple(heads)) for lease, heads in by_lease.items()]
 
 
 def leased_result(intent_id: UUID, state: str, **fields: Any) -> dict[str, Any]:
     """Return a result without a token; non-terminal states get the fields that they need."""
-    if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED"):
+    if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED", "DEFERRED"):
         fields = {"retry_after_seconds": 5} | fields
     if state == "SUBMITTED":
         fields = {"reference": "gateway-reference"} | fields

@@ -178,7 +178,7 @@ class Outbox:
 def result_of(claim: DictRow, state: str, **fields: Any) -> dict[str, Any]:
     """Return a result for a claim; non-terminal states get the fields that they need."""
     result = {"intent_id": str(claim["intent_id"]), "lease_token": str(claim["lease_token"])}
-    if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED"):
+    if state in ("RETRYABLE", "IN_DOUBT", "SUBMITTED", "DEFERRED"):
         fields = {"retry_after_seconds": 5} | fields
     if state == "SUBMITTED":
         fields = {"reference": "gateway-reference"} | fields

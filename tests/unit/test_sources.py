@@ -190,8 +190,16 @@ def test_search_for_foreign_loggers_permits_levels_and_our_logger():
 
 VERDICTS = {
     verdict.EnqueueVerdict: ["enqueue_intents"],
-    verdict.BeginVerdict: ["begin_outbox_attempts", "begin_leased_attempts"],
-    verdict.RecordVerdict: ["complete_outbox_attempts", "record_attempts"],
+    verdict.BeginVerdict: [
+        "begin_outbox_attempts",
+        "begin_leased_attempts",
+        "begin_stream_attempts",
+    ],
+    verdict.RecordVerdict: [
+        "complete_outbox_attempts",
+        "record_attempts",
+        "record_stream_attempts",
+    ],
     verdict.RenewVerdict: ["renew_outbox_leases", "renew_leases"],
     verdict.ReleaseVerdict: ["release_outbox_claims", "release_leases"],
     verdict.CancelVerdict: ["cancel_intent"],

@@ -37,6 +37,8 @@ Scope: TypeAlias = Literal["item", "stream", "cluster"]
 EXECUTED_SCOPES: frozenset[Scope] = frozenset({"item", "cluster"})
 Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
+# What a terminal failure does to its stream: a person must resume it, it goes on, or it waits.
+OnFailure: TypeAlias = Literal["block", "continue", "block_for"]
 LeaseName: TypeAlias = Annotated[
     str,
     matching(
@@ -124,11 +126,21 @@ class Contract(Terms):
     rate_per_second: Annotated[float, Field(gt=0, le=100_000)] | None = None
     pending_max: Annotated[int, Field(ge=1, le=PENDING_CEILING)] | None = None
     priority: Annotated[int, Field(ge=0, le=3)] = 1
+    on_failure: OnFailure | None = Field(
+        default_factory=lambda data: "block" if data.get("scope") == "stream" else None
+    )
+    block_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] | None = None
+    confirm_within_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] | None = None
 
     @property
     def can_look_up(self) -> bool:
         """Whether the gateway can look up the outcome of a key."""
         return self.guarantee == "lookup" if self.gateway is None else self.gateway.can_look_up
+
+    @property
+    def batch_max(self) -> int:
+        """The most consecutive intents of a stream in one submission."""
+        return getattr(self.gateway, "submissions_max", 1) if self.scope == "stream" else 1
 
     @property
     def unexecutable_reason(self) -> str | None:
@@ -150,7 +162,8 @@ class Contract(Terms):
         flat = {name: retry.pop(field) for field, name in _FLAT_RETRY_TERMS.items()}
         # The database refuses terms that say nothing about a gateway.
         gateway = terms.get("gateway")
-        return terms | flat | {"can_look_up": self.can_look_up, "gateway": gateway}
+        flat |= {"can_look_up": self.can_look_up, "gateway": gateway}
+        return terms | flat | ({"batch_max": self.batch_max} if self.batch_max > 1 else {})
 
     @classmethod
     def from_terms(cls, target: str, version: int, terms: Mapping[str, Any]) -> Contract:
@@ -161,6 +174,7 @@ class Contract(Terms):
         """
         given = dict(terms)
         can_look_up = given.pop("can_look_up", None)
+        batch_max = given.pop("batch_max", None)
         retry = dict(given.pop("retry", {}))
         for field, name in _FLAT_RETRY_TERMS.items():
             if name in given:
@@ -174,6 +188,9 @@ class Contract(Terms):
             raise InvalidArgument(_unreadable(target, version, why)) from None
         if can_look_up not in {None, contract.can_look_up}:
             why = f"can_look_up is {can_look_up}, but the gateway's is {contract.can_look_up}"
+            raise InvalidArgument(_unreadable(target, version, why))
+        if batch_max not in {None, contract.batch_max}:
+            why = f"batch_max is {batch_max}, but the gateway's is {contract.batch_max}"
             raise InvalidArgument(_unreadable(target, version, why))
         return contract
 
@@ -229,6 +246,18 @@ class Contract(Terms):
                 "guarantee blind is only for a gateway without a lookup: use guarantee lookup, or "
                 "remove the lookup"
             )
+        if self.confirm_within_seconds is not None and not self.can_look_up:
+            yield (
+                "confirm_within_seconds needs a gateway with a lookup: without one nobody asks "
+                "whether a submission is confirmed"
+            )
+        yield from self._contradictions_of_streams()
+
+    def _contradictions_of_streams(self) -> Iterator[str]:
+        if self.scope != "stream" and self.on_failure is not None:
+            yield f"on_failure is only for scope stream, not {self.scope}"
+        if (self.on_failure == "block_for") != (self.block_seconds is not None):
+            yield "block_seconds is required with on_failure block_for, and only then"
 
 
 # The known settings, by the table that they belong to.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
@@ -55,6 +56,22 @@ class StreamLease:
     target: str
     stream: str
     lease: Lease
+
+
+class StreamState(StrEnum):
+    """What can be done in a stream now, as the database sees it.
+
+    LOOK_AGAIN: nothing is visible, but an enqueuer's transaction is open. Its row will not be
+    claimable by itself, so the holder keeps the stream and looks again a moment later.
+    """
+
+    READY = "ready"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    BEGUN = "begun"
+    DRAINED = "drained"
+    LOOK_AGAIN = "look_again"
+    LEASE_LOST = "lease_lost"
 
 
 class Claim(NamedTuple):

@@ -53,6 +53,7 @@ class BeginVerdict(StrEnum):
     ALREADY_BEGUN = "already_begun"
     NOT_DUE = "not_due"
     OUT_OF_ORDER = "out_of_order"
+    PAUSED = "paused"
     CEILING_REACHED = "ceiling_reached"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.intent import Claimed, IntentId
-    from leasehold.domain.lease import Claim, Lease, StreamLease
+    from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Outcome, Result
     from leasehold.store import rows
 
@@ -89,7 +89,7 @@ class ClaimStore(Protocol):
 
 
 class LeaseStore(Protocol):
-    """Leases of clusters and streams, and the registration of instances."""
+    """Leases of clusters, and the registration of instances."""
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
@@ -107,35 +107,6 @@ class LeaseStore(Protocol):
         """Release a lease; False if it was already lost."""
         ...
 
-    async def claim_streams(
-        self,
-        holder_id: str,
-        targets: Sequence[str],
-        lease_seconds: float,
-        grace_seconds: float,
-        streams_max: int,
-    ) -> list[StreamLease]:
-        """Claim free streams up to the holder's fair share, and return the new ones."""
-        ...
-
-    async def renew_streams(
-        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
-    ) -> list[rows.RenewedStream]:
-        """Extend stream leases, and report which are lost."""
-        ...
-
-    async def release_streams(
-        self, holder_id: str, leases: Sequence[Lease]
-    ) -> list[rows.ReleasedStream]:
-        """Release stream leases."""
-        ...
-
-    async def surplus_streams(
-        self, holder_id: str, targets: Sequence[str]
-    ) -> list[rows.SurplusStream]:
-        """List the streams beyond the holder's fair share, which it should release."""
-        ...
-
     async def renew_instance(
         self,
         instance_id: str,
@@ -143,8 +114,14 @@ class LeaseStore(Protocol):
         stream_targets: Sequence[str],
         detail: Json,
         alive_seconds: float,
+        streams_held: Sequence[int] | None = None,
+        streams_wanted: Sequence[int] | None = None,
     ) -> None:
-        """Report that an instance is alive, its role, and whose streams it serves."""
+        """Report that an instance is alive, its role, and whose streams it serves.
+
+        For each of `stream_targets`: how many streams it holds, and for how many more it has free
+        slots and found none. `surplus_streams` decides by these numbers.
+        """
         ...
 
     async def release_instance(self, instance_id: str) -> bool:
@@ -156,8 +133,89 @@ class LeaseStore(Protocol):
         ...
 
 
+class StreamStore(Protocol):
+    """Streams: claim, begin, record, release. Lost streams are reported per stream or item.
+
+    `begin` marks the calls of the heads that are returned as begun, which saves a round trip: then
+    each of them is made, or given back (`unsent`, `deferred`).
+    """
+
+    async def claim_streams(
+        self,
+        streams_max: int,
+        holder_id: str,
+        lease_seconds: float,
+        grace_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
+        *,
+        begin: bool = False,
+    ) -> list[rows.StreamWork]:
+        """Claim streams whose head is due, of each target at most its limit, with their heads.
+
+        `due_from` has four times for each target, one per priority: heads due before them are not
+        looked at. Without it all due heads are, and streams of dead holders are taken over.
+        """
+        ...
+
+    async def refresh_streams(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        *,
+        free_idle: bool = True,
+        begin: bool = False,
+    ) -> list[rows.StreamWork]:
+        """Look again at streams that are held; free those without due work if `free_idle`."""
+        ...
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[rows.RenewedStream]:
+        """Extend stream leases, and report which are lost."""
+        ...
+
+    async def release_streams(
+        self, holder_id: str, leases: Sequence[Lease], unsent: Sequence[IntentId] = ()
+    ) -> list[rows.ReleasedStream]:
+        """Release streams. For the `unsent` items a call was begun, but nothing was sent."""
+        ...
+
+    async def begin_stream_attempts(
+        self, holder_id: str, leases: Sequence[Lease], intent_ids: Sequence[IntentId]
+    ) -> list[rows.BegunInStream]:
+        """Record durably that the calls for these heads are about to be made."""
+        ...
+
+    async def record_stream_attempts(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        results: Sequence[Result],
+        *,
+        deferred: Mapping[IntentId, float] | None = None,
+        kept: Sequence[Lease] | None = None,
+        free_idle: bool = True,
+        begin: bool = False,
+        tell_dispatched: bool = True,
+    ) -> rows.RecordedStreams:
+        """Record results in streams, and return the next heads of these streams.
+
+        `deferred` are items without a call, or with a lookup without news: they are due again after
+        so many seconds, without an attempt. Streams that are not `kept` are freed (None: all are
+        kept), and so are those without due work if `free_idle`. Without `tell_dispatched` the
+        results leave out those that were applied as DISPATCHED.
+        """
+        ...
+
+    async def surplus_streams(self, instance_id: str) -> list[rows.SurplusStreams]:
+        """Say how many streams of which targets this instance should hand over to others."""
+        ...
+
+
 class LeasedItemStore(Protocol):
-    """Items under a cluster or stream lease. Each method raises LeaseLost if the lease is lost."""
+    """Items under a cluster lease. Each method raises LeaseLost if the lease is lost."""
 
     async def refresh_schedule(
         self,
@@ -182,7 +240,7 @@ class LeasedItemStore(Protocol):
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, rows.Position]] | None = None,
     ) -> list[rows.DueRow]:
-        """Read what is due next: up to `limit` rows of each target and priority, or stream.
+        """Read what is due next: up to `limit` rows of each target and priority.
 
         Content of up to `content_bytes` comes along if the call can be marked. `after` continues
         after a position, only for the priorities that it names of each target.

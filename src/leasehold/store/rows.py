@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.contract import Scope
     from leasehold.domain.intent import AttemptState, IntentId, JsonDocument
-    from leasehold.domain.lease import Lease
+    from leasehold.domain.lease import Lease, StreamLease, StreamState
     from leasehold.domain.verdict import (
         BeginVerdict,
         EnqueueVerdict,
@@ -149,11 +149,46 @@ class ReleasedStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurplusStream:
-    """A stream's lease beyond the holder's fair share."""
+class StreamWork:
+    """What can be done next in a stream.
 
-    lease_name: str
-    lease_epoch: int
+    `heads` are the items to call or to ask about, in order, if the state is READY; otherwise there
+    are none. `is_begun` says that their calls are marked as begun and may be made. `wait_seconds`
+    is the time until a WAITING or PAUSED stream goes on; None if a person must decide. If
+    `is_held` is false, the stream was freed, or it is lost.
+    """
+
+    lease: StreamLease
+    state: StreamState
+    wait_seconds: float | None
+    is_held: bool
+    is_begun: bool
+    heads: list[Claimed]
+
+
+class RecordedStreams(NamedTuple):
+    """What results of streams became on the ledger, and what is next in each stream."""
+
+    results: list[Recorded]
+    streams: list[StreamWork]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunInStream:
+    """Whether the call for the head of a stream may be made."""
+
+    intent_id: IntentId
+    verdict: BeginVerdict
+    attempt_no: int | None
+    begun_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurplusStreams:
+    """How many streams of a target this instance should hand over."""
+
+    target: str
+    surplus: int
 
 
 @dataclass(frozen=True, slots=True)

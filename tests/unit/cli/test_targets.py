@@ -103,9 +103,7 @@ def test_all_problems_are_reported_at_once_by_key(written):
 
 def test_unknown_setting_without_a_close_match_lists_what_is_allowed(written):
     [problem] = problems_of(written(GOOD + "zzz = 1"))
-    assert problem.startswith(
-        "targets.sms.zzz: is not a setting; allowed here: call_timeout_seconds,"
-    )
+    assert problem.startswith("targets.sms.zzz: is not a setting; allowed here: block_seconds,")
 
 
 def test_impossible_timings_are_reported_with_their_reasons(written):

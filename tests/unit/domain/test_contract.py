@@ -388,3 +388,41 @@ def test_equal_terms_are_parsed_once_and_different_terms_are_kept_apart():
     for _ in range(2):
         with pytest.raises(InvalidArgument):
             read(b'{"scope": "item"}')
+
+
+def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
+    stream = contract(scope="stream")
+    assert (stream.on_failure, stream.batch_max) == ("block", 1)
+    assert contract().on_failure is None
+    gateway = HttpTerms(url="https://a.example/send", submissions_max=10)
+    waits = contract(scope="stream", on_failure="block_for", block_seconds=60, gateway=gateway)
+    terms = json.loads(json.dumps(waits.terms()))
+    assert (terms["batch_max"], contract(gateway=gateway).batch_max) == (10, 1)
+    assert Contract.from_terms("sms", 1, terms) == waits.model_copy(update={"version": 1})
+    with pytest.raises(InvalidArgument, match="batch_max is 11, but the gateway's is 10"):
+        Contract.from_terms("sms", 1, terms | {"batch_max": 11})
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"on_failure": "continue"}, "on_failure is only for scope stream, not item"),
+        (
+            {"scope": "stream", "on_failure": "block_for"},
+            "block_seconds is required with on_failure block_for, and only then",
+        ),
+        (
+            {"scope": "stream", "block_seconds": 5},
+            "block_seconds is required with on_failure block_for, and only then",
+        ),
+        (
+            {"confirm_within_seconds": 60},
+            (
+                "confirm_within_seconds needs a gateway with a lookup: without one nobody asks "
+                "whether a submission is confirmed"
+            ),
+        ),
+    ],
+)
+def test_terms_of_streams_that_contradict_each_other_are_refused(terms, problem):
+    assert refusals(**terms) == [problem]

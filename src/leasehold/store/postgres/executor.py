@@ -10,6 +10,7 @@ from leasehold.store.postgres.leased_items import PostgresLeasedItems
 from leasehold.store.postgres.leases import PostgresLeases
 from leasehold.store.postgres.monitoring import PostgresMonitoring
 from leasehold.store.postgres.query import first_column, rows_of
+from leasehold.store.postgres.streams import PostgresStreams
 from leasehold.store.rows import FormerTerms
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ _FORMER = rows_of(FormerTerms)
 
 
 class PostgresExecutor(
-    PostgresClaims, PostgresLeases, PostgresLeasedItems, PostgresContracts, PostgresMonitoring
+    PostgresClaims,
+    PostgresLeases,
+    PostgresStreams,
+    PostgresLeasedItems,
+    PostgresContracts,
+    PostgresMonitoring,
 ):
     """ExecutorStore on PostgreSQL."""
 

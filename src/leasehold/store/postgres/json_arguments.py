@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from leasehold.domain.intent import IntentId
     from leasehold.domain.outcome import Outcome, Result
 
 _FIELDS = tuple(field.name for field in fields(NewIntent))
@@ -25,6 +26,7 @@ _ONLY_PAYLOAD = (None,) * (len(_FIELDS) - 2)  # the fields after target and payl
 _DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
 _DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
 _DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
+_DEFERRED = '{"intent_id":"%032x","state":"DEFERRED","retry_after_seconds":%.6f}'
 _OUTCOME_FIELDS = ("reason", "reference", "code", "detail")
 
 
@@ -74,9 +76,17 @@ def _has_document(new: NewIntent) -> bool:
     return isinstance(new.payload, JsonDocument) or isinstance(new.metadata, JsonDocument)
 
 
-def results_argument(results: Sequence[Result]) -> str:
-    """Write the argument of complete_outbox_attempts and record_attempts."""
-    return f"[{','.join(map(_result_text, results))}]"
+def results_argument(
+    results: Sequence[Result], deferred: Mapping[IntentId, float] | None = None
+) -> str:
+    """Write the results for complete_outbox_attempts, record_attempts, record_stream_attempts.
+
+    `deferred` are items without a result, with the seconds until they are due again.
+    """
+    texts = list(map(_result_text, results))
+    if deferred:
+        texts += [_DEFERRED % (intent_id.int, after) for intent_id, after in deferred.items()]
+    return f"[{','.join(texts)}]"
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Items under a cluster or stream lease: read what is due, mark, begin, record."""
+"""Items under a cluster lease: read what is due, mark, begin, record."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class PostgresLeasedItems:
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, Position]] | None = None,
     ) -> list[DueRow]:
-        """Read what is due next: up to `limit` rows of each target and priority, or stream."""
+        """Read what is due next: up to `limit` rows of each target and priority."""
         positions = (
             [
                 after.get(target, {}).get(priority, _END)

@@ -1,22 +1,17 @@
-"""Leases of clusters and streams, and the registration of instances."""
+"""Leases of clusters, and the registration of instances."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.domain.lease import Lease, StreamLease
-from leasehold.domain.verdict import ReleaseVerdict, RenewVerdict
+from leasehold.domain.lease import Lease
 from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
-from leasehold.store.rows import Acquisition, ReleasedStream, RenewedStream, SurplusStream
+from leasehold.store.rows import Acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-
-_RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
-_RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
-_SURPLUS = rows_of(SurplusStream)
 
 
 class PostgresLeases:
@@ -62,64 +57,6 @@ class PostgresLeases:
         """Release a lease; False if it was already lost."""
         return await self._query.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
 
-    async def claim_streams(
-        self,
-        holder_id: str,
-        targets: Sequence[str],
-        lease_seconds: float,
-        grace_seconds: float,
-        streams_max: int,
-    ) -> list[StreamLease]:
-        """Claim free streams up to the holder's fair share, and return the new ones."""
-
-        def stream_lease(target: str, stream: str, **columns: Any) -> StreamLease:  # noqa: ANN401
-            return StreamLease(
-                target=target, stream=stream, lease=Lease(holder_id=holder_id, **columns)
-            )
-
-        return await self._query.rows(
-            rows_of(stream_lease),
-            "SELECT target, stream, lease_name AS name, lease_epoch AS epoch, expires_at,"
-            "       grace_expires_at"
-            "  FROM leasehold.claim_streams(%s, %s::text[], %s, %s, %s)",
-            holder_id,
-            list(targets),
-            lease_seconds,
-            grace_seconds,
-            streams_max,
-        )
-
-    async def renew_streams(
-        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
-    ) -> list[RenewedStream]:
-        """Extend stream leases, and report which are lost."""
-        return await self._query.rows(
-            _RENEWED,
-            "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
-            *fences(holder_id, leases),
-            lease_seconds,
-            grace_seconds,
-        )
-
-    async def release_streams(
-        self, holder_id: str, leases: Sequence[Lease]
-    ) -> list[ReleasedStream]:
-        """Release stream leases."""
-        return await self._query.rows(
-            _RELEASED,
-            "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[])",
-            *fences(holder_id, leases),
-        )
-
-    async def surplus_streams(self, holder_id: str, targets: Sequence[str]) -> list[SurplusStream]:
-        """List the streams beyond the holder's fair share, which it should release."""
-        return await self._query.rows(
-            _SURPLUS,
-            "SELECT * FROM leasehold.surplus_streams(%s, %s::text[])",
-            holder_id,
-            list(targets),
-        )
-
     async def renew_instance(
         self,
         instance_id: str,
@@ -127,15 +64,20 @@ class PostgresLeases:
         stream_targets: Sequence[str],
         detail: Mapping[str, Any],
         alive_seconds: float,
+        streams_held: Sequence[int] | None = None,
+        streams_wanted: Sequence[int] | None = None,
     ) -> None:
-        """Report that an instance is alive, its role, and whose streams it serves."""
+        """Report that an instance is alive, its role, and its streams by target."""
         await self._query.value(
-            "SELECT leasehold.renew_instance(%s, %s, %s::text[], %s::jsonb, %s)",
+            "SELECT leasehold.renew_instance("
+            "%s, %s, %s::text[], %s::jsonb, %s, %s::integer[], %s::integer[])",
             instance_id,
             role,
             list(stream_targets),
             json_argument(dict(detail)),
             alive_seconds,
+            None if streams_held is None else list(streams_held),
+            None if streams_wanted is None else list(streams_wanted),
         )
 
     async def release_instance(self, instance_id: str) -> bool:

@@ -23,6 +23,9 @@ BEGIN
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
   PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
+  IF p_lease_name LIKE 'stream/%' THEN
+    RAISE EXCEPTION 'lease % covers a stream; claim_streams grants it', p_lease_name USING ERRCODE = '22023';
+  END IF;
 
   PERFORM leasehold.repair_lease_times(p_lease_name);
   SELECT * INTO v_lease FROM leasehold.leases WHERE lease_name = p_lease_name;

@@ -1,9 +1,7 @@
--- Write the durable "about to call" mark for items under a cluster or stream lease, and return their content.
--- The caller may call the gateway for the items with the verdict begun, and for no others. Items of one stream
--- that begin in one call are one ordered batch.
+-- Write the durable "about to call" mark for items under a cluster lease, and return their content.
+-- The caller may call the gateway for the items with the verdict begun, and for no others.
 -- Verdicts: begun, already_begun, not_due, ceiling_reached, already_terminal, not_found (also if this lease
--- does not cover the item), out_of_order (an earlier item of the stream is unfinished and does not begin in
--- this call).
+-- does not cover the item). For streams see begin_stream_attempts.
 -- Locks: the lease row FOR KEY SHARE, then the pending rows by id. Reads the clock after that.
 -- Raises: P7002 if the lease is lost or past its first expiry, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
@@ -28,16 +26,10 @@ BEGIN
   WITH judged AS MATERIALIZED (
     SELECT asked.intent_id, CASE
              WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(asked.intent_id)
-             WHEN p.lease_name IS DISTINCT FROM p_lease_name THEN 'not_found'
+             WHEN p.lease_name IS DISTINCT FROM p_lease_name OR p.scope <> 'cluster' THEN 'not_found'
              WHEN p.begun_at IS NOT NULL THEN 'already_begun'
              WHEN p.attempt_count >= 20 THEN 'ceiling_reached'
              WHEN p.due_at > v_now THEN 'not_due'
-             WHEN p.scope = 'stream' AND EXISTS (
-               SELECT FROM leasehold.outbox_pending earlier
-                WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                  AND earlier.stream_seq < p.stream_seq
-                  AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now OR earlier.attempt_count >= 20
-                       OR earlier.intent_id <> ALL (p_intent_ids))) THEN 'out_of_order'
              ELSE 'begun' END AS verdict
       FROM unnest(p_intent_ids) AS asked (intent_id)
       LEFT JOIN leasehold.outbox_pending p ON p.intent_id = asked.intent_id

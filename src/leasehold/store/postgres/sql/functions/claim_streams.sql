@@ -1,67 +1,98 @@
--- Claim streams that have unfinished work and no holder, up to this holder's fair share of each target: its streams
--- divided by the live instances that serve it; the first of them get the remainder. A stream that nobody took
--- for a whole lease is claimed beyond the share, so that no work stands still for the sake of fairness.
--- Returns the new claims only; renew_streams keeps the others.
--- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no
--- call is in flight; after the second always. A call in flight is then put in doubt. If the database's clock was set
--- back, a stream of a dead holder can be taken after one more lease (see repair_lease_times).
--- Locks: lease rows by name, SKIP LOCKED, so a stream whose holder is writing is left alone. Reads the clock after
--- that. Then begun rows by id.
+-- Claim streams whose head is due, up to p_streams_max, each with epoch + 1, and return their heads with content; see
+-- serve_streams for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
+-- nothing due are freed again at once (is_held is false); a stream in the state look_again stays held.
+-- Every target has a share, and the other targets get what one does not use. p_target_limits bounds the streams of each
+-- target. Each target is walked by priority and due time of the heads, and only heads that somebody may claim are in that
+-- index: streams that are held, paused, blocked or not due cost nothing.
+-- p_due_from says where each walk starts, four entries (one per priority) for each target in turn, as in claim_outbox_batch.
+-- Leave it out about once a second: then the walk is complete, and streams of dead holders are taken over too.
+-- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no call is in
+-- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already and that
+-- got a new head is returned too, under its present epoch.
+-- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as serve_streams.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
-  p_holder_id text, p_targets text[], p_lease_seconds double precision, p_grace_seconds double precision,
-  p_streams_max integer
-) RETURNS TABLE (
-  lease_name text, target text, stream text, lease_epoch bigint, expires_at timestamptz,
-  grace_expires_at timestamptz)
+  p_streams_max integer, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision,
+  p_targets text[], p_target_limits integer[] DEFAULT NULL, p_due_from timestamptz[] DEFAULT NULL,
+  p_begin boolean DEFAULT false
+) RETURNS SETOF leasehold.stream_work
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
-  v_wanted record;
-  v_taken leasehold.leases;
-  v_count integer := 0;
+  v_targets_count integer := cardinality(p_targets);
+  v_first integer;
+  v_names text[] := '{}';
+  v_rows uuid[] := '{}';
+  v_found_names text[];
+  v_found_rows uuid[];
+  v_left integer := p_streams_max;
 BEGIN
   PERFORM leasehold.require_read_committed();
+  PERFORM leasehold.require_between('p_streams_max', p_streams_max, 1, 10000);
   PERFORM leasehold.require_name('p_holder_id', p_holder_id, 128);
-  PERFORM leasehold.require_list('p_targets', p_targets, 1000);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
   PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
-  PERFORM leasehold.require_between('p_streams_max', p_streams_max, 1, 10000);
+  PERFORM leasehold.require_list('p_targets', p_targets, 1000);
+  PERFORM leasehold.require_walk(p_targets, p_target_limits, p_due_from);
+  IF p_begin IS NULL THEN
+    RAISE EXCEPTION 'p_begin is NULL, but must be true or false' USING ERRCODE = '22023';
+  END IF;
 
-  FOR v_wanted IN
-    SELECT free.* FROM (
-      SELECT j.*, count(*) FILTER (WHERE j.is_own) OVER (PARTITION BY j.target) AS held,
-             -- Each holder prefers other streams, so that claimers seldom meet.
-             row_number() OVER (PARTITION BY j.target, j.is_free
-                                ORDER BY hashtext(j.lease_name || p_holder_id)) AS place
-        FROM leasehold.stream_candidates(p_holder_id, p_targets) AS j) AS free
-     WHERE NOT free.is_free AND free.has_impossible_times
-        OR free.is_free
-           AND (free.held + free.place <= free.share
-                OR free.waiting_since <= v_now - make_interval(secs => p_lease_seconds))
-     ORDER BY free.lease_name
-  LOOP
-    EXIT WHEN v_count >= p_streams_max;
-    IF NOT v_wanted.is_free THEN
-      PERFORM leasehold.repair_lease_times(v_wanted.lease_name);
-      CONTINUE;
-    END IF;
-    INSERT INTO leasehold.leases
-      VALUES (v_wanted.lease_name, p_holder_id, 0, v_now, v_now, '-infinity', '-infinity')
-      ON CONFLICT DO NOTHING;
-    PERFORM FROM leasehold.leases l WHERE l.lease_name = v_wanted.lease_name FOR UPDATE SKIP LOCKED;
-    CONTINUE WHEN NOT FOUND;
-    v_taken := leasehold.take_lease(v_wanted.lease_name, p_holder_id, p_lease_seconds, p_grace_seconds);
-    CONTINUE WHEN v_taken.lease_name IS NULL;
-    v_count := v_count + 1;
-    RETURN QUERY SELECT v_taken.lease_name, v_wanted.target, v_wanted.stream, v_taken.lease_epoch,
-                        v_taken.expires_at, v_taken.grace_expires_at;
+  -- Each call starts at another target, so that a small batch reaches all of them.
+  v_first := floor(random() * v_targets_count);
+  IF p_due_from IS NULL THEN
+    v_names := leasehold.lock_expired_streams(p_targets, p_target_limits, p_streams_max, p_lease_seconds);
+    v_left := p_streams_max - cardinality(v_names);
+  END IF;
+  -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
+  FOR v_pass IN 1..2 LOOP
+    EXIT WHEN v_left <= 0;
+    WITH asked AS (
+      SELECT target, place, coalesce(target_limit, p_streams_max) AS cap, (place + v_first) % v_targets_count AS seat
+        FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
+    ), shared AS (
+      SELECT target, place, cap,
+             p_streams_max * (seat + 1) / v_targets_count - p_streams_max * seat / v_targets_count AS share
+        FROM asked
+    ), picked AS MATERIALIZED (
+      SELECT due.lease_name, due.intent_id
+        FROM shared
+       CROSS JOIN LATERAL (
+         SELECT level_due.lease_name, level_due.intent_id
+           FROM generate_series(0, 3) AS level
+          CROSS JOIN LATERAL (
+            SELECT l.lease_name, p.intent_id
+              FROM leasehold.outbox_pending p JOIN leasehold.leases l ON l.lease_name = p.lease_name
+             WHERE p.scope = 'stream' AND p.is_claimable AND p.target = shared.target AND p.priority = level::smallint
+               AND p.due_at >= coalesce(p_due_from[(shared.place - 1) * 4 + level + 1], '-infinity')
+               AND p.due_at <= v_now AND p.intent_id <> ALL (v_rows)
+               AND (l.expires_at <= v_now OR l.holder_id = p_holder_id)
+             ORDER BY p.due_at, p.intent_id
+             LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
+               FOR UPDATE OF l SKIP LOCKED) AS level_due
+          LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
+       LIMIT v_left
+    )
+    SELECT coalesce(array_agg(picked.lease_name), '{}'), coalesce(array_agg(picked.intent_id), '{}')
+      INTO v_found_names, v_found_rows FROM picked;
+    v_names := v_names || v_found_names;
+    v_rows := v_rows || v_found_rows;
+    v_left := v_left - cardinality(v_found_rows);
+    -- A target with more than its share has used up at least its share.
+    EXIT WHEN cardinality(v_found_rows) < p_streams_max / greatest(v_targets_count, 1);
   END LOOP;
+  IF cardinality(v_names) = 0 THEN
+    RETURN;
+  END IF;
+
+  v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
+  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_names, v_names, p_free_idle => true, p_begin => p_begin);
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.claim_streams(text, text[], double precision, double precision, integer)
-  FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.claim_streams(text, text[], double precision, double precision, integer)
-  TO leasehold_executor;
+REVOKE ALL ON FUNCTION leasehold.claim_streams(
+  integer, text, double precision, double precision, text[], integer[], timestamptz[], boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.claim_streams(
+  integer, text, double precision, double precision, text[], integer[], timestamptz[], boolean) TO leasehold_executor;

@@ -21,6 +21,7 @@ DECLARE
   v_contracts leasehold.contracts[];
   v_scopes text[];
   v_numbers bigint[];
+  v_idle_leases text[];
 BEGIN
   IF p_intents IS NULL OR jsonb_typeof(p_intents) <> 'array' THEN
     RAISE EXCEPTION 'p_intents is %, but must be a JSON array of objects',
@@ -41,9 +42,9 @@ BEGIN
    CROSS JOIN LATERAL (SELECT c AS contract FROM leasehold.contracts c
                         WHERE c.target = asked.target ORDER BY c.version DESC LIMIT 1) AS current;
   IF 'stream' = ANY (v_scopes) THEN
-    v_numbers := leasehold.assign_stream_numbers(p_intents, v_contracts);
+    SELECT * INTO v_numbers, v_idle_leases FROM leasehold.assign_stream_numbers(p_intents, v_contracts);
   END IF;
-  IF v_scopes && '{stream,cluster}' THEN
+  IF 'cluster' = ANY (v_scopes) THEN
     v_now := leasehold.announce_change();
   ELSE
     v_now := clock_timestamp();
@@ -79,9 +80,13 @@ BEGIN
   ), pending AS (
     INSERT INTO leasehold.outbox_pending (
       intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
-      deadline_at, last_modified_at)
+      deadline_at, last_modified_at, is_claimable)
     SELECT intent_id, scope, target, contract_version, lease_name, stream, v_numbers[ordinal], priority, due_at,
-           deadline_at, v_now
+           deadline_at, v_now,
+           -- The first new row of an idle stream. The subquery runs only if there is such a stream.
+           coalesce(cardinality(v_idle_leases), 0) > 0 AND scope = 'stream' AND ordinal IN (
+             SELECT min(head.ordinal) FROM entry AS head JOIN inserted USING (intent_id)
+              WHERE head.lease_name = ANY (v_idle_leases) GROUP BY head.lease_name)
       FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
     SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,

@@ -1,13 +1,17 @@
 -- Decide what each outcome means. Returns one array element for each of p_outcomes, in their order: the ctid,
 -- begun_at and reference of the pending row; the number of the new ledger row; the refusal, if the outcome must
--- not be applied; the reason, if a retry is exhausted; and the next due_at, NULL if the intent ends.
+-- not be applied; the state and reason of the ledger row, where the state is NULL if nothing is written to the ledger; and
+-- the next due_at, NULL if the intent ends.
 -- Refusals are lease_lost, ceiling_reached, already_terminal and not_found.
 --   DISPATCHED, FAILED, CANCELLED  the intent ends
 --   RETRYABLE, ZOMBIE_REQUEUE      due again after retry_after_seconds; exhausted when the contract's attempts
 --                                  are used up (max_attempts, one_shot) or the deadline would pass
 --   IN_DOUBT                       keyed, fenced: try again; lookup, and keyed after its key window if the
 --                                  gateway can look up: ask after the quarantine; otherwise: held
---   SUBMITTED                      ask after retry_after_seconds
+--   SUBMITTED                      ask after retry_after_seconds. Asking is not trying: if it was SUBMITTED before and
+--                                  no call was made, nothing is written. After confirm_within_seconds: IN_DOUBT
+--   DEFERRED                       no call was made, or a lookup had no news: look again after retry_after_seconds,
+--                                  nothing is written
 -- At the ceiling of 20 attempts, an intent that is in doubt or unconfirmed is held for a person.
 -- attempt_no comes from the ledger. attempt_count is only a cache of it.
 -- Locks nothing: the callers hold the pending rows and have set the search_path.
@@ -15,7 +19,7 @@
 CREATE OR REPLACE FUNCTION leasehold.judge_outcomes(
   p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text,
   OUT places tid[], OUT begun_at timestamptz[], OUT known_references text[], OUT attempt_numbers integer[],
-  OUT refusals text[], OUT exhausted_by text[], OUT due_at timestamptz[]
+  OUT refusals text[], OUT states text[], OUT reasons text[], OUT due_at timestamptz[]
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -24,7 +28,8 @@ DECLARE
 BEGIN
   WITH written AS MATERIALIZED (
     -- The bounds add nothing to the list, but they exclude the partitions of other months.
-    SELECT a.intent_id, max(a.attempt_no) AS attempts
+    SELECT a.intent_id, max(a.attempt_no) AS attempts,
+           max(a.finished_at) FILTER (WHERE a.state = 'SUBMITTED') AS submitted_at
       FROM leasehold.outbox_attempts a
      WHERE a.intent_id = ANY (v_ids) AND a.intent_id BETWEEN v_ids[1] AND v_ids[cardinality(v_ids)]
      GROUP BY a.intent_id
@@ -34,7 +39,7 @@ BEGIN
            last_state, first_tried_at, begun_at, reference, claimed_by, lease_token, lease_expires_at
       FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)
   ), judged AS (
-    SELECT o.ordinality, p.place, p.begun_at, p.reference, ledger.attempt_no, exhausted.by AS exhausted_by,
+    SELECT o.ordinality, p.place, p.begun_at, p.reference, ledger.attempt_no, written_as.state, written_as.reason,
            CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
                 WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
                      OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
@@ -43,8 +48,7 @@ BEGIN
                 WHEN p_fence <> 'none'
                      AND leasehold.is_unbegun_call(p.begun_at, p.last_state, p.scope, c.guarantee, o.state)
                   THEN leasehold.refuse_unbegun(o.intent_id) END AS refusal,
-           CASE WHEN exhausted.by IS NULL AND o.state NOT IN ('DISPATCHED', 'FAILED', 'CANCELLED')
-                THEN next_due.at END AS due_at
+           next_due.at AS due_at
       FROM unnest(p_outcomes) WITH ORDINALITY AS o
       LEFT JOIN waiting p ON p.intent_id = o.intent_id
       LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
@@ -59,10 +63,26 @@ BEGIN
        WHEN o.state NOT IN ('RETRYABLE', 'ZOMBIE_REQUEUE') THEN NULL
        WHEN retry.is_last THEN CASE c.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
        WHEN retry.at >= p.deadline_at THEN 'deadline_exceeded' END AS by) AS exhausted
+     CROSS JOIN LATERAL (
+       SELECT p.last_state = 'SUBMITTED' AND p.begun_at IS NULL
+                AND (o.state = 'DEFERRED' OR p_fence <> 'none' AND o.state = 'SUBMITTED' AND c.can_look_up) AS is_unconfirmed,
+              coalesce(CASE WHEN p.last_state = 'SUBMITTED' THEN written.submitted_at END, p_now)
+                + make_interval(secs => c.confirm_within_seconds) AS ends_at) AS confirmation
+     CROSS JOIN LATERAL (
+       SELECT CASE WHEN exhausted.by IS NOT NULL THEN 'FAILED'
+                   WHEN confirmation.is_unconfirmed AND confirmation.ends_at <= p_now THEN 'IN_DOUBT'
+                   WHEN confirmation.is_unconfirmed OR o.state = 'DEFERRED' THEN NULL
+                   ELSE o.state END AS state,
+              CASE WHEN exhausted.by IS NOT NULL THEN exhausted.by
+                   WHEN confirmation.is_unconfirmed AND confirmation.ends_at <= p_now THEN 'unconfirmed'
+                   ELSE o.reason END AS reason) AS written_as
      CROSS JOIN LATERAL (SELECT CASE
-       WHEN o.state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN retry.at
+       WHEN written_as.state IN ('DISPATCHED', 'FAILED', 'CANCELLED') THEN NULL
+       WHEN written_as.state IS NULL AND NOT confirmation.is_unconfirmed THEN retry.at
+       WHEN written_as.state IS NULL THEN least(retry.at, confirmation.ends_at)
+       WHEN written_as.state NOT IN ('IN_DOUBT', 'SUBMITTED') THEN retry.at
        WHEN ledger.attempt_no >= 20 THEN 'infinity'
-       WHEN o.state = 'SUBMITTED' THEN retry.at
+       WHEN written_as.state = 'SUBMITTED' THEN least(retry.at, p_now + make_interval(secs => c.confirm_within_seconds))
        WHEN c.guarantee = 'blind' THEN 'infinity'
        WHEN c.guarantee = 'lookup' OR c.guarantee = 'keyed' AND retry.is_key_outlived
          THEN CASE WHEN c.can_look_up THEN retry.quarantine_ends_at ELSE 'infinity' END
@@ -71,8 +91,8 @@ BEGIN
      ORDER BY o.ordinality
   )
   SELECT array_agg(j.place), array_agg(j.begun_at), array_agg(j.reference), array_agg(j.attempt_no),
-         array_agg(j.refusal), array_agg(j.exhausted_by), array_agg(j.due_at)
-    INTO places, begun_at, known_references, attempt_numbers, refusals, exhausted_by, due_at
+         array_agg(j.refusal), array_agg(j.state), array_agg(j.reason), array_agg(j.due_at)
+    INTO places, begun_at, known_references, attempt_numbers, refusals, states, reasons, due_at
     FROM judged j;
 END
 $$;

@@ -1,7 +1,8 @@
 -- Lock an unfinished intent for an intervention, and say whether it is in flight: a worker has claimed it, a
 -- call has begun, or a leader has marked its call. It stays in flight when the claim or lease has expired,
 -- because repair or the next leader must write its ledger row first.
--- Locks: for scope cluster the call marks of the lease; then the pending row.
+-- Locks: for scope cluster the call marks of the lease, for scope stream the lease row FOR NO KEY UPDATE; then the
+-- pending row.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_for_intervention(
   p_intent_id uuid, OUT pending leasehold.outbox_pending, OUT is_in_flight boolean
@@ -11,6 +12,8 @@ BEGIN
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id;
   IF pending.scope = 'cluster' THEN
     PERFORM leasehold.lock_call_marks(pending.lease_name);
+  ELSIF pending.scope = 'stream' THEN
+    PERFORM FROM leasehold.leases l WHERE l.lease_name = pending.lease_name FOR NO KEY UPDATE;
   END IF;
   SELECT p.* INTO pending FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id FOR UPDATE;
   is_in_flight := pending.begun_at IS NOT NULL OR pending.claimed_by IS NOT NULL

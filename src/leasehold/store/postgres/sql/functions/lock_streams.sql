@@ -11,13 +11,12 @@ BEGIN
     SELECT DISTINCT asked.target, asked.stream FROM unnest(p_targets, p_streams) AS asked (target, stream)
      ORDER BY 1, 2
   LOOP
-    PERFORM 1 FROM leasehold.streams
-      WHERE target = v_stream.target AND stream = v_stream.stream FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-      -- DO UPDATE, not DO NOTHING: it also locks a row that another session has just created.
-      INSERT INTO leasehold.streams (target, stream, last_seq) VALUES (v_stream.target, v_stream.stream, 0)
-        ON CONFLICT (target, stream) DO UPDATE SET last_seq = streams.last_seq;
-    END IF;
+    LOOP
+      PERFORM 1 FROM leasehold.streams
+        WHERE target = v_stream.target AND stream = v_stream.stream FOR NO KEY UPDATE;
+      EXIT WHEN FOUND;
+      PERFORM leasehold.create_stream(v_stream.target, v_stream.stream);
+    END LOOP;
   END LOOP;
 END
 $$;

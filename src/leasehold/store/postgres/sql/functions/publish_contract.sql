@@ -63,6 +63,10 @@ BEGIN
   END IF;
   INSERT INTO leasehold.contracts (target, version, terms, published_by)
     VALUES (p_target, coalesce(v_current.version, 0) + 1, v_terms, p_operator);
+  -- Here and not by the first enqueuer, for whose transaction the others would wait.
+  IF v_terms ->> 'scope' = 'stream' THEN
+    INSERT INTO leasehold.stream_floors (target) VALUES (p_target) ON CONFLICT DO NOTHING;
+  END IF;
   RETURN coalesce(v_current.version, 0) + 1;
 EXCEPTION
   WHEN check_violation OR not_null_violation OR invalid_text_representation OR numeric_value_out_of_range THEN

@@ -27,7 +27,7 @@ BEGIN
     FROM (SELECT entry.*, CASE
             WHEN entry.intent_id IS NULL THEN 'intent_id is missing'
             WHEN entry.state IS NULL
-                 OR entry.state NOT IN ('DISPATCHED', 'FAILED', 'RETRYABLE', 'IN_DOUBT', 'SUBMITTED')
+                 OR entry.state NOT IN ('DISPATCHED', 'FAILED', 'RETRYABLE', 'IN_DOUBT', 'SUBMITTED', 'DEFERRED')
               THEN format('%L is not a state that an executor may report', entry.state)
             WHEN coalesce(entry.retry_after_seconds NOT BETWEEN 0 AND 2592000,
                           entry.state NOT IN ('DISPATCHED', 'FAILED'))
@@ -47,7 +47,7 @@ BEGIN
 
   IF v_problems[1] LIKE '%is not a state%' THEN
     RAISE EXCEPTION 'intent %', v_problems[1] USING ERRCODE = 'P7003',
-      HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE, IN_DOUBT, SUBMITTED. Only repair writes ZOMBIE_REQUEUE.';
+      HINT = 'Allowed: DISPATCHED, FAILED, RETRYABLE, IN_DOUBT, SUBMITTED, DEFERRED. Only repair writes ZOMBIE_REQUEUE.';
   ELSIF v_problems IS NOT NULL THEN
     RAISE EXCEPTION 'intent %', v_problems[1] USING ERRCODE = '22023';
   ELSIF v_distinct < cardinality(v_outcomes) THEN

@@ -1,4 +1,4 @@
--- Record the results of items under a cluster or stream lease. The results are those of
+-- Record the results of items under a cluster lease. For streams see record_stream_attempts. The results are those of
 -- complete_outbox_attempts without tokens. The caller logs and counts a result that was not applied, and never
 -- retries it.
 -- Verdicts: applied, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).

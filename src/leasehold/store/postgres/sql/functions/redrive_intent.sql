@@ -51,7 +51,7 @@ BEGIN
   END IF;
   INSERT INTO leasehold.outbox_pending (
     intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at, deadline_at,
-    attempt_count, last_state, first_tried_at, last_modified_at)
+    attempt_count, last_state, first_tried_at, last_modified_at, is_claimable)
   VALUES (
     v_id, v_contract.scope, v_old.target, v_contract.version,
     CASE v_contract.scope WHEN 'cluster' THEN v_contract.lease_name
@@ -62,7 +62,9 @@ BEGIN
     CASE WHEN NOT p_with_new_key THEN
       (SELECT min(a.started_at) FROM leasehold.outbox_attempts a
         WHERE a.intent_id IN (v_old.intent_id, v_old.submission_key)) END,
-    v_now);
+    v_now,
+    v_contract.scope = 'stream'
+      AND cardinality(leasehold.idle_streams(ARRAY[leasehold.stream_lease_name(v_old.target, v_old.stream)])) > 0);
   INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, reason, holder, started_at, finished_at, detail)
     VALUES (v_id, 1, 'RETRYABLE', 'redriven_by_operator', p_operator, v_now, v_now,
             left(format('redrive of %s: %s', p_intent_id, p_note), 2000));

@@ -1,5 +1,5 @@
--- Read what is to be done next under these leases. For a cluster lease: the first p_limit rows by due time for
--- each of p_targets and each priority. For a stream: the first p_limit rows by number. Held rows are left out.
+-- Read what is to be done next under these cluster leases: the first p_limit rows by due time for each of p_targets and
+-- each priority. Held rows are left out.
 -- A leader builds and refills its due queue with it; the cost does not grow with the backlog.
 -- A row has its content (created_at is set) if the content has at most p_content_bytes, the row is due, and its
 -- call only needs mark_calls, which returns the content of the others. To continue reading, p_after_due_at and
@@ -41,7 +41,7 @@ BEGIN
          i.metadata, i.trace_context, i.created_at
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
-     (SELECT cluster_due.*
+     SELECT cluster_due.*
         FROM generate_series(0, 3) AS level CROSS JOIN unnest(p_targets) WITH ORDINALITY AS of (target, place)
        CROSS JOIN LATERAL (
         SELECT coalesce(p_after_due_at[(of.place - 1) * 4 + level + 1], '-infinity') AS due_at,
@@ -51,14 +51,7 @@ BEGIN
          WHERE p.scope = 'cluster' AND p.target = of.target AND p.lease_name = asked.lease_name
            AND p.priority = level::smallint AND p.due_at < 'infinity'
            AND (p.due_at, p.intent_id) > (after.due_at, after.intent_id)
-         ORDER BY p.due_at, p.intent_id LIMIT p_limit) AS cluster_due)
-     UNION ALL
-     (SELECT p.* FROM leasehold.outbox_pending p
-       WHERE p.scope = 'stream'
-         AND p.target = split_part(asked.lease_name, '/', 2)
-         AND p.stream = substr(asked.lease_name, length(split_part(asked.lease_name, '/', 2)) + 9)
-         AND asked.lease_name LIKE 'stream/%'
-       ORDER BY p.stream_seq LIMIT p_limit)) AS p
+         ORDER BY p.due_at, p.intent_id LIMIT p_limit) AS cluster_due) AS p
     LEFT JOIN leasehold.contracts c
       ON p_content_bytes > 0 AND c.target = p.target AND c.version = p.contract_version
     -- Found one by one; a join could read every intent that was ever accepted.

@@ -29,7 +29,7 @@ BEGIN
             p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at,
             p.last_modified_at
        FROM leasehold.outbox_pending p
-      WHERE p.scope <> 'item' AND p.lease_name = asked.lease_name
+      WHERE p.scope = 'cluster' AND p.lease_name = asked.lease_name
         AND (p.last_modified_at, p.intent_id) > (p_after_modified_at, p_after_intent_id)
       ORDER BY p.last_modified_at, p.intent_id
       LIMIT p_limit) AS changed

@@ -1,12 +1,28 @@
--- Release stream leases, at shutdown or to give other instances their share. One verdict each: released or
--- lease_lost.
--- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
--- Raises: 22023.
+-- Release streams, at shutdown or to give other instances their share. One verdict each: released or lease_lost. Their
+-- heads can be claimed at once, behind other heads that are due.
+-- p_unsent are items that were begun, but for which nothing was sent: their marks are removed. A call that is still in
+-- flight is put in doubt by whoever claims the stream next.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that. Then as serve_streams.
+-- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.release_streams(
-  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[]
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_unsent uuid[] DEFAULT '{}'
 ) RETURNS TABLE (lease_name text, verdict text)
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
-  SELECT * FROM leasehold.release_leases(p_holder_id, p_lease_names, p_lease_epochs)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  v_held text[];
+BEGIN
+  PERFORM leasehold.require_list('p_unsent', p_unsent, 10000);
+  v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
+  UPDATE leasehold.outbox_pending p SET begun_at = NULL
+   WHERE p.intent_id = ANY (p_unsent) AND p.lease_name = ANY (v_held) AND p.begun_at IS NOT NULL;
+  PERFORM leasehold.serve_streams(v_held, '{}', p_free_idle => true, p_begin => false);
+  RETURN QUERY
+  SELECT asked.lease_name, CASE WHEN asked.lease_name = ANY (v_held) THEN 'released' ELSE 'lease_lost' END
+    FROM unnest(p_lease_names) AS asked (lease_name);
+END
 $$;
-REVOKE ALL ON FUNCTION leasehold.release_streams(text, text[], bigint[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION leasehold.release_streams(text, text[], bigint[]) TO leasehold_executor;
+REVOKE ALL ON FUNCTION leasehold.release_streams(text, text[], bigint[], uuid[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.release_streams(text, text[], bigint[], uuid[]) TO leasehold_executor;

@@ -39,6 +39,44 @@ CREATE TYPE leasehold.new_intent AS (
 COMMENT ON TYPE leasehold.new_intent IS
   'The fields of an intent in a call of enqueue_intents; body is base64.';
 
+-- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
+-- ready, and for record_stream_attempts one row per result. serve_streams explains the columns.
+CREATE TYPE leasehold.stream_work AS (
+  lease_name text,
+  lease_epoch bigint,
+  expires_at timestamptz,
+  grace_expires_at timestamptz,
+  target text,
+  stream text,
+  stream_state text,
+  wait_seconds double precision,
+  is_held boolean,
+  intent_id uuid,
+  contract_version integer,
+  attempt_no integer,
+  last_state text,
+  reference text,
+  priority smallint,
+  submission_key uuid,
+  fencing_token bigint,
+  payload jsonb,
+  body bytea,
+  content_type text,
+  metadata jsonb,
+  trace_context text,
+  created_at timestamptz,
+  due_at timestamptz,
+  deadline_at timestamptz,
+  first_tried_at timestamptz,
+  begun_at timestamptz,
+  seen_at timestamptz,
+  verdict text,
+  state text,
+  reason text
+);
+
+COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream, or the verdict on a result of it.';
+
 -- One row per version of a target's terms, immutable. The highest version is current; an intent keeps the
 -- version under which it was accepted. The other columns are generated from the terms, so the functions
 -- always decide by what was published.
@@ -67,6 +105,11 @@ CREATE TABLE leasehold.contracts (
     GENERATED ALWAYS AS ((terms ->> 'key_window_seconds')::double precision) STORED,
   can_look_up boolean NOT NULL GENERATED ALWAYS AS
     (coalesce((terms ->> 'can_look_up')::boolean, terms ->> 'guarantee' = 'lookup')) STORED,
+  on_failure text NOT NULL GENERATED ALWAYS AS (coalesce(terms ->> 'on_failure', 'block')) STORED,
+  block_seconds double precision GENERATED ALWAYS AS ((terms ->> 'block_seconds')::double precision) STORED,
+  batch_max integer NOT NULL GENERATED ALWAYS AS (coalesce((terms ->> 'batch_max')::integer, 1)) STORED,
+  confirm_within_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'confirm_within_seconds')::double precision) STORED,
 
   CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
   CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
@@ -91,7 +134,13 @@ CREATE TABLE leasehold.contracts (
     CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
   CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
   CONSTRAINT contracts_lease_name_form
-    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]')
+    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]'),
+  CONSTRAINT contracts_on_failure_known CHECK (on_failure IN ('block', 'continue', 'block_for')),
+  CONSTRAINT contracts_block_for_has_a_time CHECK ((on_failure = 'block_for') = (block_seconds IS NOT NULL)),
+  CONSTRAINT contracts_block_bounded CHECK (block_seconds > 0 AND block_seconds <= 2592000),
+  CONSTRAINT contracts_batch_bounded CHECK (batch_max BETWEEN 1 AND 100),
+  CONSTRAINT contracts_batches_are_of_streams CHECK (batch_max = 1 OR scope = 'stream'),
+  CONSTRAINT contracts_confirmation_bounded CHECK (confirm_within_seconds > 0 AND confirm_within_seconds <= 2592000)
 );
 
 COMMENT ON TABLE leasehold.contracts IS
@@ -246,6 +295,8 @@ CREATE TABLE leasehold.outbox_pending (
   lease_expires_at timestamptz,
   last_modified_at timestamptz NOT NULL,
   lease_seconds double precision,
+  is_claimable boolean NOT NULL DEFAULT false,
+  asked_count integer NOT NULL DEFAULT 0,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
   -- The rules, each with its name, are in functions/check_pending_row.sql.
@@ -280,10 +331,22 @@ CREATE UNIQUE INDEX outbox_pending_stream_order
   ON leasehold.outbox_pending (target, stream, stream_seq)
   WHERE scope = 'stream';
 
+-- Only heads that somebody may claim are in it, so streams that are held, paused or blocked cost a claimer nothing, and
+-- neither do the rows behind a head.
+CREATE INDEX outbox_pending_stream_due
+  ON leasehold.outbox_pending (target, priority, due_at, intent_id)
+  WHERE scope = 'stream' AND is_claimable;
+
+-- Rows of streams that were tried and did not end: for the view blocked_streams.
+CREATE INDEX outbox_pending_stream_tried
+  ON leasehold.outbox_pending (target, stream, stream_seq)
+  WHERE scope = 'stream' AND last_state IS NOT NULL;
+
 CREATE INDEX outbox_pending_changes
   ON leasehold.outbox_pending (lease_name, last_modified_at, intent_id)
-  WHERE scope <> 'item';
+  WHERE scope = 'cluster';
 
+-- A stream has no begun_epoch: its begun rows are its first ones, and their epoch is that of the lease.
 CREATE INDEX outbox_pending_begun
   ON leasehold.outbox_pending (lease_name)
   WHERE begun_epoch IS NOT NULL;
@@ -293,10 +356,11 @@ CREATE INDEX outbox_pending_deadlines
   WHERE scope = 'item' AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
--- A call under a lease that was begun is not in it: a deadline does not undo a call.
+-- A call under a lease that was begun is not in it: a deadline does not undo a call. Of a stream it has only the head, and
+-- only while nobody holds the stream.
 CREATE INDEX outbox_pending_leased_deadlines
   ON leasehold.outbox_pending (deadline_at)
-  WHERE scope <> 'item' AND begun_epoch IS NULL AND deadline_at IS NOT NULL
+  WHERE (scope = 'cluster' AND begun_epoch IS NULL OR is_claimable) AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
@@ -313,12 +377,17 @@ COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
   'When to act next; infinity if held for a person.';
 COMMENT ON COLUMN leasehold.outbox_pending.lease_seconds IS
   'How long the claim was granted for. An expiry further away is impossible: the clock stepped back.';
+COMMENT ON COLUMN leasehold.outbox_pending.is_claimable IS
+  'True for the head of a stream that nobody holds. It may be true for another row too, which claim_streams corrects; it '
+  'is never false for such a head.';
+COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
+  'How often the gateway was asked about the intent without news. Asking is no attempt and writes no ledger row.';
 
 -- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
-  claimed_by, lease_expires_at, last_modified_at, lease_seconds
+  claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, asked_count
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
@@ -404,7 +473,10 @@ GRANT SELECT (
 ) ON leasehold.outbox_attempts
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
--- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
+-- Cluster and stream leases. A cluster lease is never deleted, so an epoch never goes back. The lease of a stream is
+-- created with the stream; prune_streams deletes both, and stream_floors keeps the epoch from going back.
+-- A stream that nobody holds has the expiry -infinity. A finite expiry in the past means that somebody must look at the
+-- stream: its holder died, or released it while an enqueuer's transaction was open.
 CREATE TABLE leasehold.leases (
   lease_name text COLLATE "C" NOT NULL,
   holder_id text NOT NULL,
@@ -416,6 +488,13 @@ CREATE TABLE leasehold.leases (
   yield_seconds double precision,
   lease_seconds double precision NOT NULL DEFAULT 0,
   grace_seconds double precision NOT NULL DEFAULT 0,
+  target text COLLATE "C",
+  stream text COLLATE "C",
+  paused_since timestamptz,
+  paused_until timestamptz,
+  paused_by text,
+  pause_note text,
+  paused_for uuid,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
@@ -425,11 +504,20 @@ CREATE TABLE leasehold.leases (
   CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
   CONSTRAINT leases_epoch_natural CHECK (lease_epoch >= 0),
   CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at),
-  CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0)
+  CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0),
+  CONSTRAINT leases_stream_named CHECK (num_nonnulls(target, stream) IN (0, 2)),
+  CONSTRAINT leases_paused_by_someone CHECK (num_nonnulls(paused_since, paused_until, paused_by) IN (0, 3)),
+  CONSTRAINT leases_pause_note_bounded CHECK (length(pause_note) <= 2000)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
+-- Streams that are held or that somebody must look at. Free ones are not in it.
+CREATE INDEX leases_stream_expiry ON leasehold.leases (target, expires_at)
+  WHERE stream IS NOT NULL AND expires_at > '-infinity';
+
+CREATE INDEX leases_paused ON leasehold.leases (target, stream) WHERE paused_since IS NOT NULL;
+
 COMMENT ON TABLE leasehold.leases IS
-  'Who holds each lease, under which epoch, and until when on the database''s clock. Rows are never deleted.';
+  'Who holds each lease, under which epoch, and until when on the database''s clock.';
 COMMENT ON COLUMN leasehold.leases.lease_epoch IS
   'The fencing token: +1 on every acquire, never on renew. 0: created, not yet held.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
@@ -441,6 +529,10 @@ COMMENT ON COLUMN leasehold.leases.grace_seconds IS 'How long the second phase o
 COMMENT ON COLUMN leasehold.leases.yield_seconds IS
   'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
   'and whoever has the lock may take the lease before it expires.';
+COMMENT ON COLUMN leasehold.leases.paused_until IS
+  'Until when nothing of the stream is executed; infinity: until a person resumes it. It is here and not in streams, '
+  'because no executor may wait for an enqueuer, who locks that row.';
+COMMENT ON COLUMN leasehold.leases.paused_for IS 'The intent whose failure paused the stream; NULL if a person did.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
@@ -473,7 +565,8 @@ GRANT SELECT ON leasehold.call_marks
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
 -- The last sequence number of each stream. Its row lock makes the order inside a stream the commit order: only
--- enqueuers of the same stream wait for one another. Hidden from readers.
+-- enqueuers of the same stream wait for one another. The lock belongs to enqueuers, whose transactions can be long, so no
+-- executor waits for it. What executors and operators write about a stream is in its row of leases. Hidden from readers.
 CREATE TABLE leasehold.streams (
   target text COLLATE "C" NOT NULL,
   stream text COLLATE "C" NOT NULL,
@@ -483,7 +576,44 @@ CREATE TABLE leasehold.streams (
   CONSTRAINT streams_pkey PRIMARY KEY (target, stream)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Rows are never deleted.';
+COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Deleted when a stream was empty for long.';
+
+-- The numbers from which the streams of a target start. When prune_streams deletes a stream, it raises them to the numbers
+-- of that stream, so neither an epoch nor a sequence number goes back if the stream comes back. Hidden from readers.
+CREATE TABLE leasehold.stream_floors (
+  target text COLLATE "C" NOT NULL,
+  lease_epoch bigint NOT NULL DEFAULT 0,
+  last_seq bigint NOT NULL DEFAULT 0,
+
+  CONSTRAINT stream_floors_pkey PRIMARY KEY (target)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.stream_floors IS 'The first epoch and sequence number of new streams, by target.';
+
+-- What people did to streams, one row per intervention. Rows are never changed or deleted. An intervention that ends an
+-- intent is on the ledger too.
+CREATE TABLE leasehold.stream_interventions (
+  intervention_id uuid NOT NULL,
+  target text COLLATE "C" NOT NULL,
+  stream text COLLATE "C" NOT NULL,
+  action text NOT NULL,
+  operator text NOT NULL,
+  note text NOT NULL,
+  intent_id uuid,
+  done_at timestamptz NOT NULL,
+
+  CONSTRAINT stream_interventions_pkey PRIMARY KEY (intervention_id),
+  CONSTRAINT stream_interventions_action_known CHECK (action IN ('pause', 'resume', 'skip'))
+);
+
+CREATE INDEX stream_interventions_of_stream ON leasehold.stream_interventions (target, stream, intervention_id);
+
+COMMENT ON TABLE leasehold.stream_interventions IS 'What people did to streams: pause, resume, skip. Append-only.';
+COMMENT ON COLUMN leasehold.stream_interventions.intent_id IS
+  'The head that was skipped, or the failed intent whose pause was ended.';
+
+GRANT SELECT ON leasehold.stream_interventions
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
 -- Running instances, for people and monitoring. Only the fair shares of streams are decided by it.
 CREATE TABLE leasehold.instances (
@@ -494,6 +624,8 @@ CREATE TABLE leasehold.instances (
   started_at timestamptz NOT NULL,
   last_seen_at timestamptz NOT NULL,
   alive_until timestamptz NOT NULL,
+  streams_held integer[] NOT NULL DEFAULT '{}',
+  streams_wanted integer[] NOT NULL DEFAULT '{}',
 
   CONSTRAINT instances_pkey PRIMARY KEY (instance_id),
   CONSTRAINT instances_role_known CHECK (role IN ('leader', 'follower', 'standalone', 'worker')),
@@ -501,6 +633,9 @@ CREATE TABLE leasehold.instances (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE leasehold.instances IS 'The last report of each instance. The view instance_status says who is alive and leads.';
+COMMENT ON COLUMN leasehold.instances.streams_held IS 'How many streams it holds, one number per entry of stream_targets.';
+COMMENT ON COLUMN leasehold.instances.streams_wanted IS
+  'For how many more streams it has free slots and found none, one number per entry of stream_targets.';
 
 GRANT SELECT ON leasehold.instances
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

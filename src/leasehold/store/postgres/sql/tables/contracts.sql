@@ -26,6 +26,11 @@ CREATE TABLE leasehold.contracts (
     GENERATED ALWAYS AS ((terms ->> 'key_window_seconds')::double precision) STORED,
   can_look_up boolean NOT NULL GENERATED ALWAYS AS
     (coalesce((terms ->> 'can_look_up')::boolean, terms ->> 'guarantee' = 'lookup')) STORED,
+  on_failure text NOT NULL GENERATED ALWAYS AS (coalesce(terms ->> 'on_failure', 'block')) STORED,
+  block_seconds double precision GENERATED ALWAYS AS ((terms ->> 'block_seconds')::double precision) STORED,
+  batch_max integer NOT NULL GENERATED ALWAYS AS (coalesce((terms ->> 'batch_max')::integer, 1)) STORED,
+  confirm_within_seconds double precision
+    GENERATED ALWAYS AS ((terms ->> 'confirm_within_seconds')::double precision) STORED,
 
   CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
   CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
@@ -50,7 +55,13 @@ CREATE TABLE leasehold.contracts (
     CHECK (quarantine_seconds >= greatest(2 * lease_seconds, call_timeout_seconds)),
   CONSTRAINT contracts_cluster_names_its_lease CHECK ((scope = 'cluster') = (lease_name IS NOT NULL)),
   CONSTRAINT contracts_lease_name_form
-    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]')
+    CHECK (length(lease_name) BETWEEN 1 AND 64 AND lease_name !~ '[[:cntrl:]/]'),
+  CONSTRAINT contracts_on_failure_known CHECK (on_failure IN ('block', 'continue', 'block_for')),
+  CONSTRAINT contracts_block_for_has_a_time CHECK ((on_failure = 'block_for') = (block_seconds IS NOT NULL)),
+  CONSTRAINT contracts_block_bounded CHECK (block_seconds > 0 AND block_seconds <= 2592000),
+  CONSTRAINT contracts_batch_bounded CHECK (batch_max BETWEEN 1 AND 100),
+  CONSTRAINT contracts_batches_are_of_streams CHECK (batch_max = 1 OR scope = 'stream'),
+  CONSTRAINT contracts_confirmation_bounded CHECK (confirm_within_seconds > 0 AND confirm_within_seconds <= 2592000)
 );
 
 COMMENT ON TABLE leasehold.contracts IS

@@ -1,4 +1,7 @@
--- Cluster and stream leases. A row is never deleted, so an epoch never goes back.
+-- Cluster and stream leases. A cluster lease is never deleted, so an epoch never goes back. The lease of a stream is
+-- created with the stream; prune_streams deletes both, and stream_floors keeps the epoch from going back.
+-- A stream that nobody holds has the expiry -infinity. A finite expiry in the past means that somebody must look at the
+-- stream: its holder died, or released it while an enqueuer's transaction was open.
 CREATE TABLE leasehold.leases (
   lease_name text COLLATE "C" NOT NULL,
   holder_id text NOT NULL,
@@ -10,6 +13,13 @@ CREATE TABLE leasehold.leases (
   yield_seconds double precision,
   lease_seconds double precision NOT NULL DEFAULT 0,
   grace_seconds double precision NOT NULL DEFAULT 0,
+  target text COLLATE "C",
+  stream text COLLATE "C",
+  paused_since timestamptz,
+  paused_until timestamptz,
+  paused_by text,
+  pause_note text,
+  paused_for uuid,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
@@ -19,11 +29,20 @@ CREATE TABLE leasehold.leases (
   CONSTRAINT leases_holder_bounded CHECK (length(holder_id) BETWEEN 1 AND 128),
   CONSTRAINT leases_epoch_natural CHECK (lease_epoch >= 0),
   CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at),
-  CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0)
+  CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0),
+  CONSTRAINT leases_stream_named CHECK (num_nonnulls(target, stream) IN (0, 2)),
+  CONSTRAINT leases_paused_by_someone CHECK (num_nonnulls(paused_since, paused_until, paused_by) IN (0, 3)),
+  CONSTRAINT leases_pause_note_bounded CHECK (length(pause_note) <= 2000)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
+-- Streams that are held or that somebody must look at. Free ones are not in it.
+CREATE INDEX leases_stream_expiry ON leasehold.leases (target, expires_at)
+  WHERE stream IS NOT NULL AND expires_at > '-infinity';
+
+CREATE INDEX leases_paused ON leasehold.leases (target, stream) WHERE paused_since IS NOT NULL;
+
 COMMENT ON TABLE leasehold.leases IS
-  'Who holds each lease, under which epoch, and until when on the database''s clock. Rows are never deleted.';
+  'Who holds each lease, under which epoch, and until when on the database''s clock.';
 COMMENT ON COLUMN leasehold.leases.lease_epoch IS
   'The fencing token: +1 on every acquire, never on renew. 0: created, not yet held.';
 COMMENT ON COLUMN leasehold.leases.grace_expires_at IS
@@ -35,6 +54,10 @@ COMMENT ON COLUMN leasehold.leases.grace_seconds IS 'How long the second phase o
 COMMENT ON COLUMN leasehold.leases.yield_seconds IS
   'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
   'and whoever has the lock may take the lease before it expires.';
+COMMENT ON COLUMN leasehold.leases.paused_until IS
+  'Until when nothing of the stream is executed; infinity: until a person resumes it. It is here and not in streams, '
+  'because no executor may wait for an enqueuer, who locks that row.';
+COMMENT ON COLUMN leasehold.leases.paused_for IS 'The intent whose failure paused the stream; NULL if a person did.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

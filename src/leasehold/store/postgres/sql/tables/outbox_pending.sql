@@ -22,6 +22,8 @@ CREATE TABLE leasehold.outbox_pending (
   lease_expires_at timestamptz,
   last_modified_at timestamptz NOT NULL,
   lease_seconds double precision,
+  is_claimable boolean NOT NULL DEFAULT false,
+  asked_count integer NOT NULL DEFAULT 0,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
   -- The rules, each with its name, are in functions/check_pending_row.sql.
@@ -56,10 +58,22 @@ CREATE UNIQUE INDEX outbox_pending_stream_order
   ON leasehold.outbox_pending (target, stream, stream_seq)
   WHERE scope = 'stream';
 
+-- Only heads that somebody may claim are in it, so streams that are held, paused or blocked cost a claimer nothing, and
+-- neither do the rows behind a head.
+CREATE INDEX outbox_pending_stream_due
+  ON leasehold.outbox_pending (target, priority, due_at, intent_id)
+  WHERE scope = 'stream' AND is_claimable;
+
+-- Rows of streams that were tried and did not end: for the view blocked_streams.
+CREATE INDEX outbox_pending_stream_tried
+  ON leasehold.outbox_pending (target, stream, stream_seq)
+  WHERE scope = 'stream' AND last_state IS NOT NULL;
+
 CREATE INDEX outbox_pending_changes
   ON leasehold.outbox_pending (lease_name, last_modified_at, intent_id)
-  WHERE scope <> 'item';
+  WHERE scope = 'cluster';
 
+-- A stream has no begun_epoch: its begun rows are its first ones, and their epoch is that of the lease.
 CREATE INDEX outbox_pending_begun
   ON leasehold.outbox_pending (lease_name)
   WHERE begun_epoch IS NOT NULL;
@@ -69,10 +83,11 @@ CREATE INDEX outbox_pending_deadlines
   WHERE scope = 'item' AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state NOT IN ('IN_DOUBT', 'SUBMITTED'));
 
--- A call under a lease that was begun is not in it: a deadline does not undo a call.
+-- A call under a lease that was begun is not in it: a deadline does not undo a call. Of a stream it has only the head, and
+-- only while nobody holds the stream.
 CREATE INDEX outbox_pending_leased_deadlines
   ON leasehold.outbox_pending (deadline_at)
-  WHERE scope <> 'item' AND begun_epoch IS NULL AND deadline_at IS NOT NULL
+  WHERE (scope = 'cluster' AND begun_epoch IS NULL OR is_claimable) AND deadline_at IS NOT NULL
     AND (last_state IS NULL OR last_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE'));
 
 COMMENT ON TABLE leasehold.outbox_pending IS
@@ -89,11 +104,16 @@ COMMENT ON COLUMN leasehold.outbox_pending.due_at IS
   'When to act next; infinity if held for a person.';
 COMMENT ON COLUMN leasehold.outbox_pending.lease_seconds IS
   'How long the claim was granted for. An expiry further away is impossible: the clock stepped back.';
+COMMENT ON COLUMN leasehold.outbox_pending.is_claimable IS
+  'True for the head of a stream that nobody holds. It may be true for another row too, which claim_streams corrects; it '
+  'is never false for such a head.';
+COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
+  'How often the gateway was asked about the intent without news. Asking is no attempt and writes no ledger row.';
 
 -- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
-  claimed_by, lease_expires_at, last_modified_at, lease_seconds
+  claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, asked_count
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -1,5 +1,6 @@
 -- The last sequence number of each stream. Its row lock makes the order inside a stream the commit order: only
--- enqueuers of the same stream wait for one another. Hidden from readers.
+-- enqueuers of the same stream wait for one another. The lock belongs to enqueuers, whose transactions can be long, so no
+-- executor waits for it. What executors and operators write about a stream is in its row of leases. Hidden from readers.
 CREATE TABLE leasehold.streams (
   target text COLLATE "C" NOT NULL,
   stream text COLLATE "C" NOT NULL,
@@ -9,4 +10,4 @@ CREATE TABLE leasehold.streams (
   CONSTRAINT streams_pkey PRIMARY KEY (target, stream)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Rows are never deleted.';
+COMMENT ON TABLE leasehold.streams IS 'Sequence counters of the streams. Deleted when a stream was empty for long.';

@@ -1,0 +1,64 @@
+-- Write the durable "about to call" mark for heads of streams that this holder has, in one statement for many streams.
+-- The caller may call the gateway for the items with the verdict begun, and for no others. Items of one stream
+-- that begin in one call are one ordered batch.
+-- Verdicts: begun, already_begun, not_due, paused, ceiling_reached, already_terminal, lease_lost (also after the first expiry),
+-- not_found (also if none of these leases covers the item), out_of_order (an earlier item of the stream is unfinished and
+-- does not begin in this call, or the batch is longer than batch_max or has several contracts).
+-- Locks: the lease rows FOR KEY SHARE, by name; then the pending rows by id. Reads the clock after each.
+-- Raises: 22023 for bad arguments, also outside of READ COMMITTED.
+CREATE OR REPLACE FUNCTION leasehold.begin_stream_attempts(
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_intent_ids uuid[]
+) RETURNS TABLE (intent_id uuid, verdict text, attempt_no integer, begun_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  v_held text[];
+  v_now timestamptz;
+BEGIN
+  PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
+  v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => true);
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
+  v_now := clock_timestamp();
+
+  RETURN QUERY
+  WITH judged AS MATERIALIZED (
+    SELECT asked.intent_id, CASE
+             WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(asked.intent_id)
+             WHEN l.lease_name IS NULL OR p.scope <> 'stream' THEN 'not_found'
+             -- Check the expiry again, because this session may have waited for the rows.
+             WHEN l.lease_name <> ALL (v_held) OR l.expires_at <= v_now THEN 'lease_lost'
+             WHEN p.begun_at IS NOT NULL THEN 'already_begun'
+             WHEN p.attempt_count >= 20 THEN 'ceiling_reached'
+             WHEN l.paused_until > v_now THEN 'paused'
+             WHEN p.due_at > v_now THEN 'not_due'
+             WHEN EXISTS (
+               SELECT FROM leasehold.outbox_pending earlier
+                WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
+                  AND earlier.stream_seq < p.stream_seq
+                  AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now OR earlier.attempt_count >= 20
+                       OR earlier.contract_version <> p.contract_version
+                       OR earlier.intent_id <> ALL (p_intent_ids)))
+                  OR c.batch_max < (SELECT count(*) FROM (
+                    SELECT FROM leasehold.outbox_pending earlier
+                     WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
+                       AND earlier.stream_seq <= p.stream_seq LIMIT 101) AS batch)
+               THEN 'out_of_order'
+             ELSE 'begun' END AS verdict
+      FROM unnest(p_intent_ids) AS asked (intent_id)
+      LEFT JOIN leasehold.outbox_pending p ON p.intent_id = asked.intent_id
+      LEFT JOIN leasehold.leases l ON l.lease_name = p.lease_name AND l.lease_name = ANY (p_lease_names)
+      LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
+  ), begun AS (
+    -- No column of an index changes, so the update is heap-only.
+    UPDATE leasehold.outbox_pending p SET begun_at = v_now, first_tried_at = coalesce(p.first_tried_at, v_now)
+      FROM judged WHERE p.intent_id = judged.intent_id AND judged.verdict = 'begun'
+    RETURNING p.intent_id, p.attempt_count
+  )
+  SELECT judged.intent_id, judged.verdict, begun.attempt_count + 1, CASE WHEN judged.verdict = 'begun' THEN v_now END
+    FROM judged LEFT JOIN begun ON begun.intent_id = judged.intent_id;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.begin_stream_attempts(text, text[], bigint[], uuid[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.begin_stream_attempts(text, text[], bigint[], uuid[]) TO leasehold_executor;

@@ -1,0 +1,41 @@
+-- Find streams that are not free, but whose holder's time is over, and lock their lease rows: expired and without a call in
+-- flight, or past the second expiry. Also those that were freed while an enqueuer's transaction was open. Returns the names
+-- of their leases, of each target at most its limit.
+-- An expiry further away than the lease was granted for means that the clock was set back. It is corrected
+-- (repair_lease_times), and the stream is found when it has passed; expiries within p_lease_seconds need no correction.
+-- The walk sees what was true before the lock; take_streams checks again.
+-- Locks: the lease rows FOR UPDATE, SKIP LOCKED. Raises: nothing.
+CREATE OR REPLACE FUNCTION leasehold.lock_expired_streams(
+  p_targets text[], p_target_limits integer[], p_limit integer, p_lease_seconds double precision
+) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_names text[];
+BEGIN
+  PERFORM leasehold.repair_lease_times(impossible.lease_name)
+     FROM unnest(p_targets) AS asked (target)
+    CROSS JOIN LATERAL (
+      SELECT l.lease_name FROM leasehold.leases l
+       WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity'
+         AND l.expires_at > v_now + make_interval(secs => p_lease_seconds)
+         AND NOT leasehold.are_lease_times_possible(l, v_now)
+       LIMIT p_limit) AS impossible;
+
+  WITH expired AS MATERIALIZED (
+    SELECT found.lease_name
+      FROM unnest(p_targets, p_target_limits) AS asked (target, target_limit)
+     CROSS JOIN LATERAL (
+       SELECT l.lease_name FROM leasehold.leases l
+        WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity' AND l.expires_at <= v_now
+          AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream, 100))
+        ORDER BY l.expires_at
+        LIMIT coalesce(asked.target_limit, p_limit)
+          FOR UPDATE SKIP LOCKED) AS found
+     LIMIT p_limit
+  )
+  SELECT coalesce(array_agg(expired.lease_name), '{}') INTO v_names FROM expired;
+  RETURN v_names;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.lock_expired_streams(text[], integer[], integer, double precision) FROM PUBLIC;

@@ -1,0 +1,70 @@
+-- Record the results of calls in streams that this holder has, in one statement for many streams, and return what can be
+-- done next in each stream, as claim_streams does. So a busy stream costs one visit per item.
+-- The results are those of complete_outbox_attempts without tokens. Report the items of a batch together.
+-- p_kept are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
+-- With p_free_idle, streams without due work are freed too; with p_begin, the next heads are begun.
+-- Returns first one row per result, with its verdict: applied, lease_lost, ceiling_reached, already_terminal, not_found (also
+-- if none of these leases covers the item). Then the rows of the streams, with a stream_state and without a verdict;
+-- a lost stream has the state lease_lost.
+-- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
+-- serve_streams.
+-- Raises, and writes nothing: P7003 and 22023 as complete_outbox_attempts.
+CREATE OR REPLACE FUNCTION leasehold.record_stream_attempts(
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_kept text[] DEFAULT NULL,
+  p_free_idle boolean DEFAULT true, p_begin boolean DEFAULT false
+) RETURNS SETOF leasehold.stream_work
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  v_outcomes leasehold.outcome[];
+  v_held text[];
+  v_now timestamptz;
+  v_result leasehold.stream_work;
+BEGIN
+  IF num_nulls(p_free_idle, p_begin) > 0 THEN
+    RAISE EXCEPTION 'p_free_idle and p_begin must be true or false' USING ERRCODE = '22023';
+  END IF;
+  PERFORM leasehold.require_list('p_kept', coalesce(p_kept, '{}'), 10000);
+  v_outcomes := leasehold.read_results(p_results, p_holder_id, NULL, NULL);
+  v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
+  PERFORM FROM leasehold.outbox_pending p
+    WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
+    ORDER BY p.intent_id FOR UPDATE;
+  v_now := clock_timestamp();
+  -- Check again, because leases may have expired while this session waited for the rows.
+  v_held := ARRAY(SELECT l.lease_name FROM leasehold.leases l
+                   WHERE l.lease_name = ANY (v_held) AND l.grace_expires_at > v_now);
+
+  FOR v_result.intent_id, v_result.verdict IN
+    SELECT o.intent_id, CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
+                             WHEN p.lease_name = ANY (p_lease_names) THEN 'lease_lost' ELSE 'not_found' END
+      FROM unnest(v_outcomes) AS o LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
+     WHERE p.lease_name = ANY (v_held) IS NOT TRUE
+  LOOP
+    RETURN NEXT v_result;
+  END LOOP;
+  SELECT array_agg(ROW (o.intent_id, o.state, o.holder, o.reason, NULL, l.lease_name, l.lease_epoch, o.reference, o.code,
+                        o.detail, o.retry_after_seconds, o.elapsed_seconds)::leasehold.outcome ORDER BY o.intent_id)
+    INTO v_outcomes
+    FROM unnest(v_outcomes) AS o
+    JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
+    JOIN leasehold.leases l ON l.lease_name = p.lease_name
+   WHERE p.lease_name = ANY (v_held);
+  IF v_outcomes IS NOT NULL THEN
+    FOR v_result.intent_id, v_result.verdict, v_result.attempt_no, v_result.state, v_result.reason, v_result.due_at IN
+      SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease')
+    LOOP
+      RETURN NEXT v_result;
+    END LOOP;
+  END IF;
+
+  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, coalesce(p_kept, v_held), p_free_idle, p_begin);
+  RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.record_stream_attempts(text, text[], bigint[], jsonb, text[], boolean, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold.record_stream_attempts(text, text[], bigint[], jsonb, text[], boolean, boolean)
+  TO leasehold_executor;

@@ -1,0 +1,128 @@
+-- Look at streams that the caller has locked, return what can be done next in each, and free those that are not kept.
+-- p_kept are the streams that the caller wants to go on with; with p_free_idle only as long as there is work that is due.
+-- One row per stream, or one per head if it is ready: up to batch_max consecutive heads under one contract, which are all to
+-- be called, all in doubt, or all to be confirmed.
+-- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
+-- (a call is in flight); drained (nothing is pending); look_again (nothing is visible, but an enqueuer's transaction is
+-- open: it saw the former head and will not make its row a head, so the stream must be looked at again later).
+-- To tell the last two apart, the function takes the row of the stream, SKIP LOCKED, and looks again in a new statement:
+-- whoever has the lock knows that no enqueuer is open. It never waits for one.
+-- A freed stream gets the expiry -infinity, and its head becomes claimable and due now at the earliest, behind the heads
+-- of other streams that are due. A stream that is begun or must be looked at again gets a finite expiry instead,
+-- so that the next claim finds it.
+-- With p_begin, heads that can be called are begun: begun_at is set. Heads in doubt or to be confirmed need no mark.
+-- A head is begun only before the first expiry of the lease.
+-- Locks: the lease rows, already locked by the caller, at least FOR NO KEY UPDATE; rows of streams FOR SHARE, SKIP LOCKED;
+-- the pending rows of these streams, which only a holder of their lease row changes.
+-- Raises: nothing.
+CREATE OR REPLACE FUNCTION leasehold.serve_streams(
+  p_lease_names text[], p_kept text[], p_free_idle boolean, p_begin boolean
+) RETURNS SETOF leasehold.stream_work
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_empty text[];
+  v_enqueued_to text[] := '{}';
+BEGIN
+  v_empty := ARRAY(
+    SELECT l.lease_name FROM leasehold.leases l
+     WHERE l.lease_name = ANY (p_lease_names)
+       AND (SELECT true FROM leasehold.outbox_pending p
+             WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream LIMIT 1) IS NULL);
+  IF cardinality(v_empty) > 0 THEN
+    WITH settled AS MATERIALIZED (
+      SELECT l.lease_name FROM leasehold.leases l
+        JOIN leasehold.streams s ON s.target = l.target AND s.stream = l.stream
+       WHERE l.lease_name = ANY (v_empty)
+         FOR SHARE OF s SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(name), '{}') INTO v_enqueued_to
+      FROM unnest(v_empty) AS name WHERE name NOT IN (SELECT settled.lease_name FROM settled);
+  END IF;
+
+  RETURN QUERY
+  WITH looked AS MATERIALIZED (
+    SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
+           l.lease_name = ANY (p_kept) AS is_kept,
+           head.intent_id AS head_id, head.due_at, head.is_claimable, head.contract_version, head.step, c.batch_max,
+           coalesce(CASE WHEN c.batch_max = 1 THEN head.begun_at IS NOT NULL ELSE leasehold.is_stream_begun(
+             l.target, l.stream, c.batch_max) END, false) AS is_begun
+      FROM leasehold.leases l
+      LEFT JOIN LATERAL (
+        SELECT p.intent_id, p.due_at, p.is_claimable, p.contract_version, p.begun_at,
+               leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
+          FROM leasehold.outbox_pending p
+         WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+         ORDER BY p.stream_seq LIMIT 1) AS head ON true
+      LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
+     WHERE l.lease_name = ANY (p_lease_names)
+  ), judged AS MATERIALIZED (
+    SELECT looked.*, CASE
+             WHEN is_begun THEN 'begun'
+             WHEN paused_until > v_now THEN 'paused'
+             WHEN head_id IS NOT NULL THEN CASE WHEN due_at <= v_now THEN 'ready' ELSE 'waiting' END
+             WHEN lease_name = ANY (v_enqueued_to) THEN 'look_again'
+             ELSE 'drained' END AS stream_state
+      FROM looked
+  ), decided AS MATERIALIZED (
+    SELECT judged.*,
+           is_kept AND (stream_state IN ('ready', 'begun', 'look_again') OR NOT p_free_idle) AS is_held,
+           stream_state NOT IN ('begun', 'look_again') AS is_settled
+      FROM judged
+  ), freed AS (
+    UPDATE leasehold.leases l
+       SET expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE least(l.expires_at, v_now) END,
+           grace_expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE v_now END, lease_seconds = 0, grace_seconds = 0
+      FROM decided d WHERE l.lease_name = d.lease_name AND NOT d.is_held
+  ), head AS MATERIALIZED (
+    -- The heads that the caller gets: due rows in order, under one contract, up to the first that a batch cannot have.
+    SELECT d.lease_name, d.expires_at, batch.intent_id, batch.place,
+           p_begin AND d.expires_at > v_now AND d.step = 'call' AS is_begun_now
+      FROM decided d
+     CROSS JOIN LATERAL (
+       SELECT d.head_id AS intent_id, 1 AS place, true AS is_in_batch WHERE d.batch_max = 1
+        UNION ALL
+       SELECT p.intent_id, p.place, bool_and(p.place = 1 OR p.step = d.step AND p.step <> 'finish' AND p.due_at <= v_now
+                AND p.contract_version = d.contract_version) OVER (ORDER BY p.place)
+         FROM (SELECT p.intent_id, p.due_at, p.contract_version, row_number() OVER (ORDER BY p.stream_seq) AS place,
+                      leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
+                 FROM leasehold.outbox_pending p
+                WHERE d.batch_max > 1 AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
+                ORDER BY p.stream_seq LIMIT d.batch_max) AS p) AS batch
+     WHERE d.stream_state = 'ready' AND d.is_held AND batch.is_in_batch
+  ), changed AS (
+    UPDATE leasehold.outbox_pending p
+       SET is_claimable = c.is_claimable,
+           due_at = CASE WHEN c.is_claimable THEN greatest(
+                           p.due_at, CASE WHEN NOT p.is_claimable THEN v_now END, nullif(c.paused_until, 'infinity'))
+                         ELSE p.due_at END,
+           begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
+           first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
+      FROM (SELECT d.head_id AS intent_id, d.paused_until,
+                   NOT d.is_held AND d.is_settled AND d.paused_until IS DISTINCT FROM 'infinity' AS is_claimable,
+                   coalesce(head.is_begun_now, false) AS is_begun_now
+              FROM decided d LEFT JOIN head ON head.intent_id = d.head_id
+             WHERE d.head_id IS NOT NULL
+             UNION ALL
+            SELECT head.intent_id, NULL, false, true FROM head WHERE head.place > 1 AND head.is_begun_now) AS c
+     WHERE p.intent_id = c.intent_id
+       AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
+            OR c.is_claimable AND p.due_at < nullif(c.paused_until, 'infinity'))
+  )
+  SELECT d.lease_name, d.lease_epoch, d.expires_at, d.grace_expires_at, d.target, d.stream, d.stream_state,
+         CASE WHEN d.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
+           nullif(CASE d.stream_state WHEN 'paused' THEN d.paused_until ELSE d.due_at END, 'infinity') - v_now
+         )::double precision END,
+         d.is_held, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
+         i.submission_key, i.token_base + d.lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+         i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN head.is_begun_now THEN v_now END),
+         CASE WHEN head.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
+    FROM decided d
+    LEFT JOIN head ON head.lease_name = d.lease_name
+    LEFT JOIN leasehold.outbox_pending p ON p.intent_id = head.intent_id
+    LEFT JOIN leasehold.intents i ON i.intent_id = head.intent_id
+   ORDER BY d.lease_name, head.place;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.serve_streams(text[], text[], boolean, boolean) FROM PUBLIC;

@@ -1,0 +1,60 @@
+-- Give these streams to a holder, each with epoch + 1, if they may be taken now; see claim_streams. Calls in flight are put
+-- in doubt. Returns the names of the leases that the holder has then, including those that it had before.
+-- p_rows are the claimable rows that led to the streams. One that is not the first of its stream was made claimable
+-- by an enqueuer that could not see the head; it loses the mark.
+-- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the begun rows.
+-- Raises: nothing.
+CREATE OR REPLACE FUNCTION leasehold.take_streams(
+  p_lease_names text[], p_rows uuid[], p_holder_id text, p_lease_seconds double precision,
+  p_grace_seconds double precision
+) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_free text[];
+  v_own text[];
+  v_expired text[];
+  v_doubts leasehold.outcome[];
+BEGIN
+  -- A free stream has no call in flight: whoever freed it has looked.
+  SELECT coalesce(array_agg(l.lease_name) FILTER (WHERE NOT is_own), '{}'),
+         coalesce(array_agg(l.lease_name) FILTER (WHERE is_own), '{}'),
+         coalesce(array_agg(l.lease_name) FILTER (WHERE NOT is_own AND l.expires_at > '-infinity'), '{}')
+    INTO v_free, v_own, v_expired
+    FROM leasehold.leases l
+   CROSS JOIN LATERAL (SELECT l.holder_id = p_holder_id AND l.expires_at > v_now AS is_own) AS own
+   WHERE l.lease_name = ANY (p_lease_names)
+     AND (is_own OR l.expires_at <= v_now AND (
+            l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream, 100)));
+
+  IF cardinality(v_expired) > 0 THEN
+    SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', l.holder_id, 'lease_taken_over', NULL, l.lease_name, l.lease_epoch,
+                          NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome
+                     ORDER BY p.intent_id)
+      INTO v_doubts
+      FROM leasehold.leases l
+     CROSS JOIN LATERAL (
+       SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
+        WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+        ORDER BY p.stream_seq LIMIT 100) AS p
+     WHERE l.lease_name = ANY (v_expired) AND p.begun_at IS NOT NULL;
+  END IF;
+  UPDATE leasehold.leases l
+     SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
+         expires_at = v_now + make_interval(secs => p_lease_seconds),
+         grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
+         lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds
+   WHERE l.lease_name = ANY (v_free);
+  IF v_doubts IS NOT NULL THEN
+    PERFORM leasehold.append_attempts(v_doubts, v_now, 'none');
+  END IF;
+
+  UPDATE leasehold.outbox_pending p SET is_claimable = false
+   WHERE p.intent_id = ANY (p_rows) AND p.is_claimable
+     AND (SELECT true FROM leasehold.outbox_pending earlier
+           WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
+             AND earlier.stream_seq < p.stream_seq LIMIT 1);
+  RETURN v_own || v_free;
+END
+$$;
+REVOKE ALL ON FUNCTION leasehold.take_streams(text[], uuid[], text, double precision, double precision) FROM PUBLIC;

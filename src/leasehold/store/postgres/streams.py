@@ -1,0 +1,266 @@
+"""Streams: claim, look again, renew, begin, record, release. One call for many streams."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from leasehold.domain.intent import AttemptState, Claimed, IntentId
+from leasehold.domain.lease import Lease, StreamLease, StreamState
+from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
+from leasehold.store.postgres.json_arguments import results_argument
+from leasehold.store.postgres.leases import fences
+from leasehold.store.postgres.query import Query, members_by_text, rows_of, tuple_maker
+from leasehold.store.rows import (
+    BegunInStream,
+    Recorded,
+    RecordedStreams,
+    ReleasedStream,
+    RenewedStream,
+    StreamWork,
+    SurplusStreams,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from leasehold.domain.outcome import Result
+
+_RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
+_RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
+_BEGUN = rows_of(BegunInStream, verdict=BeginVerdict)
+_SURPLUS = rows_of(SurplusStreams)
+_STATES = members_by_text(AttemptState)
+# The expiry of a stream that is not held.
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class _Row(NamedTuple):
+    """The lease and the state of a stream, and one of its heads as the fields of Claimed.
+
+    With a `verdict`, it is the answer to a result instead.
+    """
+
+    lease_name: str
+    lease_epoch: int
+    expires_at: datetime | None
+    grace_expires_at: datetime | None
+    lease_target: str | None
+    lease_stream: str | None
+    stream_state: str
+    wait_seconds: float | None
+    is_held: bool
+    begun_at: datetime | None
+    verdict: str | None
+    state: str | None
+    reason: str | None
+    is_held_for_a_person: bool
+    intent_id: IntentId | None
+    lease_token: None
+    last_state: str | None
+    target: str
+    contract_version: int
+    attempt_no: int | None
+    reference: str | None
+    priority: int
+    stream: str
+    submission_key: Any
+    fencing_token: int
+    payload: Any
+    body: bytes | None
+    content_type: str | None
+    metadata: Any
+    trace_context: str | None
+    created_at: datetime
+    due_at: datetime | None
+    deadline_at: datetime | None
+    first_tried_at: datetime
+    claimed_at: datetime
+
+
+_ROW = rows_of(_Row)
+_claimed = tuple_maker(Claimed)
+_HEAD = _Row._fields.index("intent_id")
+# The due_at of a held row, infinity, is read as NULL, because Python has no such time.
+_SELECT: Final = (
+    "SELECT lease_name, lease_epoch, nullif(expires_at, '-infinity') AS expires_at,"
+    "       nullif(grace_expires_at, '-infinity') AS grace_expires_at, target AS lease_target,"
+    "       stream AS lease_stream, stream_state, wait_seconds, is_held, begun_at, verdict, state,"
+    "       reason, coalesce(due_at = 'infinity', false) AS is_held_for_a_person,"
+    "       intent_id, NULL AS lease_token, last_state, target, contract_version, attempt_no,"
+    "       reference, priority, stream, submission_key, fencing_token, payload, body,"
+    "       content_type, metadata, trace_context, created_at,"
+    "       nullif(due_at, 'infinity') AS due_at, deadline_at,"
+    "       coalesce(first_tried_at, seen_at) AS first_tried_at, seen_at AS claimed_at FROM"
+)
+
+
+class PostgresStreams:
+    """StreamStore on PostgreSQL."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    async def claim_streams(
+        self,
+        streams_max: int,
+        holder_id: str,
+        lease_seconds: float,
+        grace_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
+        *,
+        begin: bool = False,
+    ) -> list[StreamWork]:
+        """Claim streams whose head is due, of each target at most its limit, with their heads."""
+        found = await self._query.rows(
+            _ROW,
+            f"{_SELECT} leasehold.claim_streams("
+            "%s, %s, %s, %s, %s::text[], %s::integer[], %s::timestamptz[], %s)",
+            streams_max,
+            holder_id,
+            lease_seconds,
+            grace_seconds,
+            list(targets),
+            None if target_limits is None else list(target_limits),
+            None if due_from is None else list(due_from),
+            begin,
+        )
+        return _by_stream(holder_id, found)
+
+    async def refresh_streams(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        *,
+        free_idle: bool = True,
+        begin: bool = False,
+    ) -> list[StreamWork]:
+        """Look again at streams that are held; free those without due work if `free_idle`."""
+        found = await self._query.rows(
+            _ROW,
+            f"{_SELECT} leasehold.refresh_streams(%s, %s::text[], %s::bigint[], %s, %s)",
+            *fences(holder_id, leases),
+            free_idle,
+            begin,
+        )
+        return _by_stream(holder_id, found)
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[RenewedStream]:
+        """Extend stream leases, and report which are lost."""
+        return await self._query.rows(
+            _RENEWED,
+            "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
+            *fences(holder_id, leases),
+            lease_seconds,
+            grace_seconds,
+        )
+
+    async def release_streams(
+        self, holder_id: str, leases: Sequence[Lease], unsent: Sequence[IntentId] = ()
+    ) -> list[ReleasedStream]:
+        """Release streams. For the `unsent` items a call was begun, but nothing was sent."""
+        return await self._query.rows(
+            _RELEASED,
+            "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[], %s::uuid[])",
+            *fences(holder_id, leases),
+            list(unsent),
+        )
+
+    async def begin_stream_attempts(
+        self, holder_id: str, leases: Sequence[Lease], intent_ids: Sequence[IntentId]
+    ) -> list[BegunInStream]:
+        """Record durably that the calls for these heads are about to be made."""
+        return await self._query.rows(
+            _BEGUN,
+            "SELECT * FROM leasehold.begin_stream_attempts("
+            "%s, %s::text[], %s::bigint[], %s::uuid[])",
+            *fences(holder_id, leases),
+            list(intent_ids),
+        )
+
+    async def record_stream_attempts(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        results: Sequence[Result],
+        *,
+        deferred: Mapping[IntentId, float] | None = None,
+        kept: Sequence[Lease] | None = None,
+        free_idle: bool = True,
+        begin: bool = False,
+        tell_dispatched: bool = True,
+    ) -> RecordedStreams:
+        """Record results in streams, and return the next heads of these streams."""
+        found = await self._query.rows(
+            _ROW,
+            f"{_SELECT} leasehold.record_stream_attempts("
+            "%s, %s::text[], %s::bigint[], %s::jsonb, %s::text[], %s, %s)"
+            " WHERE %s OR verdict IS NULL OR verdict <> 'applied'"
+            "    OR state IS DISTINCT FROM 'DISPATCHED'",
+            *fences(holder_id, leases),
+            results_argument(results, deferred),
+            None if kept is None else [lease.name for lease in kept],
+            free_idle,
+            begin,
+            tell_dispatched,
+        )
+        recorded = [_recorded(row) for row in found if row.verdict is not None]
+        return RecordedStreams(
+            recorded, _by_stream(holder_id, (row for row in found if row.verdict is None))
+        )
+
+    async def surplus_streams(self, instance_id: str) -> list[SurplusStreams]:
+        """Say how many streams of which targets this instance should hand over to others."""
+        return await self._query.rows(
+            _SURPLUS, "SELECT * FROM leasehold.surplus_streams(%s)", instance_id
+        )
+
+
+def _by_stream(holder_id: str, found: Iterable[_Row]) -> list[StreamWork]:
+    """Collect the heads of each stream; the rows of a stream follow one another."""
+    streams: dict[str, StreamWork] = {}
+    for row in found:
+        work = streams.get(row.lease_name)
+        if work is None:
+            work = streams[row.lease_name] = _work(holder_id, row)
+        if row.intent_id is not None:
+            head = _claimed(row[_HEAD:])
+            if row.last_state is not None:
+                head = head._replace(last_state=_STATES[row.last_state])
+            work.heads.append(head)
+    return list(streams.values())
+
+
+def _work(holder_id: str, row: _Row) -> StreamWork:
+    _, target, stream = row.lease_name.split("/", 2)
+    lease = Lease(
+        name=row.lease_name,
+        holder_id=holder_id,
+        epoch=row.lease_epoch,
+        expires_at=row.expires_at or _LONG_AGO,
+        grace_expires_at=row.grace_expires_at or _LONG_AGO,
+    )
+    return StreamWork(
+        lease=StreamLease(target=target, stream=stream, lease=lease),
+        state=StreamState(row.stream_state),
+        wait_seconds=row.wait_seconds,
+        is_held=row.is_held,
+        is_begun=row.begun_at is not None,
+        heads=[],
+    )
+
+
+def _recorded(row: _Row) -> Recorded:
+    return Recorded(
+        cast("IntentId", row.intent_id),
+        RecordVerdict(row.verdict),
+        row.attempt_no,
+        _STATES[row.state],
+        row.reason,
+        row.due_at,
+        row.is_held_for_a_person,
+    )
