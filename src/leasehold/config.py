@@ -136,6 +136,12 @@ class Settings(BaseSettings):
     """How often a follower asks for the lease, besides when it sees the lease end."""
     schedule_refresh_seconds: float = Field(default=1.0, ge=0.05, le=3600)
     """How often a leader reads new and changed intents without a notification."""
+    stream_claim_seconds: float = Field(default=30.0, ge=1, le=86400)
+    """The first expiry of a stream's lease: after that, a stream without a call in flight may be
+    taken over. More than three heartbeats, so that two may fail."""
+    stream_grace_seconds: float = Field(default=180.0, ge=0, le=86400)
+    """How much later the second expiry is: until then, a stream with a call in flight stays with
+    its slow holder. 0: a stream has one expiry only."""
     elector: Literal["row", "advisory"] = "row"
     """How a group elects its leader: by its lease row, or by a session advisory lock, which
     replaces a dead leader within seconds but does not work through a pooler."""

@@ -48,10 +48,10 @@ def assert_trusted_no_longer_than_granted(engine, instance):
 
     Trust is read first: meanwhile a renewal can only extend the lease.
     """
-    trusted = {one.claimed.intent_id: one.trust.ends_at for one in instance._slots.all()}
+    trusted = {one.claimed.intent_id: one.trust.ends_at for one in instance._items.slots.all()}
     assert trusted
     for intent_id, ends_at in trusted.items():
-        before = instance._slots.clock()
+        before = instance._items.slots.clock()
         row = engine.outbox.pending(intent_id)
         assert ends_at <= before + (row["lease_expires_at"] - row["seen_at"]).total_seconds()
 
@@ -79,7 +79,7 @@ async def test_claim_taken_before_a_change_of_the_lease_keeps_the_duration_it_ha
             for intent_id, seconds in claimed.items():
                 assert await renewed(engine, intent_id) == seconds
             assert_trusted_no_longer_than_granted(engine, instance)
-        assert len(instance._slots) == len(claimed)
+        assert len(instance._items.slots) == len(claimed)
 
 
 async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(engine):
@@ -101,7 +101,7 @@ async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(en
             proxy.swallow_answers()
             instance.apply(settings.model_copy(update={"cluster_lease_seconds": 60}))
             await until(lambda: left(engine) < 100)
-            trusted_seconds = elector.term.seconds_left(instance._slots.clock())
+            trusted_seconds = elector.term.seconds_left(instance._items.slots.clock())
             assert trusted_seconds <= left(engine) + 1
             proxy.cut()
 

@@ -61,6 +61,11 @@ class Fence(Protocol):
         """The worker id that claims and leases are held under."""
         ...
 
+    @property
+    def keeps_slot(self) -> bool:
+        """Whether an item keeps its slot until its result is recorded: for what follows it."""
+        ...
+
     def must_begin(self, contract: Contract) -> bool:
         """Say whether "about to call" must be durable before a call."""
         ...

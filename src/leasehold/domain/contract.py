@@ -34,7 +34,7 @@ __all__ = [
 
 Scope: TypeAlias = Literal["item", "stream", "cluster"]
 # The scopes that have an executor in this release.
-EXECUTED_SCOPES: frozenset[Scope] = frozenset({"item", "cluster"})
+EXECUTED_SCOPES: frozenset[Scope] = frozenset({"item", "stream", "cluster"})
 Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
 # What a terminal failure does to its stream: a person must resume it, it goes on, or it waits.

@@ -14,6 +14,9 @@ from leasehold.domain.errors import InvalidArgument
 # The defaults of a contract's lease and of a leader's lease.
 LEASE_SECONDS = 30.0
 CLUSTER_LEASE_SECONDS = 60.0
+# The defaults of the two phases of a stream's expiry.
+STREAM_CLAIM_SECONDS = 30.0
+STREAM_GRACE_SECONDS = 180.0
 # A call that takes longer than this many leases is aborted, so that nothing is held forever.
 ABORT_LEASES = 3
 # A leader by advisory lock begins no new calls when its last answered ping is this many intervals
@@ -41,8 +44,16 @@ class Timings:
     cluster_acquire_seconds: float = 30.0
     cluster_ping_seconds: float = 0.3
     schedule_refresh_seconds: float = 1.0
+    stream_claim_seconds: float = STREAM_CLAIM_SECONDS
+    stream_grace_seconds: float = STREAM_GRACE_SECONDS
 
     def __post_init__(self) -> None:
+        if self.heartbeat_seconds >= self.stream_claim_seconds / 3:
+            raise InvalidArgument(
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
+                f"stream_claim_seconds / 3 ({self.stream_claim_seconds / 3:g}): two heartbeats may "
+                "fail"
+            )
         if self.cluster_renew_seconds >= self.cluster_lease_seconds:
             raise InvalidArgument(
                 f"cluster_renew_seconds ({self.cluster_renew_seconds:g}) must be less than "
@@ -99,6 +110,26 @@ class Timings:
                 f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than "
                 f"cluster_lease_seconds ({self.cluster_lease_seconds:g}): a call must end "
                 "while its lease is valid, even if every renewal fails"
+            )
+
+    def require_stream(self, call_timeout_seconds: float, quarantine_seconds: float) -> None:
+        """Refuse a contract of scope stream that the expiries of streams cannot serve.
+
+        A call may outlast the first expiry, but must end before the second. The quarantine must
+        outlast a paused holder, which may begin calls until the first expiry.
+        """
+        if quarantine_seconds < 2 * self.stream_claim_seconds:
+            raise InvalidArgument(
+                f"quarantine_seconds ({quarantine_seconds:g}) must be at least 2 * "
+                f"stream_claim_seconds ({2 * self.stream_claim_seconds:g}): until then a paused "
+                'holder may still send, so "not found" proves nothing'
+            )
+        if call_timeout_seconds >= self.stream_claim_seconds + self.stream_grace_seconds:
+            raise InvalidArgument(
+                f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than "
+                f"stream_claim_seconds + stream_grace_seconds "
+                f"({self.stream_claim_seconds + self.stream_grace_seconds:g}): a call must end "
+                "while its stream is held, even if every renewal fails"
             )
 
     def require(self, lease_seconds: float, call_timeout_seconds: float = 0) -> None:

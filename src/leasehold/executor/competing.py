@@ -1,4 +1,5 @@
-"""The competing executor claims due items for the slots that are free, and starts them at once.
+"""The competing executor claims due items, or streams whose head is due, for the slots that are
+free, and starts them at once.
 
 It claims only what can start now: free slots and each target's gate bound every claim. A claim also
 shrinks if its calls, one after the other, would outlive the lease.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
@@ -22,6 +23,7 @@ from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Slots
@@ -37,25 +39,69 @@ POLL_SECONDS_MIN = 0.1
 TARGETS_MAX = 1000  # of one claim
 
 
-class CompetingExecutor:
-    """The service that claims items."""
+class Claimer(Protocol):
+    """What is claimed: items, or streams with their heads."""
 
-    name = "executor"
+    async def claim(
+        self,
+        batch_size: int,
+        lease_seconds: float,
+        rooms: Mapping[str, int],
+        due_from: Sequence[datetime] | None,
+    ) -> list[Item]:
+        """Claim for these targets, for each as much as it has room for."""
+        ...
+
+
+class ItemClaimer:
+    """Claims items, each under a token of its own."""
+
+    def __init__(self, store: ExecutorStore, slots: Slots) -> None:
+        self._store = store
+        self._slots = slots
+        self._fence = ClaimFence(store, slots.worker_id)
+
+    async def claim(
+        self,
+        batch_size: int,
+        lease_seconds: float,
+        rooms: Mapping[str, int],
+        due_from: Sequence[datetime] | None,
+    ) -> list[Item]:
+        """Claim due items."""
+        asked_at = self._slots.clock()
+        claimed = await self._store.claim_outbox_batch(
+            batch_size,
+            self._slots.worker_id,
+            lease_seconds,
+            list(rooms),
+            list(rooms.values()),
+            due_from,
+        )
+        trust = TrustWindow.counted_from(asked_at, lease_seconds)
+        return claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+
+
+class CompetingExecutor:
+    """The service that claims."""
 
     def __init__(
         self,
-        store: ExecutorStore,
+        name: str,
+        claimer: Claimer,
         slots: Slots,
         targets: Targets,
         runner: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
+        lease_seconds: Callable[[str], float],
         trouble: Callable[[Exception], None],
     ) -> None:
+        self.name = name
         self.wake = asyncio.Event()
-        self._store = store
-        self._fence = ClaimFence(store, slots.worker_id)
+        self._claimer = claimer
+        self._lease_seconds = lease_seconds
         self._slots = slots
         self._targets = targets
         self._runner = runner
@@ -84,6 +130,10 @@ class CompetingExecutor:
         """Hint: notifications may have been missed, so any target may have work."""
         for target in self._targets.current:
             self.work_is_due(target)
+
+    def wanted(self, target: str) -> int:
+        """Return how many slots are free for a target of which the last claim found no more."""
+        return 0 if target in self._hungry else self._slots.free
 
     async def step(self) -> Pause:
         """Claim once for each length of lease, and start what was claimed."""
@@ -122,23 +172,16 @@ class CompetingExecutor:
         asked_at = self._slots.clock()
         self._hinted -= rooms.keys()
         with self._slots.reserved(batch_size):
+            due_from = None if is_full_walk else self._marks.due_from(rooms)
             try:
-                claimed = await self._store.claim_outbox_batch(
-                    batch_size,
-                    self._slots.worker_id,
-                    lease_seconds,
-                    list(rooms),
-                    list(rooms.values()),
-                    None if is_full_walk else self._marks.due_from(rooms),
-                )
+                items = await self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
             except DatabaseUnavailable as error:
                 self._trouble(error)
                 raise
-            if claimed:
-                trust = TrustWindow.counted_from(asked_at, lease_seconds)
-                items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+            if items:
                 self._slots.take(items)
                 self._runner.start(items)
+        claimed = [item.claimed for item in items]
         self._marks.advance(claimed, rooms, batch_size, is_full_walk=is_full_walk)
         if is_full_walk:
             # A full batch that is smaller than the number of targets has not looked at all of them.
@@ -187,7 +230,7 @@ class CompetingExecutor:
     def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:
         by_lease: defaultdict[float, dict[str, int]] = defaultdict(dict)
         for target, room in rooms.items():
-            by_lease[self._targets.current[target].lease_seconds][target] = room
+            by_lease[self._lease_seconds(target)][target] = room
         return by_lease
 
     def _adapt_poll(self, found: int, *, is_poll: bool) -> None:

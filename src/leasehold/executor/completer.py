@@ -65,11 +65,12 @@ class Completer:
         self._first_at = 0.0
 
     def complete(self, item: Item, outcome: Outcome, elapsed_seconds: float | None = None) -> None:
-        """Have a result recorded. The item's slot is free at once."""
+        """Have a result recorded. The item's slot is free at once, unless its fence keeps it."""
         if not self._finished:
             self._first_at = self._slots.clock()
         item.state = RECORDING
-        self._slots.end_call(item)
+        if not item.fence.keeps_slot:
+            self._slots.end_call(item)
         item.outcome = outcome
         item.elapsed_seconds = elapsed_seconds
         self._finished.append(item)
@@ -78,7 +79,8 @@ class Completer:
     def give_back(self, item: Item, delay_seconds: float) -> None:
         """Return an item without an attempt: due again after the delay, nothing on the ledger."""
         item.state = RECORDING
-        self._slots.end_call(item)
+        if not item.fence.keeps_slot:
+            self._slots.end_call(item)
         item.given_back_until = self._slots.clock() + delay_seconds
         self._given_back.append((item, delay_seconds))
         self.wake.set()

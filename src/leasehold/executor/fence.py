@@ -1,4 +1,4 @@
-"""The two fences: a claim of each item's own, or one lease for all items of a term.
+"""The fences: a claim of each item's own, one lease for all items of a term, or a lease per stream.
 
 Every write of runner and completer goes through a fence, and the database checks it there.
 """
@@ -19,16 +19,18 @@ from leasehold.domain.errors import (
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.coordination.item import Fence, Item
+    from leasehold.coordination.slots import Clock
+    from leasehold.coordination.streams import HeldStream, HeldStreams
     from leasehold.domain.contract import Contract
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.domain.verdict import BeginVerdict
     from leasehold.store.protocol import ExecutorStore
-    from leasehold.store.rows import Recorded
+    from leasehold.store.rows import Recorded, StreamWork
 
 
 # P7003, P7004, and 23505 of the index that allows one terminal row per intent.
@@ -45,6 +47,8 @@ def by_fence(items: Iterable[Item]) -> dict[Fence, list[Item]]:
 
 class ClaimFence:
     """The fence of a worker: each item has a claim (worker_id, lease_token) of its own."""
+
+    keeps_slot = False
 
     def __init__(self, store: ExecutorStore, worker_id: str) -> None:
         self.holder_id = worker_id
@@ -84,6 +88,8 @@ class ClaimFence:
 class LeaseFence:
     """The fence of a leader: one lease covers all items, with the epoch received at acquire."""
 
+    keeps_slot = False
+
     def __init__(self, store: ExecutorStore, lease: Lease) -> None:
         self.holder_id = lease.holder_id
         self._store = store
@@ -119,3 +125,95 @@ class LeaseFence:
         """Do nothing: there is no claim to release, and the due queue keeps the delay."""
         del items, delay_seconds
         return 0
+
+
+class StreamFence:
+    """The fence of streams: each has a lease with an epoch of its own. One write serves many.
+
+    Recording the result of a stream's head returns its next head, which `go_on` starts. Heads are
+    begun by the claim or the record that returns them, except for those that come too late for it.
+    """
+
+    keeps_slot = True
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        streams: HeldStreams,
+        clock: Clock,
+        go_on: Callable[[Iterable[StreamWork], float], None],
+        *,
+        is_begun: bool,
+    ) -> None:
+        self.holder_id = streams.holder_id
+        self._store = store
+        self._streams = streams
+        self._clock = clock
+        self._go_on = go_on
+        self._is_begun = is_begun
+
+    def must_begin(self, contract: Contract) -> bool:
+        """Say yes, unless the claim has begun the call."""
+        del contract
+        return not self._is_begun
+
+    async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
+        """Make "about to call" durable."""
+        held = self._held(item.intent_no for item in items)
+        begun = await self._store.begin_stream_attempts(
+            self.holder_id,
+            [one.lease for one in held],
+            [item.claimed.intent_id for item in items],
+        )
+        return {one.intent_id: one.verdict for one in begun}
+
+    async def record(self, results: Sequence[Result]) -> list[Recorded]:
+        """Record results under the leases of their streams, and go on with these streams."""
+        return await self._record(results, {})
+
+    def is_about_one_result(self, error: Exception) -> bool:
+        """Say yes to everything that the database decided: each stream stands for itself."""
+        return isinstance(error, LeaseholdError) and not isinstance(
+            error, (DatabaseUnavailable, LeaseLost)
+        )
+
+    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
+        """Put heads off, or release their streams if there is no delay."""
+        if delay_seconds > 0:
+            deferred = {item.claimed.intent_id: delay_seconds for item in items}
+            await self._record([], deferred)
+            return 0
+        held = self._held(item.intent_no for item in items)
+        if not held:
+            return 0
+        released = await self._store.release_streams(
+            self.holder_id,
+            [one.lease for one in held],
+            [item.claimed.intent_id for item in items] if self._is_begun else [],
+        )
+        for one in held:
+            self._streams.forget(one)
+        return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released)
+
+    async def _record(
+        self, results: Sequence[Result], deferred: dict[IntentId, float]
+    ) -> list[Recorded]:
+        ids = [*(result.intent_id for result in results), *deferred]
+        held = self._held(one.int for one in ids)
+        asked_at = self._clock()
+        recorded = await self._store.record_stream_attempts(
+            self.holder_id,
+            [one.lease for one in held],
+            results,
+            deferred=deferred,
+            kept=[one.lease for one in held if self._streams.is_kept(one)],
+            begin=True,
+            tell_dispatched=False,
+        )
+        self._go_on(recorded.streams, asked_at)
+        return recorded.results
+
+    def _held(self, intent_numbers: Iterable[int]) -> list[HeldStream]:
+        """Return the streams of items, each once."""
+        found = (self._streams.of(number) for number in intent_numbers)
+        return list(dict.fromkeys(one for one in found if one is not None))

@@ -241,6 +241,9 @@ class Targets:
         if self._scope == "cluster":
             asked_after = contract.quarantine_seconds if contract.can_look_up else math.inf
             timings.require_cluster(contract.call_timeout_seconds, asked_after)
+        elif self._scope == "stream":
+            asked_after = contract.quarantine_seconds if contract.can_look_up else math.inf
+            timings.require_stream(contract.call_timeout_seconds, asked_after)
         else:
             lease_seconds = timings.lease_of(contract.lease_seconds)
             timings.require(lease_seconds, contract.call_timeout_seconds)

@@ -19,13 +19,9 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
-from leasehold.coordination.slots import SlotPool, Slots
-from leasehold.executor.competing import CompetingExecutor
-from leasehold.executor.completer import Completer
+from leasehold.coordination.slots import SlotPool
 from leasehold.executor.faults import NO_FAULTS
-from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Targets
 from leasehold.gateway.python import Threads
 from leasehold.gateway.registry import open_gateway
@@ -35,6 +31,7 @@ from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import Elections
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
+from leasehold.runtime.sessions import ItemSession, StreamSession
 from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
 from leasehold.service.service import Loop
 from leasehold.store.postgres.database_url import passwords_in
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leasehold.config import Settings
-    from leasehold.domain.contract import Contract
+    from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -86,42 +83,14 @@ class Instance:
         self._loops: dict[Service, Loop] = {}
         self._store = PostgresStore(settings.required_database_url(), settings.pool())
         self._pool = SlotPool(settings.concurrency)
-        self._slots = Slots(self.worker_id, self._pool)
         self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
         self._threads = Threads(self._pool.keep_slot)
         self._loop_watch = LoopWatch(self.worker_id, self.metrics)
-        self._targets = Targets(
-            self._store, self._open_gateway, self.timings, self._slots.clock, settings.targets
-        )
-        self._cluster_targets = Targets(
-            self._store,
-            self._open_gateway,
-            self.timings,
-            self._slots.clock,
-            settings.targets,
-            scope="cluster",
-        )
-        self._completer = Completer(self._slots, self.metrics, trouble=self._trouble, faults=faults)
-        self._runner = Runner(
-            self._slots,
-            self._targets,
-            self._completer,
-            self.metrics,
-            trouble=self._trouble,
-            faults=faults,
-        )
-        self._heartbeat = Heartbeat(
-            self._store, self._slots, self.timings, self.metrics, self._runner.abort
-        )
-        self._executor = CompetingExecutor(
-            self._store,
-            self._slots,
-            self._targets,
-            self._runner,
-            self.metrics,
-            self.timings,
-            trouble=self._trouble,
-        )
+        self._targets = self._targets_of("item")
+        self._cluster_targets = self._targets_of("cluster")
+        parts = self.metrics, self.timings, self.worker_id, self._pool, faults
+        self._items = ItemSession(self._store, self._targets, *parts)
+        self._streams = StreamSession(self._store, self._targets_of("stream"), *parts)
         self.elections = Elections(
             self._store,
             self._cluster_targets,
@@ -133,15 +102,19 @@ class Instance:
             faults,
         )
         self._registration = Registration(
-            self._store, self.worker_id, self.timings, self._role, self._detail
+            self._store,
+            self.worker_id,
+            self.timings,
+            self._role,
+            self._detail,
+            self._streams.shares,
         )
-        self._target_watch = TargetWatch(
-            self._targets, self._cluster_targets, settings.targets, self.metrics, self.timings
-        )
+        served = [self._targets, self._cluster_targets, self._streams.targets]
+        self._target_watch = TargetWatch(served, settings.targets, self.metrics, self.timings)
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         self._notifier = Notifier(
             PostgresNotifications(settings.required_database_url(), self.worker_id),
-            [self._executor, self.elections],
+            [self._items.executor, self._streams.executor, self.elections],
             self.worker_id,
             self._role,
         )
@@ -154,7 +127,8 @@ class Instance:
         """Return the state of this instance in each scope, for health checks."""
         item = ScopeState(mode="competing", holder_id=self.worker_id)
         as_leader = "standalone" if self._is_standalone else "leader"
-        return {"item": item, **self.elections.scopes(as_leader)}
+        scopes = {"item": item, "stream": item} if self._streams.targets.current else {"item": item}
+        return scopes | self.elections.scopes(as_leader)
 
     def apply(self, settings: Settings) -> None:
         """Adopt new timings and a new concurrency while running."""
@@ -162,7 +136,7 @@ class Instance:
         self._timings = settings.timings()
         self._pool.total = settings.concurrency
         self._pool.wake_waiting()
-        for service in (self._heartbeat, self._reaper, self._targets, self._executor):
+        for service in (self._reaper, *self._items.services, *self._streams.services):
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
 
@@ -194,6 +168,7 @@ class Instance:
             await wait.retry(lambda: self._store.check_schema(role="leasehold_executor"))
             await wait.retry(self._targets.start)
             await wait.retry(self._cluster_targets.start)
+            await wait.retry(self._streams.targets.start)
             if not self._settings.reaper:
                 await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
             await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
@@ -229,31 +204,31 @@ class Instance:
 
     async def _drain_once(self) -> None:
         ends_at = time.monotonic() + self.timings().finish_seconds
-        self._stop_services(
-            self._executor, self._notifier, self._targets, self._cluster_targets, self.elections
-        )
-        self._runner.close()
+        self._stop_services(self._items.executor, self._streams.executor)
+        self._stop_services(self._notifier, self.elections)
+        self._stop_services(self._targets, self._cluster_targets, self._streams.targets)
+        self._items.close()
+        self._streams.close()
         await self._join(self.elections)
         resigned = asyncio.create_task(self.elections.resign(ends_at - time.monotonic()))
         await self._join(self._notifier, seconds=0)
         if not await self._wait_until_empty(ends_at - time.monotonic()):
-            for item in self._slots.all():
-                self._runner.abort(item, reason="shutdown")
+            self._items.abort()
+            self._streams.abort()
             await self._wait_until_empty(FLUSH_SECONDS)
+        await self._streams.leave()
         await resigned
         self._loop_watch.close()
         self._stop_services(*self._loops)
         await asyncio.gather(*(self._join(service) for service in list(self._loops)))
         await self._close()
-        _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=len(self._slots))
+        _LOG.info("worker_stopped", worker_id=self.worker_id, left_to_the_reaper=self._in_flight())
 
     def _services(self) -> list[Service]:
         settings = self._settings
         services: list[Service] = [
-            self._heartbeat,
-            self._completer,
-            self._executor,
-            self._targets,
+            *self._items.services,
+            *self._streams.services,
             self._cluster_targets,
             self.elections,
             self._registration,
@@ -269,6 +244,16 @@ class Instance:
         if settings.listen and not settings.through_pooler:
             services.append(self._notifier)
         return services
+
+    def _targets_of(self, scope: Scope) -> Targets:
+        return Targets(
+            self._store,
+            self._open_gateway,
+            self.timings,
+            self._pool.clock,
+            self._settings.targets,
+            scope,
+        )
 
     def _open_gateway(self, contract: Contract) -> Gateway:
         passwords = passwords_in(self._settings.required_database_url())
@@ -296,13 +281,12 @@ class Instance:
             return "worker"
         return "leader" if any(one.is_leader for one in electors) else "follower"
 
-    def _trouble(self, error: Exception) -> None:
-        """A database call failed: let the heartbeat check at once whether our leases are lost."""
-        del error
-        self._heartbeat.wake.set()
+    def _in_flight(self) -> int:
+        return len(self._items.slots) + len(self._streams.slots)
 
     def _target_names(self) -> list[str]:
-        return sorted([*self._targets.current, *self._cluster_targets.current])
+        by_scope = self._targets, self._cluster_targets, self._streams.targets
+        return sorted(target for targets in by_scope for target in targets.current)
 
     def _detail(self) -> dict[str, Any]:
         return {
@@ -312,7 +296,7 @@ class Instance:
             "targets": self._target_names()[:100],
             "leads": [one.lease_name for one in self.elections.electors if one.is_leader][:100],
             "concurrency": self._pool.total,
-            "in_flight": len(self._slots) + self.elections.in_flight,
+            "in_flight": self._in_flight() + self.elections.in_flight,
             "reaper": self._settings.reaper,
         }
 
@@ -328,7 +312,8 @@ class Instance:
     async def _wait_until_empty(self, seconds: float) -> bool:
         """Wait until no claim is left. A claim that is still arriving is given back."""
         ends_at = time.monotonic() + seconds
-        while len(self._slots) or not self._loops[self._executor].is_done:
+        claiming = self._loops[self._items.executor], self._loops[self._streams.executor]
+        while self._in_flight() or not all(loop.is_done for loop in claiming):
             left = ends_at - time.monotonic()
             if left <= 0:
                 return False
@@ -343,5 +328,6 @@ class Instance:
                 await self._registration.release()
         await self._targets.close()
         await self._cluster_targets.close()
+        await self._streams.targets.close()
         self._threads.close()
         await self._store.pool.close()

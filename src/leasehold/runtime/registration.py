@@ -48,6 +48,7 @@ class Registration:
         timings: Callable[[], Timings],
         role: Callable[[], str],
         detail: Callable[[], Mapping[str, Any]],
+        shares: Callable[[], tuple[list[str], list[int], list[int]]],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -55,13 +56,21 @@ class Registration:
         self._timings = timings
         self._role = role
         self._detail = detail
+        self._shares = shares
 
     async def step(self) -> Pause:
         """Write the row once."""
         seconds = self._timings().heartbeat_seconds
         alive_seconds = max(1.0, ALIVE_INTERVALS * seconds)
+        targets, held, wanted = self._shares()
         await self._store.renew_instance(
-            self._worker_id, self._role(), [], self._detail(), alive_seconds
+            self._worker_id,
+            self._role(),
+            targets,
+            self._detail(),
+            alive_seconds,
+            held,
+            wanted,
         )
         return Pause(seconds)
 

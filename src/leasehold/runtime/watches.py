@@ -27,7 +27,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import FrameType
 
     from leasehold.domain.timing import Timings
@@ -123,15 +123,13 @@ class TargetWatch:
 
     def __init__(
         self,
-        targets: Targets,
-        cluster_targets: Targets,
+        targets: Sequence[Targets],
         selected: Collection[str] | None,
         metrics: Metrics,
         timings: Callable[[], Timings],
     ) -> None:
         self.wake = asyncio.Event()
-        self._targets = targets
-        self._cluster_targets = cluster_targets
+        self._targets = targets  # by scope; all read the same contracts
         self._selected = selected
         self._metrics = metrics
         self._timings = timings
@@ -143,8 +141,8 @@ class TargetWatch:
 
     async def step(self) -> Pause:
         """Set the metrics, and log what has changed."""
-        published = self._targets.published
-        served = self._targets.current.keys() | self._cluster_targets.current.keys()
+        published = self._targets[0].published
+        served = {name for targets in self._targets for name in targets.current}
         idle = {name for name, scope in published.items() if scope and scope not in EXECUTED_SCOPES}
         for target in self._served - served:
             self._metrics.forget_breaker(target)

@@ -275,7 +275,9 @@ class LeasedItemStore(Protocol):
         ...
 
 
-class ExecutorStore(ClaimStore, LeaseStore, LeasedItemStore, ContractStore, WatchStore, Protocol):
+class ExecutorStore(
+    ClaimStore, LeaseStore, StreamStore, LeasedItemStore, ContractStore, WatchStore, Protocol
+):
     """Everything that the role leasehold_executor may do."""
 
     async def read_former_terms(self) -> list[rows.FormerTerms]:

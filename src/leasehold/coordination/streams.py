@@ -1,0 +1,228 @@
+"""The streams that this instance holds, and the heartbeat that renews their leases.
+
+A stream is held while one of its heads is being worked on, or while it must be looked at again. It
+has two expiries. After the first, nothing new may begin; after the second, no result is written.
+So a slow call keeps its stream, and a dead holder loses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from leasehold.domain.lease import TrustWindow
+from leasehold.domain.verdict import RenewVerdict
+from leasehold.observe.logs import get_logger
+from leasehold.service.deadline import within_deadline
+from leasehold.service.service import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Slots
+    from leasehold.domain.lease import Lease, StreamLease
+    from leasehold.domain.timing import Timings
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.protocol import ExecutorStore
+
+_LOG = get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class HeldStream:
+    """A stream that we hold. It is the trust of the items that are worked on under its lease."""
+
+    target: str
+    lease: Lease
+    first: TrustWindow
+    second: TrustWindow
+    items: list[Item] = field(default_factory=list["Item"])
+    look_at: float | None = None  # when to look again; then it has no items
+    is_surplus: bool = False  # another instance shall have it
+
+    def trust(self, asked_at: float, lease_seconds: float, grace_seconds: float) -> None:
+        """Trust the lease anew, counted from before it was asked for."""
+        self.first = TrustWindow.counted_from(asked_at, lease_seconds)
+        self.second = TrustWindow.counted_from(asked_at, lease_seconds + grace_seconds)
+
+    def is_over(self, now: float) -> bool:
+        """Whether no result may be written any more."""
+        return self.second.is_over(now)
+
+    def may_start(self, now: float) -> bool:
+        """Whether a new call may begin."""
+        return self.first.may_start(now)
+
+    def may_start_later(self, now: float) -> bool:
+        """Whether a call may begin when a late renewal is answered."""
+        return not self.is_over(now)
+
+    def seconds_left(self, now: float) -> float:
+        """How long results may be written."""
+        return self.second.seconds_left(now)
+
+
+class HeldStreams:
+    """The streams of this instance, by the names of their leases."""
+
+    def __init__(self, holder_id: str) -> None:
+        self.holder_id = holder_id
+        self.is_closing = False
+        self._held: dict[str, HeldStream] = {}
+        self._of_item: dict[int, HeldStream] = {}  # by the integer of the intent's id
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def all(self) -> list[HeldStream]:
+        """Return all streams that we hold."""
+        return list(self._held.values())
+
+    def find(self, lease_name: str) -> HeldStream | None:
+        """Return a stream that we hold."""
+        return self._held.get(lease_name)
+
+    def hold(
+        self, lease: StreamLease, asked_at: float, lease_seconds: float, grace_seconds: float
+    ) -> HeldStream:
+        """Hold a stream that was granted. What we know of it stays, unless it has a new epoch."""
+        held = self._held.get(lease.lease.name)
+        if held is None or held.lease.epoch != lease.lease.epoch:
+            window = TrustWindow.counted_from(asked_at, 0)
+            held = HeldStream(lease.target, lease.lease, window, window)
+            held.trust(asked_at, lease_seconds, grace_seconds)
+            self._held[lease.lease.name] = held
+        return held
+
+    def of(self, intent_no: int) -> HeldStream | None:
+        """Return the stream of an item that is being worked on."""
+        return self._of_item.get(intent_no)
+
+    def work_on(self, held: HeldStream, items: list[Item]) -> None:
+        """Replace the items of a stream that are being worked on."""
+        for item in held.items:
+            self._of_item.pop(item.intent_no, None)
+        held.items = items
+        for item in items:
+            self._of_item[item.intent_no] = held
+
+    def forget(self, held: HeldStream) -> None:
+        """Hold a stream no longer: it is freed, or lost, or left to expire."""
+        if self._held.get(held.lease.name) is held:
+            del self._held[held.lease.name]
+            self.work_on(held, [])
+
+    def end(self, item: Item) -> None:
+        """Leave a stream to expire whose item ended without a word from the database."""
+        held = self._of_item.get(item.intent_no)
+        if held is not None and item in held.items:
+            self.forget(held)
+
+    def is_kept(self, held: HeldStream) -> bool:
+        """Say whether we go on with a stream after its present call."""
+        return not self.is_closing and not held.is_surplus
+
+    def to_look_at(self, now: float) -> list[HeldStream]:
+        """Return the streams that must be looked at again now."""
+        return [
+            one for one in self._held.values() if one.look_at is not None and one.look_at <= now
+        ]
+
+    def next_look(self) -> float | None:
+        """Return when the next stream must be looked at again."""
+        return min(
+            (one.look_at for one in self._held.values() if one.look_at is not None), default=None
+        )
+
+    def count(self) -> Counter[str]:
+        """Count the streams by target."""
+        return Counter(one.target for one in self._held.values())
+
+    def hand_over(self, target: str, count: int) -> None:
+        """Give up that many streams of a target, each after its present call."""
+        given_up = sum(one.is_surplus for one in self._held.values() if one.target == target)
+        for one in self._held.values():
+            if given_up >= count:
+                return
+            if one.target == target and not one.is_surplus:
+                one.is_surplus = True
+                given_up += 1
+
+
+class StreamHeartbeat:
+    """The service that renews the streams, aborts calls that take too long, and hands streams over
+    to instances that have none.
+    """
+
+    name = "stream heartbeat"
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        slots: Slots,
+        streams: HeldStreams,
+        timings: Callable[[], Timings],
+        metrics: Metrics,
+        abort: Callable[[Item], None],
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._slots = slots
+        self._streams = streams
+        self._timings = timings
+        self._metrics = metrics
+        self._abort = abort
+
+    async def step(self) -> Pause:
+        """Renew every stream once. If that fails, trust runs out by itself."""
+        timings = self._timings()
+        started_at = self._slots.clock()
+        for item in self._slots.overdue():
+            self._abort(item)
+        self._lose([one for one in self._streams.all() if one.is_over(started_at)], "trust ended")
+        if renewable := [one for one in self._streams.all() if self._is_renewable(one)]:
+            await self._renew(renewable, timings)
+        if len(self._streams):
+            for one in await self._store.surplus_streams(self._streams.holder_id):
+                self._streams.hand_over(one.target, one.surplus)
+        return Pause(max(0.0, started_at + timings.heartbeat_seconds - self._slots.clock()))
+
+    def _is_renewable(self, held: HeldStream) -> bool:
+        now = self._slots.clock()
+        return all(item.abort_at > now and not item.is_lost for item in held.items)
+
+    async def _renew(self, streams: Sequence[HeldStream], timings: Timings) -> None:
+        asked_at = self._slots.clock()
+        seconds = timings.stream_claim_seconds, timings.stream_grace_seconds
+        call = self._store.renew_streams(
+            self._streams.holder_id, [one.lease for one in streams], *seconds
+        )
+        left = min(one.seconds_left(asked_at) for one in streams)
+        renewed = {
+            one.lease_name
+            for one in await within_deadline(left, call, "the stream heartbeat")
+            if one.verdict is RenewVerdict.RENEWED
+        }
+        for held in streams:
+            if held.lease.name in renewed:
+                held.trust(asked_at, *seconds)
+        lost = [one for one in streams if one.lease.name not in renewed]
+        # A stream that was freed meanwhile is not lost: we do not hold it any more.
+        self._lose([one for one in lost if self._streams.find(one.lease.name) is one], "refused")
+
+    def _lose(self, streams: Iterable[HeldStream], reason: str) -> None:
+        for held in streams:
+            items = held.items
+            self._streams.forget(held)
+            self._metrics.lease_lost()
+            _LOG.warning(
+                "lease_lost",
+                worker_id=self._streams.holder_id,
+                lease_name=held.lease.name,
+                lease_epoch=held.lease.epoch,
+                reason=reason,
+            )
+            self._slots.lose(items)

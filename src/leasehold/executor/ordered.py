@@ -1,0 +1,169 @@
+"""The ordered executor works on streams: one head of each at a time, in the order of their commits.
+
+It claims streams whose head is due, as many as it has free slots, and the claim marks the heads as
+begun. When a head has its result, recording it returns the next head of the stream, begun too, so
+a busy stream costs one visit per item. A stream without due work is freed at once. If the database
+cannot tell whether a stream is drained, because an enqueuer's transaction is open, we hold the
+stream and look again a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.item import MARKED, Item
+from leasehold.domain.lease import StreamState
+from leasehold.executor.fence import StreamFence
+from leasehold.observe.logs import get_logger
+from leasehold.service.service import AGAIN, Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from leasehold.coordination.slots import Slots
+    from leasehold.coordination.streams import HeldStream, HeldStreams
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.runner import Runner
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.rows import StreamWork
+
+# How long a stream rests whose enqueuer has not committed yet.
+LOOK_AGAIN_SECONDS = 0.1
+_IDLE_SECONDS = 1.0
+
+_LOG = get_logger(__name__)
+
+
+class OrderedExecutor:
+    """Claims streams, and starts the next head of each; the service looks again at some."""
+
+    name = "ordered executor"
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        slots: Slots,
+        streams: HeldStreams,
+        runner: Runner,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._slots = slots
+        self._streams = streams
+        self._runner = runner
+        self._metrics = metrics
+        self._timings = timings
+        self._begun = StreamFence(store, streams, slots.clock, self.go_on, is_begun=True)
+        self._unbegun = StreamFence(store, streams, slots.clock, self.go_on, is_begun=False)
+        slots.on_free(self._on_free)
+
+    async def claim(
+        self,
+        batch_size: int,
+        lease_seconds: float,
+        rooms: Mapping[str, int],
+        due_from: Sequence[datetime] | None,
+    ) -> list[Item]:
+        """Claim streams whose head is due, and return their heads as items."""
+        asked_at = self._slots.clock()
+        work = await self._store.claim_streams(
+            batch_size,
+            self._streams.holder_id,
+            lease_seconds,
+            self._timings().stream_grace_seconds,
+            list(rooms),
+            list(rooms.values()),
+            due_from,
+            begin=True,
+        )
+        return self._take(work, asked_at)
+
+    async def step(self) -> Pause:
+        """Look again at streams that had nothing visible while an enqueuer was open."""
+        now = self._slots.clock()
+        streams = self._streams.to_look_at(now)[: self._slots.free]
+        if streams:
+            with self._slots.reserved(len(streams)):
+                work = await self._store.refresh_streams(
+                    self._streams.holder_id, [one.lease for one in streams], begin=True
+                )
+                for one in streams:
+                    one.look_at = None
+                self._start(self._take(work, now))
+            for one in streams:
+                if not one.items and one.look_at is None:  # nothing was said about it
+                    self._streams.forget(one)
+            return AGAIN
+        next_look = self._streams.next_look()
+        if next_look is None:
+            return Pause(_IDLE_SECONDS)
+        return Pause(max(LOOK_AGAIN_SECONDS / 2, next_look - now))
+
+    async def leave(self) -> None:
+        """Release the streams that have no call in flight."""
+        idle = [one for one in self._streams.all() if not one.items]
+        if idle:
+            await self._store.release_streams(self._streams.holder_id, [one.lease for one in idle])
+        for one in idle:
+            self._streams.forget(one)
+
+    def go_on(self, work: Iterable[StreamWork], asked_at: float) -> None:
+        """Start the next heads of streams whose results were recorded."""
+        self._start(self._take(work, asked_at))
+
+    def _start(self, items: Sequence[Item]) -> None:
+        if items:
+            self._slots.take(items)
+            self._runner.start(items)
+
+    def _take(self, works: Iterable[StreamWork], asked_at: float) -> list[Item]:
+        """Learn what the database said of streams; return the items to start."""
+        items: list[Item] = []
+        for work in works:
+            held = self._streams.find(work.lease.lease.name)
+            if not work.is_held:
+                if held is not None and held.lease.epoch == work.lease.lease.epoch:
+                    self._forget(held, work.state)
+            elif work.state is StreamState.READY:
+                items += self._heads(self._hold(work, asked_at), work, asked_at)
+            elif work.state is StreamState.LOOK_AGAIN:
+                self._hold(work, asked_at).look_at = self._slots.clock() + LOOK_AGAIN_SECONDS
+                self.wake.set()
+            # Otherwise a call is in flight: ours, or one whose start we never learned of. In the
+            # latter case we do not hold the stream, so its lease expires and the call is doubted.
+        return items
+
+    def _hold(self, work: StreamWork, asked_at: float) -> HeldStream:
+        timings = self._timings()
+        held = self._streams.hold(
+            work.lease, asked_at, timings.stream_claim_seconds, timings.stream_grace_seconds
+        )
+        held.look_at = None
+        return held
+
+    def _heads(self, held: HeldStream, work: StreamWork, asked_at: float) -> list[Item]:
+        fence = self._begun if work.is_begun else self._unbegun
+        items: list[Item] = []
+        for claimed in work.heads:
+            item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
+            item.take(claimed, self._timings().stream_claim_seconds, asked_at)
+            items.append(item)
+        self._streams.work_on(held, items)
+        return items
+
+    def _forget(self, held: HeldStream, state: StreamState) -> None:
+        if state is StreamState.LEASE_LOST:
+            self._metrics.lease_lost()
+            _LOG.warning(
+                "lease_lost", worker_id=self._streams.holder_id, lease_name=held.lease.name
+            )
+        self._streams.forget(held)
+
+    def _on_free(self, ended: Sequence[Item]) -> None:
+        for item in ended:
+            self._streams.end(item)

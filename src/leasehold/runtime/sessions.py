@@ -1,0 +1,158 @@
+"""What an instance runs for the scopes that it competes in: items, and streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.heartbeat import Heartbeat
+from leasehold.coordination.slots import Slots
+from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
+from leasehold.executor.competing import CompetingExecutor, ItemClaimer
+from leasehold.executor.completer import Completer
+from leasehold.executor.ordered import OrderedExecutor
+from leasehold.executor.runner import Runner
+from leasehold.observe.logs import get_logger
+from leasehold.service.deadline import within_deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.coordination.slots import SlotPool
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.competing import Claimer
+    from leasehold.executor.faults import Faults
+    from leasehold.executor.targets import Targets
+    from leasehold.observe.metrics import Metrics
+    from leasehold.service.service import Service
+    from leasehold.store.protocol import ExecutorStore
+
+_LEAVE_SECONDS = 2.0
+
+_LOG = get_logger(__name__)
+
+
+class Session:
+    """The parts that both scopes have: slots, a runner, a completer and an executor that claims."""
+
+    services: list[Service]
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        worker_id: str,
+        pool: SlotPool,
+        faults: Faults,
+    ) -> None:
+        self.targets = targets
+        self.slots = Slots(worker_id, pool)
+        self._store = store
+        self._metrics = metrics
+        self._timings = timings
+        self._completer = Completer(self.slots, metrics, trouble=self._trouble, faults=faults)
+        self._runner = Runner(
+            self.slots, targets, self._completer, metrics, trouble=self._trouble, faults=faults
+        )
+
+    def close(self) -> None:
+        """Begin nothing more, and give back what has not begun."""
+        self._runner.close()
+
+    def abort(self) -> None:
+        """Give up the calls that are still running."""
+        for item in self.slots.all():
+            self._runner.abort(item, reason="shutdown")
+
+    def _executor(
+        self, name: str, claimer: Claimer, lease_seconds: Callable[[str], float]
+    ) -> CompetingExecutor:
+        return CompetingExecutor(
+            name,
+            claimer,
+            self.slots,
+            self.targets,
+            self._runner,
+            self._metrics,
+            self._timings,
+            lease_seconds=lease_seconds,
+            trouble=self._trouble,
+        )
+
+    def _trouble(self, error: Exception) -> None:
+        """A database call failed: let the heartbeat check at once whether our leases are lost."""
+        del error
+        self.services[0].wake.set()
+
+
+class ItemSession(Session):
+    """Claims items."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        worker_id: str,
+        pool: SlotPool,
+        faults: Faults,
+    ) -> None:
+        super().__init__(store, targets, metrics, timings, worker_id, pool, faults)
+        self.executor = self._executor(
+            "executor",
+            ItemClaimer(store, self.slots),
+            lambda target: targets.current[target].lease_seconds,
+        )
+        heartbeat = Heartbeat(store, self.slots, timings, metrics, self._runner.abort)
+        self.services = [heartbeat, self._completer, self.executor, targets]
+
+
+class StreamSession(Session):
+    """Claims streams, and works on their heads."""
+
+    def __init__(
+        self,
+        store: ExecutorStore,
+        targets: Targets,
+        metrics: Metrics,
+        timings: Callable[[], Timings],
+        worker_id: str,
+        pool: SlotPool,
+        faults: Faults,
+    ) -> None:
+        super().__init__(store, targets, metrics, timings, worker_id, pool, faults)
+        self._streams = HeldStreams(worker_id)
+        self._ordered = OrderedExecutor(
+            store, self.slots, self._streams, self._runner, metrics, timings
+        )
+        self.executor = self._executor(
+            "stream executor", self._ordered, lambda _: timings().stream_claim_seconds
+        )
+        heartbeat = StreamHeartbeat(
+            store, self.slots, self._streams, timings, metrics, self._runner.abort
+        )
+        self.services = [heartbeat, self._completer, self.executor, self._ordered, targets]
+
+    def shares(self) -> tuple[list[str], list[int], list[int]]:
+        """Return the targets, the streams held of each, and for how many more there are slots."""
+        targets = sorted(self.targets.current)[:1000]
+        held = self._streams.count()
+        return (
+            targets,
+            [held[target] for target in targets],
+            [self.executor.wanted(target) for target in targets],
+        )
+
+    def close(self) -> None:
+        """Begin nothing more: free each stream after its present call."""
+        self._streams.is_closing = True
+        super().close()
+
+    async def leave(self) -> None:
+        """Release the streams that have no call, so that others need not wait for their expiry."""
+        try:
+            await within_deadline(_LEAVE_SECONDS, self._ordered.leave(), "releasing streams")
+        except Exception as error:  # noqa: BLE001 (a courtesy: the leases expire by themselves)
+            _LOG.warning("release_failed", worker_id=self._streams.holder_id, error=str(error))
