@@ -2,35 +2,77 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import signal
+
+from tests.support.engine import until
+from tests.support.stream_orders import (
+    STREAM_SETTINGS,
+    TARGET,
+    all_of,
+    effects_by_stream,
+    enqueue_rounds,
+)
 
 
-def enqueue_rounds(engine, streams, rounds, target="orders"):
-    """Enqueue one intent per stream and round; return the ids by stream, in order."""
-    ids = defaultdict(list)
-    for _ in range(rounds):
-        entries = [
-            {"target": target, "payload": {"stream": stream}, "stream": f"s{stream}"}
-            for stream in range(streams)
-        ]
-        for entry, row in zip(entries, engine.outbox.enqueue_entries(entries), strict=True):
-            ids[entry["stream"]].append(str(row["intent_id"]))
-    return ids
-
-
-def effects_by_stream(engine, ids):
-    """The keys that had an effect at the gateway, by stream, in the order of arrival."""
-    stream_of = {key: stream for stream, keys in ids.items() for key in keys}
-    seen = defaultdict(list)
-    for entry in engine.sandbox.requests():
-        if entry.had_effect:
-            seen[stream_of[entry.key]].append(entry.key)
-    return seen
+def held(engine):
+    """The streams that instances hold, by holder."""
+    rows = engine.database.execute(
+        "SELECT holder_id, count(*) AS streams FROM leasehold.leases"
+        " WHERE lease_name LIKE 'stream/%' AND expires_at > clock_timestamp() GROUP BY 1"
+    )
+    return {row["holder_id"]: row["streams"] for row in rows}
 
 
 async def test_each_stream_is_executed_in_the_order_of_its_commits(engine):
-    engine.publish("orders", scope="stream")
+    engine.publish(TARGET, scope="stream")
     ids = enqueue_rounds(engine, streams=10, rounds=20)
-    engine.worker()
-    await engine.until_status([one for keys in ids.values() for one in keys])
+    engine.worker(**STREAM_SETTINGS)
+    await engine.until_status(all_of(ids))
+    assert effects_by_stream(engine, ids) == ids
+
+
+async def test_stream_without_work_is_freed_at_once(engine):
+    engine.publish(TARGET, scope="stream")
+    ids = enqueue_rounds(engine, streams=3, rounds=2)
+    engine.worker(**STREAM_SETTINGS)
+    await engine.until_status(all_of(ids))
+    await until(lambda: not held(engine))
+
+
+async def test_retry_of_a_head_lets_nothing_of_its_stream_pass(engine):
+    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.1, "attempts_max": 20})
+    engine.sandbox.set_faults(lost_response_rate=0.3, seed=7)
+    ids = enqueue_rounds(engine, streams=5, rounds=6)
+    engine.worker(**STREAM_SETTINGS)
+    await engine.until_status(all_of(ids))
+    assert effects_by_stream(engine, ids) == ids
+
+
+async def test_rejected_head_blocks_its_own_stream_only(engine):
+    engine.publish(TARGET, scope="stream")
+    engine.worker(**STREAM_SETTINGS)
+    engine.sandbox.set_faults(reject_rate=1.0)
+    [first] = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+    await engine.until_status([first], "rejected")
+    engine.sandbox.set_faults()
+    ids = enqueue_rounds(engine, streams=3, rounds=2)
+    await engine.until_status(ids["s1"] + ids["s2"])
+    assert set(engine.statuses(ids["s0"])) == {"pending"}
+    assert effects_by_stream(engine, ids) == {"s1": ids["s1"], "s2": ids["s2"]}
+
+
+async def test_stopped_worker_gives_up_its_streams_at_once(engine):
+    engine.publish(TARGET, scope="stream")
+    engine.sandbox.set_faults(latency_ms=200)
+    ids = enqueue_rounds(engine, streams=5, rounds=10)
+    # Long leases: whoever waits for an expiry waits too long.
+    patient = {"stream_claim_seconds": "600", "stream_grace_seconds": "600"}
+    leaving = engine.worker(**patient)
+    await until(lambda: held(engine))
+    leaving.send(signal.SIGTERM)
+    assert await leaving.ended() == 0
+    assert held(engine) == {}
+    engine.sandbox.set_faults()
+    engine.worker(**patient)
+    await engine.until_status(all_of(ids))
     assert effects_by_stream(engine, ids) == ids

@@ -167,6 +167,7 @@ class StreamHeartbeat:
         timings: Callable[[], Timings],
         metrics: Metrics,
         abort: Callable[[Item], None],
+        leave_to_others: Callable[[str, float], None],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -175,6 +176,7 @@ class StreamHeartbeat:
         self._timings = timings
         self._metrics = metrics
         self._abort = abort
+        self._leave_to_others = leave_to_others
 
     async def step(self) -> Pause:
         """Renew every stream once. If that fails, trust runs out by itself."""
@@ -188,6 +190,7 @@ class StreamHeartbeat:
         if len(self._streams):
             for one in await self._store.surplus_streams(self._streams.holder_id):
                 self._streams.hand_over(one.target, one.surplus)
+                self._leave_to_others(one.target, timings.heartbeat_seconds)
         return Pause(max(0.0, started_at + timings.heartbeat_seconds - self._slots.clock()))
 
     def _is_renewable(self, held: HeldStream) -> bool:

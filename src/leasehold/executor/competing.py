@@ -111,6 +111,7 @@ class CompetingExecutor:
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
         self._hinted: set[str] = set()  # targets with a hint since the last claim
+        self._left_to_others: dict[str, float] = {}  # until when
         self._claimed_at = slots.clock()
         self._poll_at = slots.clock()
         self._marks = LowWaterMarks(slots.clock)
@@ -130,6 +131,10 @@ class CompetingExecutor:
         """Hint: notifications may have been missed, so any target may have work."""
         for target in self._targets.current:
             self.work_is_due(target)
+
+    def leave_to_others(self, target: str, seconds: float) -> None:
+        """Claim nothing of a target for a while: other instances shall have their share."""
+        self._left_to_others[target] = self._slots.clock() + seconds
 
     def wanted(self, target: str) -> int:
         """Return how many slots are free for a target of which the last claim found no more."""
@@ -216,7 +221,10 @@ class CompetingExecutor:
         reserved = max(1, self._slots.total // 10) if len(targets) > 1 else 0
         share = max(1, self._slots.total - reserved)
         rooms: dict[str, int] = {}
+        now = self._slots.clock()
         for target in self._hungry & targets.keys():
+            if self._left_to_others.get(target, now) > now:
+                continue
             in_flight = self._slots.in_flight(target)
             room = min(share - in_flight, self._targets.gate(target).room(in_flight))
             if room > 0:

@@ -131,7 +131,13 @@ class StreamSession(Session):
             "stream executor", self._ordered, lambda _: timings().stream_claim_seconds
         )
         heartbeat = StreamHeartbeat(
-            store, self.slots, self._streams, timings, metrics, self._runner.abort
+            store,
+            self.slots,
+            self._streams,
+            timings,
+            metrics,
+            self._runner.abort,
+            self.executor.leave_to_others,
         )
         self.services = [heartbeat, self._completer, self.executor, self._ordered, targets]
 
