@@ -76,3 +76,27 @@ async def test_stopped_worker_gives_up_its_streams_at_once(engine):
     engine.worker(**patient)
     await engine.until_status(all_of(ids))
     assert effects_by_stream(engine, ids) == ids
+
+
+async def test_batch_of_a_stream_is_one_request_and_stays_in_order(engine):
+    engine.publish(TARGET, scope="stream", batch_max=5)
+    ids = enqueue_rounds(engine, streams=4, rounds=15)
+    engine.worker(**STREAM_SETTINGS)
+    await engine.until_status(all_of(ids))
+    assert effects_by_stream(engine, ids) == ids
+    attempts = engine.database.execute(
+        "SELECT max(attempt_no) AS most FROM leasehold.outbox_attempts"
+    )
+    assert attempts == [{"most": 1}]
+
+
+async def test_rest_of_a_batch_whose_first_is_rejected_is_not_sent(engine):
+    engine.publish(TARGET, scope="stream", batch_max=5, on_failure="continue")
+    engine.sandbox.set_faults(reject_rate=0.3, seed=5)
+    ids = enqueue_rounds(engine, streams=3, rounds=12)
+    engine.worker(**STREAM_SETTINGS)
+    await until(lambda: set(engine.statuses(all_of(ids))) == {"accepted", "rejected"})
+    effects = effects_by_stream(engine, ids)
+    for stream, keys in ids.items():
+        accepted = [key for key in keys if engine.statuses([key]) == ["accepted"]]
+        assert effects[stream] == accepted

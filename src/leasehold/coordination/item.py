@@ -163,6 +163,9 @@ class Item:
     call: asyncio.Task[None] | None = None
     trace: Span | None = None
 
+    # The next heads of its stream that the same call submits.
+    followers: Sequence[Item] = ()
+
     # From RECORDING on: the outcome, or until when the item is given back without one.
     outcome: Outcome | None = None
     elapsed_seconds: float | None = None
@@ -175,6 +178,11 @@ class Item:
         self.lease_seconds = lease_seconds
         self.taken_at = taken_at
         self.abort_at = taken_at + ABORT_LEASES * lease_seconds
+
+    @property
+    def is_put_back(self) -> bool:
+        """Whether it is an item of a batch that was not sent."""
+        return self.state is RECORDING and self.outcome is None and self.given_back_until is None
 
     @property
     def is_lost(self) -> bool:

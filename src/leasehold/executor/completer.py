@@ -85,6 +85,12 @@ class Completer:
         self._given_back.append((item, delay_seconds))
         self.wake.set()
 
+    def put_back(self, item: Item) -> None:
+        """Return an item of a batch that was not sent, together with the results of the others."""
+        item.state = RECORDING
+        self._finished.append(item)
+        self.wake.set()
+
     async def step(self) -> Pause:
         """Write the results that are there, unless more are about to come."""
         if self._given_back:
@@ -131,6 +137,9 @@ class Completer:
             self._trouble(error)
 
     async def _record(self, fence: Fence, items: Sequence[Item]) -> None:
+        items = [item for item in items if item.outcome is not None]  # else: put back
+        if not items:
+            return
         results = [
             Result(
                 item.claimed.intent_id, item.outcome, item.claimed.lease_token, item.elapsed_seconds

@@ -189,7 +189,9 @@ class StreamFence:
         released = await self._store.release_streams(
             self.holder_id,
             [one.lease for one in held],
-            [item.claimed.intent_id for item in items] if self._is_begun else [],
+            [one.claimed.intent_id for stream in held for one in stream.items]
+            if self._is_begun
+            else [],
         )
         for one in held:
             self._streams.forget(one)
@@ -200,6 +202,9 @@ class StreamFence:
     ) -> list[Recorded]:
         ids = [*(result.intent_id for result in results), *deferred]
         held = self._held(one.int for one in ids)
+        # Items of a batch that were not sent are due again at once.
+        unsent = [one for stream in held for one in stream.items if one.is_put_back]
+        deferred = {one.claimed.intent_id: 0.0 for one in unsent} | deferred
         asked_at = self._clock()
         recorded = await self._store.record_stream_attempts(
             self.holder_id,

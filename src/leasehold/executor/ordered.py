@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import MARKED, Item
+from leasehold.coordination.item import MARKED, RECORDING, Item
 from leasehold.domain.lease import StreamState
 from leasehold.executor.fence import StreamFence
 from leasehold.observe.logs import get_logger
@@ -154,7 +154,11 @@ class OrderedExecutor:
             item.take(claimed, self._timings().stream_claim_seconds, asked_at)
             items.append(item)
         self._streams.work_on(held, items)
-        return items
+        # One call submits all of them; the first stands for the others.
+        first, *followers = items
+        first.followers = followers
+        self._slots.take(followers)
+        return [first]
 
     def _forget(self, held: HeldStream, state: StreamState) -> None:
         if state is StreamState.LEASE_LOST:
@@ -167,3 +171,5 @@ class OrderedExecutor:
     def _on_free(self, ended: Sequence[Item]) -> None:
         for item in ended:
             self._streams.end(item)
+            # The others of its batch, unless they have results of their own.
+            self._slots.let_go([one for one in item.followers if one.state < RECORDING])

@@ -17,7 +17,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from leasehold.coordination.item import CALLING, MARKED, RECORDING, Permit
+from leasehold.coordination.item import CALLING, MARKED, RECORDING
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -40,8 +40,8 @@ from leasehold.domain.retry import (
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fence import by_fence
+from leasehold.executor.submissions import submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
-from leasehold.gateway.protocol import Submission
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Served, Targets
+    from leasehold.gateway.protocol import Submission
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import Span
 
@@ -122,7 +123,10 @@ class Runner:
             self._give_back([item])
         elif item.state is CALLING:
             _LOG.warning("call_aborted", reason=reason, **item.log_fields())
-            self._completer.complete(item, Unknown(retry_after_seconds=0, reason=reason))
+            unknown = Unknown(retry_after_seconds=0, reason=reason)
+            for one in (item, *item.followers):
+                if one.state is CALLING:
+                    self._completer.complete(one, unknown)
             if item.call is not None:
                 self._slots.keep_slot(item.call)
 
@@ -251,10 +255,11 @@ class Runner:
                     break
         except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
-            if item.state < RECORDING:  # else it was aborted meanwhile
-                unknown = Unknown(reason="exception", detail=type(error).__name__)
-                outcome = with_delay(unknown, served.contract, item.claimed.attempt_no, 0)
-                self._completer.complete(item, outcome)
+            unknown = Unknown(reason="exception", detail=type(error).__name__)
+            for one in (item, *item.followers):
+                if one.state < RECORDING:  # else it was aborted meanwhile
+                    outcome = with_delay(unknown, served.contract, one.claimed.attempt_no, 0)
+                    self._completer.complete(one, outcome)
         finally:
             served.calls -= 1
             if item.state < RECORDING:  # cancelled because its lease is lost: the reaper ends it
@@ -266,16 +271,41 @@ class Runner:
         with span(f"leasehold {claimed.target}", parent) as trace:
             item.trace = trace
             started_at = self._slots.clock()
+            submission = submission_of(item, trace, self._slots.clock)
+            if isinstance(step, Submit) and item.followers:
+                await self._submit_batch(item, served, trace)
+                return
             if isinstance(step, Submit):
-                call = served.gateway.submit(self._submission(item, trace))
+                call = served.gateway.submit(submission)
                 decided = await (call if self._faults is NO_FAULTS else self._with_faults(call))
             else:
-                decided = await self._decide(item, served, step, trace)
+                decided = await self._decide(item, served, step, submission)
             elapsed = self._slots.clock() - started_at
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
             self._count_call(claimed.target, elapsed)
-            self._tell_breaker(item, decided)
+            self._targets.observe(item, decided, self._metrics)
             decided = after_calling(decided, claimed, served.contract)
+        self._finish(item, served, decided, elapsed)
+
+    async def _submit_batch(self, item: Item, served: Served, trace: Span) -> None:
+        """Submit consecutive heads of a stream with one call. The first item stands for all."""
+        batch = [item, *item.followers]
+        for follower in item.followers:
+            follower.state = CALLING
+        started_at = self._slots.clock()
+        submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
+        outcomes = await submit_in_order(served.gateway, submissions)
+        elapsed = self._slots.clock() - started_at
+        self._count_call(item.target, elapsed)
+        self._targets.observe(item, outcomes[-1], self._metrics)
+        for one in batch[len(outcomes) :]:
+            self._completer.put_back(one)
+        for one, outcome in zip(batch, outcomes, strict=False):
+            self._finish(one, served, after_calling(outcome, one.claimed, served.contract), elapsed)
+
+    def _finish(
+        self, item: Item, served: Served, decided: Outcome | AskAgain, elapsed: float
+    ) -> None:
         if item.state >= RECORDING:
             self._metrics.late_result()  # it was aborted meanwhile
             return
@@ -285,7 +315,7 @@ class Runner:
         self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
         if not isinstance(decided, Accepted):  # most are, and need no delay
             jitter = random.uniform(-1, 1)  # noqa: S311 (not used for security)
-            decided = with_delay(decided, served.contract, claimed.attempt_no, jitter)
+            decided = with_delay(decided, served.contract, item.claimed.attempt_no, jitter)
         self._completer.complete(item, decided, elapsed)
 
     def _count_call(self, target: str, seconds: float) -> None:
@@ -300,11 +330,15 @@ class Runner:
         self._call_seconds.clear()
 
     async def _decide(
-        self, item: Item, served: Served, step: Ask | Confirm | Finish | Hold, trace: Span
+        self,
+        item: Item,
+        served: Served,
+        step: Ask | Confirm | Finish | Hold,
+        submission: Submission,
     ) -> Outcome | AskAgain:
         match step:
             case Ask() | Confirm():
-                answer = await served.gateway.lookup(self._submission(item, trace))
+                answer = await served.gateway.lookup(submission)
                 return after_asking(answer, item.claimed, served.contract)
             case Finish() | Hold():
                 return step.outcome
@@ -315,35 +349,6 @@ class Runner:
         outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
         await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
         return outcome
-
-    def _tell_breaker(self, item: Item, outcome: Outcome) -> None:
-        breaker = self._targets.gate(item.target).breaker
-        before = breaker.state
-        if before == "closed" and isinstance(outcome, Accepted):
-            return  # nothing to learn from it
-        breaker.observe(outcome)
-        if breaker.state != before:
-            self._metrics.breaker(item.target, breaker.state)
-            _LOG.warning("breaker_changed", before=before, now=breaker.state, **item.log_fields())
-
-    def _submission(self, item: Item, trace: Span) -> Submission:
-        claimed = item.claimed
-        return Submission(  # positional: keywords would cost half as much again
-            claimed.intent_id,
-            claimed.target,
-            claimed.attempt_no,
-            claimed.submission_key,
-            claimed.fencing_token,
-            item.fence.holder_id,
-            claimed.payload,
-            claimed.body,
-            claimed.content_type,
-            claimed.metadata,
-            trace,
-            claimed.reference,
-            claimed.stream,
-            Permit(item, self._slots.clock),
-        )
 
     def _give_back(self, items: Sequence[Item]) -> None:
         for item in items:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
+from leasehold.domain.outcome import Accepted
 from leasehold.executor.limits import Gate
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
@@ -23,11 +24,14 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Clock
     from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.intent import Claimed
+    from leasehold.domain.outcome import Outcome
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
+    from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import FormerTerms
 
 # How many older versions of contracts stay open; each may hold connections.
@@ -122,6 +126,17 @@ class Targets:
     def gate(self, target: str) -> Gate:
         """Return the gate of a target, which outlives versions of its contract."""
         return self._gates[target]
+
+    def observe(self, item: Item, outcome: Outcome, metrics: Metrics) -> None:
+        """Let the breaker of a target learn from the outcome of a call."""
+        breaker = self._gates[item.target].breaker
+        before = breaker.state
+        if before == "closed" and isinstance(outcome, Accepted):
+            return  # nothing to learn from it
+        breaker.observe(outcome)
+        if breaker.state != before:
+            metrics.breaker(item.target, breaker.state)
+            _LOG.warning("breaker_changed", before=before, now=breaker.state, **item.log_fields())
 
     async def start(self) -> None:
         """Read contracts for the first time. A contract that cannot be served costs its target."""

@@ -1,0 +1,57 @@
+"""What the runner hands to a gateway: one submission, or the heads of a stream in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.coordination.item import Permit
+from leasehold.domain.outcome import Accepted
+from leasehold.gateway.protocol import Submission, SubmissionBatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Clock
+    from leasehold.domain.outcome import Outcome
+    from leasehold.gateway.protocol import Gateway
+    from leasehold.observe.traces import Span
+
+
+def submission_of(item: Item, trace: Span, clock: Clock) -> Submission:
+    """Make the submission of an item."""
+    claimed = item.claimed
+    return Submission(  # positional: keywords would cost half as much again
+        claimed.intent_id,
+        claimed.target,
+        claimed.attempt_no,
+        claimed.submission_key,
+        claimed.fencing_token,
+        item.fence.holder_id,
+        claimed.payload,
+        claimed.body,
+        claimed.content_type,
+        claimed.metadata,
+        trace,
+        claimed.reference,
+        claimed.stream,
+        Permit(item, clock),
+    )
+
+
+async def submit_in_order(gateway: Gateway, submissions: Sequence[Submission]) -> list[Outcome]:
+    """Submit consecutive heads of one stream: with one request if the gateway takes several, else
+    one after the other until one is not accepted.
+
+    Returns the outcomes of the first of them, at least one. The others were not sent.
+    """
+    if isinstance(gateway, SubmissionBatcher) and gateway.submissions_max > 1:
+        taken = await gateway.submit_many(submissions[: gateway.submissions_max])
+        # None: the gateway refuses them together, and it is unclear which one is the reason.
+        return list(taken) or [await gateway.submit(submissions[0])]
+    outcomes: list[Outcome] = []
+    for submission in submissions:
+        outcomes.append(await gateway.submit(submission))
+        if not isinstance(outcomes[-1], Accepted):
+            break
+    return outcomes
