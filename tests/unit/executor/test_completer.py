@@ -19,6 +19,8 @@ from tests.support.claimed_item import claim_of
 class RecordingFence:
     """A fence without a database, which notes what it is asked to write."""
 
+    keeps_slot = False
+
     def __init__(self, events, holder_id="worker-1"):
         self.events = events
         self.holder_id = holder_id

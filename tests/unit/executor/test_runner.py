@@ -30,6 +30,8 @@ FOREVER = TrustWindow(math.inf)
 class RecordingFence:
     """A fence without a database, which notes what it is asked for."""
 
+    keeps_slot = False
+
     def __init__(self, holder_id="worker-1", *, must_begin=False):
         self.holder_id = holder_id
         self.begun, self.recorded = [], []
