@@ -6,8 +6,14 @@ the engine visits every member.
 
 from __future__ import annotations
 
+import asyncio
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from leasehold.domain.outcome import Outcome
 
 
 class FaultPoint(StrEnum):
@@ -37,3 +43,10 @@ class _NoFaults:
 
 
 NO_FAULTS: Faults = _NoFaults()
+
+
+async def with_faults(call: Coroutine[Any, Any, Outcome], faults: Faults) -> Outcome:
+    """Make a call with its fault points."""
+    outcome, _ = await asyncio.gather(call, faults.reach(FaultPoint.DURING_CALL))
+    await faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
+    return outcome

@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from leasehold.coordination.item import CALLING, MARKED, RECORDING
 from leasehold.domain.errors import (
@@ -38,7 +38,7 @@ from leasehold.domain.retry import (
     with_delay,
 )
 from leasehold.domain.verdict import BeginVerdict
-from leasehold.executor.faults import NO_FAULTS, FaultPoint
+from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.fence import by_fence
 from leasehold.executor.submissions import submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
@@ -46,7 +46,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from leasehold.coordination.item import Fence, Item
     from leasehold.coordination.slots import Slots
@@ -277,7 +277,9 @@ class Runner:
                 return
             if isinstance(step, Submit):
                 call = served.gateway.submit(submission)
-                decided = await (call if self._faults is NO_FAULTS else self._with_faults(call))
+                decided = await (
+                    call if self._faults is NO_FAULTS else with_faults(call, self._faults)
+                )
             else:
                 decided = await self._decide(item, served, step, submission)
             elapsed = self._slots.clock() - started_at
@@ -344,11 +346,6 @@ class Runner:
                 return step.outcome
             case _:
                 assert_never(step)
-
-    async def _with_faults(self, call: Coroutine[Any, Any, Outcome]) -> Outcome:
-        outcome, _ = await asyncio.gather(call, self._faults.reach(FaultPoint.DURING_CALL))
-        await self._faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
-        return outcome
 
     def _give_back(self, items: Sequence[Item]) -> None:
         for item in items:
