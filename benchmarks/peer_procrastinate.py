@@ -34,9 +34,7 @@ class Engine:
 
     @asynccontextmanager
     async def producer(self, url: str) -> AsyncGenerator[Producer]:
-        app = _app(url)
-        task = _task(app, lambda _: None)
-        async with app.open_async():
+        async with deferring(url) as task:
             yield Producer(task)
 
     async def work(self, url: str, called: Called) -> None:
@@ -45,6 +43,15 @@ class Engine:
         _task(app, called)
         async with app.open_async():
             await app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False)
+
+
+@asynccontextmanager
+async def deferring(url: str) -> AsyncGenerator[Task]:
+    """The task, to defer jobs with."""
+    app = _app(url)
+    task = _task(app, lambda _: None)
+    async with app.open_async():
+        yield task
 
 
 def _app(url: str) -> App:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
-from benchmarks import cluster, intake, scripts
+from benchmarks import cluster, intake, scripts, streams
 from benchmarks.peer_engine import BULK
 from benchmarks.peer_process import OURS, PEERS, EngineFailed, Talk, ask, filled_database
 from benchmarks.peer_workers import one_and_two_workers
@@ -55,6 +55,7 @@ class Amounts:
     through_sandbox: int = 4_000
     rounds: int = 3
     cluster: cluster.Amounts = cluster.FULL
+    streams: streams.Amounts = streams.FULL
     intake: intake.Amounts = intake.FULL
     # A slow engine is filled and drained no longer than this, and measured by what it finished.
     seconds_max: float = 30.0
@@ -68,6 +69,7 @@ SMOKE = Amounts(
     through_sandbox=20,
     rounds=1,
     cluster=cluster.SMOKE,
+    streams=streams.SMOKE,
     intake=intake.SMOKE,
     seconds_max=3.0,
 )
@@ -97,6 +99,7 @@ class PeersBenchmark:
         self.memory()
         self.workers()
         self.leaders()
+        self.streams()
         self.intake()
 
     def drain(self) -> None:
@@ -230,6 +233,9 @@ class PeersBenchmark:
 
     def leaders(self) -> None:
         cluster.ClusterBenchmark(self.server, self.amounts.cluster, self.add).run()
+
+    def streams(self) -> None:
+        streams.StreamsBenchmark(self.server, self.amounts.streams, self.add).run()
 
     def intake(self) -> None:
         benchmark = intake.IntakeBenchmark(self.server, self.amounts.intake, self.add)

@@ -23,6 +23,7 @@ MEASURED = (
     "pickup, commit to call, p99: leasehold",
     "memory of the worker at 100% of 100 items",
     "gateway of 20 ms: two workers",
+    "drain of 50 items in 10 streams",
 )
 
 

@@ -47,6 +47,8 @@ NO_FAULTS: Faults = _NoFaults()
 
 async def with_faults(call: Coroutine[Any, Any, Outcome], faults: Faults) -> Outcome:
     """Make a call with its fault points."""
+    if faults is NO_FAULTS:
+        return await call
     outcome, _ = await asyncio.gather(call, faults.reach(FaultPoint.DURING_CALL))
     await faults.reach(FaultPoint.AFTER_CALL_BEFORE_COMPLETE)
     return outcome

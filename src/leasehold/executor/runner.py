@@ -67,8 +67,7 @@ CANNOT_SERVE_SECONDS = 10.0
 CALL_OVERRUN_SECONDS = 2.0
 # How often a call that was begun checks whether a late renewal has been answered.
 _RENEWAL_CHECK_SECONDS = 0.02
-# The weight of the newest call in the moving average of latency.
-_LATENCY_WEIGHT = 0.05
+_LATENCY_WEIGHT = 0.05  # of the newest call, in the moving average
 
 _LOG = get_logger(__name__)
 
@@ -266,9 +265,8 @@ class Runner:
                 self._slots.let_go([item])
 
     async def _act(self, item: Item, served: Served, step: Step) -> None:
-        claimed = item.claimed
-        parent = parse_traceparent(claimed.trace_context)
-        with span(f"leasehold {claimed.target}", parent) as trace:
+        parent = parse_traceparent(item.claimed.trace_context)
+        with span(f"leasehold {item.target}", parent) as trace:
             item.trace = trace
             started_at = self._slots.clock()
             submission = submission_of(item, trace, self._slots.clock)
@@ -284,9 +282,9 @@ class Runner:
                 decided = await self._decide(item, served, step, submission)
             elapsed = self._slots.clock() - started_at
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
-            self._count_call(claimed.target, elapsed)
+            self._count_call(item.target, elapsed)
             self._targets.observe(item, decided, self._metrics)
-            decided = after_calling(decided, claimed, served.contract)
+            decided = after_calling(decided, item.claimed, served.contract)
         self._finish(item, served, decided, elapsed)
 
     async def _submit_batch(self, item: Item, served: Served, trace: Span) -> None:
