@@ -75,18 +75,16 @@ def test_key_of_all_targets_conflicts_with_the_intent_of_another_target(enqueue,
 @pytest.mark.parametrize(
     ("terms", "reason"),
     [
-        ({"scope": "stream", "gateway": GATEWAY}, "this release does not execute stream"),
         ({"gateway": None}, "its contract names no gateway"),
         ({"two_phase": True}, "two_phase"),
     ],
 )
 def test_intent_that_nobody_will_submit_is_accepted_with_a_warning(enqueue, outbox, terms, reason):
     outbox.publish("idle", **terms)
-    more = ["--stream", "a"] if terms.get("scope") == "stream" else []
-    one = enqueue("idle", *more, "--payload", "1")
+    one = enqueue("idle", "--payload", "1")
     assert one.returncode == 0
     assert UUID(one.stdout.strip())
-    many = enqueue("idle", *more, stdin=lines({"payload": 1}, {"payload": 2}))
+    many = enqueue("idle", stdin=lines({"payload": 1}, {"payload": 2}))
     assert many.returncode == 0
     for result in (one, many):
         [warning] = [line for line in result.stderr.splitlines() if "Warning" in line]

@@ -69,15 +69,10 @@ def test_apply_publishes_nothing_if_one_target_is_invalid(targets, database):
     assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
-@pytest.mark.parametrize("command", ["check", "apply"])
-def test_target_whose_scope_nobody_executes_is_refused(targets, database, command):
-    result = targets(command, file=SMS + LETTERS.replace("item", "stream"))
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: leasehold.toml: targets.letters.scope: this release does not execute stream: use "
-        "item or cluster\n"
-    )
-    assert database.execute("SELECT * FROM leasehold.contracts") == []
+@pytest.mark.parametrize("scope", ["stream", "cluster"])
+def test_targets_of_the_other_scopes_are_published_too(targets, scope):
+    applied = targets("apply", file=SMS.replace("item", scope))
+    assert (applied.returncode, applied.stdout) == (0, "sms: version 1 (new)\n"), applied.stderr
 
 
 def test_apply_by_a_readonly_login_fails_with_one_line(targets):

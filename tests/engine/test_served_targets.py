@@ -39,13 +39,13 @@ async def test_worker_without_any_target_says_so_until_one_is_published(engine):
     assert len(worker.lines("target_not_published")) == 1
 
 
-async def test_target_whose_scope_nobody_executes_is_named_in_the_log(engine):
+async def test_target_without_a_gateway_is_named_in_the_log(engine):
     engine.publish("sms")
-    engine.publish("accounts", scope="stream")
+    engine.outbox.publish("accounts", scope="stream", gateway=None)
     worker = engine.worker()
     line = await worker.logged("target_refused")
     assert line["target"] == "accounts"
-    assert "does not execute scope stream" in line["error"]
+    assert "gateway" in line["error"]
     assert line["level"] == "error"
 
 
@@ -59,11 +59,11 @@ async def test_metric_is_one_for_each_target_that_this_instance_does_not_serve(e
     part = engine.worker("--metrics-port", "0", "--targets", "orders,plain")
     await worker.started()
     await part.started()
-    expected = {"sms": 0, "orders": 0, "accounts": 1, "plain": 1, "strange": 1}
+    expected = {"sms": 0, "orders": 0, "accounts": 0, "plain": 1, "strange": 1}
     await poll(lambda: scrape(worker), expected)
-    await poll(lambda: scrape(part), expected | {"sms": 1})
-    engine.publish("accounts", scope="item")
-    await poll(lambda: scrape(worker), expected | {"accounts": 0})
+    await poll(lambda: scrape(part), expected | {"sms": 1, "accounts": 1})
+    engine.publish("plain", scope="stream")
+    await poll(lambda: scrape(worker), expected | {"plain": 0})
 
 
 async def poll(read, expected):

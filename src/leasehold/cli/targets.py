@@ -131,7 +131,7 @@ def show(
 def _read(file: Path) -> list[Contract]:
     """Read the file, or print one line per problem and exit."""
     try:
-        return read_executable_targets(file)
+        return read_targets(file)
     except TargetsFileError as error:
         for problem in error.problems:
             typer.secho(f"Error: {problem}", fg=typer.colors.RED, err=True)
@@ -247,19 +247,6 @@ def read_targets(path: Path) -> list[Contract]:
             problems += contract
     if problems:
         raise TargetsFileError(path, problems)
-    return contracts
-
-
-def read_executable_targets(path: Path) -> list[Contract]:
-    """Read a file, and refuse targets whose intents no instance of this release would submit."""
-    contracts = read_targets(path)
-    idle = [
-        Problem(("targets", _key(contract.target), "scope"), contract.unexecutable_reason)
-        for contract in contracts
-        if contract.unexecutable_reason is not None
-    ]
-    if idle:
-        raise TargetsFileError(path, idle)
     return contracts
 
 

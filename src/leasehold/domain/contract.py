@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 Scope: TypeAlias = Literal["item", "stream", "cluster"]
-# The scopes that have an executor in this release.
-EXECUTED_SCOPES: frozenset[Scope] = frozenset({"item", "stream", "cluster"})
 Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
 # What a terminal failure does to its stream: a person must resume it, it goes on, or it waits.
@@ -144,10 +142,7 @@ class Contract(Terms):
 
     @property
     def unexecutable_reason(self) -> str | None:
-        """Why no instance of this release submits the target's intents; None if one can."""
-        if self.scope not in EXECUTED_SCOPES:
-            allowed = " or ".join(one for one in get_args(Scope) if one in EXECUTED_SCOPES)
-            return f"this release does not execute {self.scope}: use {allowed}"
+        """Why no instance submits the target's intents; None if one can."""
         return "its contract names no gateway" if self.gateway is None else None
 
     @property

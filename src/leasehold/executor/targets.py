@@ -22,7 +22,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Clock
@@ -87,8 +87,8 @@ class Targets:
     ) -> None:
         self.name = "targets" if scope == "item" else f"{scope} targets"
         self.wake = asyncio.Event()
-        # Every published target with its scope; None if this release cannot read the contract.
-        self.published: Mapping[str, Scope | None] = {}
+        # Every published target, also if this release cannot read its contract.
+        self.published: set[str] = set()
         self._contracts = contracts
         self._open_gateway = open_gateway
         self._timings = timings
@@ -167,15 +167,15 @@ class Targets:
         self._current, self._groups = {}, {}
 
     async def _served_contracts(self) -> list[Contract]:
-        published: dict[str, Scope | None] = {}
+        published: set[str] = set()
 
         def refuse_unread(target: str, why: str) -> None:
-            published[target] = None
+            published.add(target)
             if self._is_selected(target):
                 self._refuse(target, why)
 
         readable = await self._contracts.read_contracts(refuse_unread)
-        published.update((contract.target, contract.scope) for contract in readable)
+        published.update(contract.target for contract in readable)
         self.published = published
         contracts = [contract for contract in readable if contract.scope == self._scope]
         served = [one for one in contracts if self._is_selected(one.target)]

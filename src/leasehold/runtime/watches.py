@@ -3,9 +3,9 @@
 - The queue watch exports the state of the whole queue. Every instance reads the last count, which
   costs one row. One instance at a time counts: the database gives out the turns, and no turn comes
   sooner because a count has failed.
-- The target watch says which targets this instance does not serve: its contract cannot be read or
-  opened, no executor of this release has its scope, or `--targets` does not name it. The intents of
-  such a target wait in the database.
+- The target watch says which targets this instance does not serve: its contract cannot be read,
+  opened or served, or `--targets` does not name it. The intents of such a target wait in the
+  database.
 - The loop watch warns when one function keeps the event loop from running. Meanwhile no call of any
   target goes on, and no lease is renewed. A thread looks, because the loop itself cannot. It runs
   every few tenths of a second and costs a call nothing.
@@ -21,13 +21,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold.domain.contract import EXECUTED_SCOPES
 from leasehold.gateway.python import function_of
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import FrameType
 
     from leasehold.domain.timing import Timings
@@ -135,7 +134,6 @@ class TargetWatch:
         self._timings = timings
         self._served: set[str] = set()
         self._published: set[str] = set()
-        self._refused: set[str] = set()
         self._unpublished: set[str] = set()
         self._is_empty = False
 
@@ -143,25 +141,16 @@ class TargetWatch:
         """Set the metrics, and log what has changed."""
         published = self._targets[0].published
         served = {name for targets in self._targets for name in targets.current}
-        idle = {name for name, scope in published.items() if scope and scope not in EXECUTED_SCOPES}
         for target in self._served - served:
             self._metrics.forget_breaker(target)
-        for target in self._published - published.keys():
+        for target in self._published - published:
             self._metrics.forget_target(target)
         self._served, self._published = served, set(published)
         for target in published:
-            is_served = target in served and target not in idle
-            self._metrics.target_served(target, is_served=is_served)
-        self._report_refused({name: published[name] for name in idle if self._is_selected(name)})
-        self._report_unpublished(published.keys())
+            self._metrics.target_served(target, is_served=target in served)
+        self._report_unpublished(published)
         self._report_empty(is_empty=not served)
         return Pause(self._timings().contracts_seconds)
-
-    def _report_refused(self, scopes: Mapping[str, str | None]) -> None:
-        for target in sorted(scopes.keys() - self._refused):
-            error = f"this release does not execute scope {scopes[target]}"
-            _LOG.error("target_refused", target=target, error=error)
-        self._refused = set(scopes)
 
     def _report_unpublished(self, published: Collection[str]) -> None:
         unpublished = set(self._selected or ()) - set(published)
@@ -175,6 +164,3 @@ class TargetWatch:
         if is_empty and not self._is_empty:
             _LOG.warning("targets_missing", advice="this instance submits nothing until it has one")
         self._is_empty = is_empty
-
-    def _is_selected(self, target: str) -> bool:
-        return self._selected is None or target in self._selected
