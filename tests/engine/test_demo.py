@@ -22,6 +22,7 @@ def test_demo_ends_with_nothing_lost_and_nothing_doubled(start_demo, demo_folder
     assert demo.ended() == 0, demo.output
     summary = demo.summary()
     assert (summary["lost"], summary["doubled"], summary["exhausted"]) == (0, 0, 0), demo.output
+    assert summary["disordered"] == 0, demo.output
     assert summary["enqueued"] >= 20
     finished = summary["enqueued"] - summary["rejected"] - summary["held"]
     assert finished <= summary["effects"] <= summary["enqueued"]
@@ -68,6 +69,7 @@ def test_claims_of_a_killed_worker_are_recovered(start_demo, demo_folder):
     assert {state for _, _, state in told} <= {"ZOMBIE_REQUEUE", "IN_DOUBT"}
     assert "worker 3 starts as its replacement" in demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)
+    assert demo.summary()["disordered"] == 0
     require_nothing_left(demo, demo_folder)
 
 
@@ -75,6 +77,7 @@ def test_terminal_shows_a_live_view_until_ctrl_c(start_demo, demo_folder):
     demo = start_demo(terminal=True)
     demo.until(r"postgresql://\S+")
     demo.until("DISPATCHED")
+    demo.until("stream/accounts/account-")
     for title in ("Instances", "Leases", "Targets", "Latest ledger rows", "leasehold-reaper"):
         demo.until(title)
     demo.press_ctrl_c()

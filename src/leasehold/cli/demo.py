@@ -54,8 +54,8 @@ def demo(
     """Run a demo on a private database: workers, an unreliable gateway and sample intents.
 
     Shows a live view until Ctrl-C. If stdin is not a terminal, it ends after 20 seconds; if stdout
-    is not a terminal, it prints plain lines. The exit code is 0 only if no intent was lost and no
-    intent had its effect twice.
+    is not a terminal, it prints plain lines. The exit code is 0 only if no intent was lost, none
+    had its effect twice, and the effects of each stream are in order.
     """
     interrupts = Interrupts()
     options = DemoOptions(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from leasehold.demo.traffic import EffectCount
-    from leasehold.domain.contract import Guarantee
     from leasehold.store.postgres.pool import Pool
 
 PREFIX = "leasehold_demo_"
@@ -42,12 +41,13 @@ def demo_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
 
 @dataclass(frozen=True, slots=True)
 class InstanceRow:
-    """An instance, and the number of its claims."""
+    """An instance, and the numbers of its claims and of the streams that it holds."""
 
     instance_id: str
     role: str
     pid: int
     claims: int
+    streams: int
     seen_seconds: float
     is_alive: bool
 
@@ -112,6 +112,8 @@ class IntentRow:
     intent_id: UUID
     submission_key: UUID
     status: str
+    stream: str | None = None
+    stream_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Snapshot:
     unfinished: Mapping[str, UnfinishedRow]
     finished_per_second: float
     ledger: Sequence[LedgerRow]
-    effects: Mapping[Guarantee, EffectCount]
+    effects: Mapping[str, EffectCount]
 
 
 class Queries:
@@ -141,30 +143,36 @@ class Queries:
             "SELECT i.instance_id, i.role, (i.detail ->> 'pid')::integer AS pid,"
             "       (SELECT count(*) FROM leasehold.outbox_pending p"
             "         WHERE p.claimed_by = i.instance_id)::integer AS claims,"
+            "       (SELECT count(*) FROM leasehold.leases l WHERE l.stream IS NOT NULL"
+            "           AND l.holder_id = i.instance_id AND l.expires_at > clock_timestamp()"
+            "       )::integer AS streams,"
             "       extract(epoch FROM clock_timestamp() - i.last_seen_at)::float AS seen_seconds,"
             "       i.is_alive"
             "  FROM leasehold.instance_status i ORDER BY i.started_at DESC LIMIT 10",
         )
 
     async def leases(self) -> list[LeaseRow]:
-        """Read the leases."""
+        """Read the leases, without those of streams that nobody holds."""
         return await self._query.rows(
             rows_of(LeaseRow),
             "SELECT lease_name, holder_id, lease_epoch,"
             "       extract(epoch FROM expires_at - clock_timestamp())::float AS left_seconds"
-            "  FROM leasehold.leases ORDER BY lease_name LIMIT 10",
+            "  FROM leasehold.leases WHERE stream IS NULL OR expires_at > clock_timestamp()"
+            " ORDER BY stream IS NOT NULL, lease_name LIMIT 10",
         )
 
     async def unfinished(self) -> dict[str, UnfinishedRow]:
         """Count the unfinished intents, by target."""
         rows = await self._query.rows(
             rows_of(UnfinishedRow),
-            "SELECT target, count(*)::integer AS unfinished, count(claimed_by)::integer AS claimed,"
+            "SELECT target, count(*)::integer AS unfinished,"
+            "       count(*) FILTER (WHERE claimed_by IS NOT NULL OR begun_at IS NOT NULL)"
+            "         ::integer AS claimed,"
             "       count(*) FILTER (WHERE last_state = 'IN_DOUBT' AND due_at < 'infinity')"
             "         ::integer AS in_doubt,"
             "       count(*) FILTER (WHERE due_at = 'infinity')::integer AS held"
-            "  FROM (SELECT target, claimed_by, last_state, due_at FROM leasehold.outbox_pending"
-            "         LIMIT 100000) AS p GROUP BY target",
+            "  FROM (SELECT target, claimed_by, begun_at, last_state, due_at"
+            "          FROM leasehold.outbox_pending LIMIT 100000) AS p GROUP BY target",
         )
         return {one.target: one for one in rows}
 
@@ -241,8 +249,9 @@ class Queries:
         while True:
             page = await self._query.rows(
                 rows_of(IntentRow),
-                "SELECT i.intent_id, i.submission_key, s.status"
-                "  FROM (SELECT intent_id, submission_key FROM leasehold.intents"
+                "SELECT i.intent_id, i.submission_key, s.status, i.stream, i.stream_seq"
+                "  FROM (SELECT intent_id, submission_key, stream, stream_seq"
+                "          FROM leasehold.intents"
                 "         WHERE %s::uuid IS NULL OR intent_id > %s"
                 "         ORDER BY intent_id LIMIT %s) AS i"
                 "  JOIN leasehold.intent_status s USING (intent_id) ORDER BY i.intent_id",

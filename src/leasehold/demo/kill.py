@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from leasehold.demo.database import ClaimRow, Queries, RecoveryRow
+    from leasehold.demo.database import ClaimRow, InstanceRow, Queries, RecoveryRow
     from leasehold.demo.processes import Child, Processes
     from leasehold.demo.traffic import SandboxClient, Traffic
     from leasehold.domain.contract import Guarantee
 
-BURST = 16
+BURST = 20
 _CLAIMS_WANTED = 4
 _CLAIMS_WAIT_SECONDS = 5.0
 _RECOVERY_SECONDS = 30.0
@@ -64,12 +64,13 @@ class WorkerKill:
         """Slow the gateway down, kill, start a replacement, and report each recovery."""
         await self._sandbox.set_faults(SLOW)
         await self._traffic.enqueue(BURST)
-        worker, instance_id = await self._busiest_worker()
+        worker, instance = await self._busiest_worker()
+        instance_id = instance.instance_id
         self._processes.kill(worker)
         killed_at = await self._queries.clock()
         await self._sandbox.set_faults(SOME_FAULTS)
         self._claims = await self._queries.claims_of(instance_id)
-        self._report_kill(worker)
+        self._report_kill(worker, instance.streams)
         self._report(f"{self._processes.start_worker().name} starts as its replacement")
         await self._follow(instance_id, killed_at)
 
@@ -80,7 +81,7 @@ class WorkerKill:
             counts = _counts(await self._queries.statuses(ids))
             self._report(f"the {len(self._claims)} claims of the killed worker ended as: {counts}")
 
-    async def _busiest_worker(self) -> tuple[Child, str]:
+    async def _busiest_worker(self) -> tuple[Child, InstanceRow]:
         """Wait until a worker has enough calls in flight; after 5 s take the busiest."""
         deadline = time.monotonic() + _CLAIMS_WAIT_SECONDS
         while True:
@@ -90,14 +91,14 @@ class WorkerKill:
             if busiest is not None:
                 is_late = time.monotonic() > deadline
                 if busiest.claims >= _CLAIMS_WANTED or is_late:
-                    return workers[busiest.pid], busiest.instance_id
+                    return workers[busiest.pid], busiest
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _report_kill(self, worker: Child) -> None:
+    def _report_kill(self, worker: Child, streams: int) -> None:
         counts = _counts(one.target for one in self._claims)
         self._report(
             f"KILLED {worker.name} (process {worker.process.pid}) while it held "
-            f"{len(self._claims)} claims: {counts or 'none'}"
+            f"{len(self._claims)} claims: {counts or 'none'}; and {streams} streams"
         )
         if self._claims:
             longest = max(one.left_seconds for one in self._claims)

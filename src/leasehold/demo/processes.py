@@ -28,6 +28,8 @@ LEASE_SECONDS = 5.0
 # Short enough for a worker to notice a lost database before its lease of 5 seconds expires.
 WORKER_SETTINGS: Mapping[str, str] = {
     "LEASE_SECONDS": f"{LEASE_SECONDS:g}",
+    "STREAM_CLAIM_SECONDS": f"{LEASE_SECONDS:g}",
+    "STREAM_GRACE_SECONDS": f"{LEASE_SECONDS:g}",
     "HEARTBEAT_SECONDS": "1",
     "REAPER_SECONDS": "1",
     "SHUTDOWN_SECONDS": "3",

@@ -242,7 +242,7 @@ class Timeline:
         """Compare the intents in the database with the effects at the gateway, and print it."""
         result = audit(
             [one async for one in self.queries.all_intents()],
-            await self.sandbox.effects_per_key(),
+            (await self.sandbox.effects()).per_key,
             self.traffic.enqueued.total(),
             is_settled=is_settled,
         )
@@ -307,6 +307,6 @@ class Timeline:
             unfinished=await self.queries.unfinished(),
             finished_per_second=await self.queries.finished_per_second(rate_seconds),
             ledger=await self.queries.ledger(LEDGER_ROWS),
-            effects=await self.sandbox.effects(),
+            effects=(await self.sandbox.effects()).per_target,
             elapsed_seconds=self.view.elapsed_seconds,
         )

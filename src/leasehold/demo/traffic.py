@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +17,7 @@ from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.intake import Intake
 from leasehold.sandbox.faults import FaultSettings
+from leasehold.sandbox.ledger import STREAM_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,11 @@ TARGETS: Mapping[str, Guarantee] = {
     "ledger": "fenced",
     "payouts": "lookup",
     "letters": "blind",
+    "accounts": "keyed",
 }
+# The target of scope stream, and its streams. The others have scope item.
+STREAM_TARGET = "accounts"
+STREAMS = [f"account-{number}" for number in range(1, 5)]
 # Frequent enough to see each kind of fault within a minute.
 SOME_FAULTS = FaultSettings(
     latency_ms=150,
@@ -41,6 +46,7 @@ SOME_FAULTS = FaultSettings(
 )
 # Keeps calls in flight long enough to kill a worker in the middle of them.
 SLOW = FaultSettings(latency_ms=1500, jitter=0.2)
+_TARGET_OF_GATEWAY = {name: target for target, name in TARGETS.items() if target != STREAM_TARGET}
 _PAGE_SIZE = 10_000
 _TIMEOUT_SECONDS = 5.0
 _TICK_SECONDS = 0.1
@@ -57,15 +63,19 @@ def contracts(sandbox_url: str) -> list[Contract]:
 def _contract(target: str, sandbox_url: str) -> Contract:
     guarantee = TARGETS[target]
     url = f"{sandbox_url}/{guarantee}"
+    is_ordered = target == STREAM_TARGET
     return Contract(
         target=target,
-        scope="item",
+        scope="stream" if is_ordered else "item",
         guarantee=guarantee,
         gateway=HttpTerms(
             url=url,
             lookup_url=f"{url}/{{key}}" if guarantee == "lookup" else None,
+            stream_header=STREAM_HEADER if is_ordered else None,
             allow_private=True,
         ),
+        # A rejected intent does not block its stream: nobody is there to resume it.
+        on_failure="continue" if is_ordered else None,
         retry=RetryTerms(first_seconds=1.0, longest_seconds=5.0),
         lease_seconds=LEASE_SECONDS,
         call_timeout_seconds=3.0,
@@ -73,12 +83,30 @@ def _contract(target: str, sandbox_url: str) -> Contract:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EffectCount:
-    """The effects at one gateway, and the submission keys that had more than one."""
+    """The effects of one target, and the submission keys that had more than one."""
 
-    effects: int
-    doubled_keys: int
+    effects: int = 0
+    doubled_keys: int = 0
+
+
+class Effects:
+    """The effects at the gateway: by submission key in the order of their arrival, and counted."""
+
+    def __init__(self) -> None:
+        self.per_key: Counter[str] = Counter()
+        self.per_target: defaultdict[str, EffectCount] = defaultdict(EffectCount)
+
+    def add(self, request: Mapping[str, Any]) -> None:
+        """Count a request of the log if it had an effect."""
+        if not request["had_effect"]:
+            return
+        # Two targets have the keyed gateway; only one of them tells it a stream.
+        target = STREAM_TARGET if request["stream"] else _TARGET_OF_GATEWAY[request["gateway"]]
+        self.per_key[request["key"]] += 1
+        self.per_target[target].effects += 1
+        self.per_target[target].doubled_keys += self.per_key[request["key"]] == 2
 
 
 class SandboxClient:
@@ -88,6 +116,8 @@ class SandboxClient:
         self.url = url
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         self._session = aiohttp.ClientSession(url, timeout=timeout)
+        self._effects = Effects()
+        self._read = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,25 +129,15 @@ class SandboxClient:
         """Replace the fault settings of all its gateways."""
         await self._request("PUT", "/faults", json=settings.model_dump())
 
-    async def effects(self) -> Mapping[Guarantee, EffectCount]:
-        """Count the effects at each gateway."""
-        answer = await self._request("GET", "/effects")
-        return {
-            name: EffectCount(one["effects"], one["doubled_keys"])
-            for name, one in answer["gateways"].items()
-        }
-
-    async def effects_per_key(self) -> Counter[str]:
-        """Count the effects of every submission key, from the request log."""
-        counts: Counter[str] = Counter()
-        read = 0
+    async def effects(self) -> Effects:
+        """Read what was added to the request log, and return all effects so far."""
         while True:
-            page = await self._request("GET", f"/requests?after={read}&limit={_PAGE_SIZE}")
-            requests: list[dict[str, Any]] = page["requests"]
-            counts.update(one["key"] for one in requests if one["had_effect"])
-            read += len(requests)
-            if not requests or read >= page["total"]:
-                return counts
+            page = await self._request("GET", f"/requests?after={self._read}&limit={_PAGE_SIZE}")
+            for one in page["requests"]:
+                self._effects.add(one)
+            self._read += len(page["requests"])
+            if not page["requests"] or self._read >= page["total"]:
+                return self._effects
 
     async def _request(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (JSON)
         try:
@@ -184,8 +204,11 @@ class Traffic:
 
     def _next_intent(self) -> NewIntent:
         self._created += 1
+        turn, place = divmod(self._created, len(TARGETS))
+        target = list(TARGETS)[place]
         return NewIntent(
-            target=list(TARGETS)[self._created % len(TARGETS)],
+            target=target,
+            stream=STREAMS[turn % len(STREAMS)] if target == STREAM_TARGET else None,
             payload={"sample": self._created, "amount": self._created * 7 % 1000},
             idempotency_key=f"sample-{self._created}",
         )

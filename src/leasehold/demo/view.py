@@ -123,7 +123,7 @@ class View:
             Layout(_section("Events", self._event_lines()), size=1 + _EVENTS_SHOWN),
         )
         layout["holders"].split_row(
-            Layout(_section("Instances", _instances(snapshot.instances)), size=width * 35 // 80),
+            Layout(_section("Instances", _instances(snapshot.instances)), size=width * 40 // 80),
             Layout(_section("Leases", _leases(snapshot.leases))),
         )
         return layout
@@ -178,12 +178,13 @@ def _table(*columns: str) -> Table:
 
 
 def _instances(instances: Sequence[InstanceRow]) -> Table:
-    table = _table("instance", "role", ">claims", ">seen")
+    table = _table("instance", "role", ">claims", ">streams", ">seen")
     for one in instances[:_HOLDERS_SHOWN]:
         table.add_row(
             short_holder(one.instance_id),
             one.role,
             str(one.claims),
+            str(one.streams),
             f"{one.seen_seconds:.1f}s",
             style="" if one.is_alive else "dim red",
         )
@@ -205,7 +206,7 @@ def _targets(snapshot: Snapshot) -> Table:
     )  # fmt: skip
     for target, guarantee in TARGETS.items():
         row = snapshot.unfinished.get(target)
-        effects = snapshot.effects.get(guarantee)
+        effects = snapshot.effects.get(target)
         enqueued = snapshot.enqueued.get(target, 0)
         table.add_row(
             target,

@@ -1,4 +1,4 @@
-"""The summary of `leasehold demo` reports every lost and every doubled intent."""
+"""The summary of `leasehold demo` reports what is lost or doubled, and streams out of order."""
 
 from __future__ import annotations
 
@@ -54,6 +54,19 @@ def test_unfinished_intent_is_lost_if_the_demo_waited_for_its_end(status):
     assert (waited.lost, waited.unfinished, waited.is_clean) == (1, 0, False)
     stopped = audit(given, once_each(given), 1, is_settled=False)
     assert (stopped.lost, stopped.unfinished, stopped.is_clean) == (0, 1, True)
+
+
+def test_stream_whose_effects_are_not_in_accepted_order_is_disordered():
+    first, last = (IntentRow(uuid4(), uuid4(), "accepted", "a", number) for number in (1, 3))
+    rejected = IntentRow(uuid4(), uuid4(), "rejected", "a", 2)
+    other = IntentRow(uuid4(), uuid4(), "accepted", "b", 1)
+    given = [last, other, rejected, first]
+    effects = once_each([first, other, last])
+    assert audit(given, effects, 4, is_settled=True).is_clean
+    effects = once_each([last, other, first])
+    found = audit(given, effects, 4, is_settled=True)
+    assert (found.disordered, found.is_clean) == (1, False)
+    assert "disordered: stream a" in list(found.lines())
 
 
 def test_committed_intent_missing_from_the_database_is_lost():
