@@ -78,8 +78,19 @@ async def test_stopped_worker_gives_up_its_streams_at_once(engine):
     assert effects_by_stream(engine, ids) == ids
 
 
+def publish_batches(engine, **terms):
+    """A gateway that takes up to five intents of a stream with one request."""
+    gateway = {
+        "kind": "http",
+        "url": f"{engine.sandbox.url}/keyed",
+        "allow_private": True,
+        "submissions_max": 5,
+    }
+    engine.publish(TARGET, scope="stream", gateway=gateway, batch_max=5, **terms)
+
+
 async def test_batch_of_a_stream_is_one_request_and_stays_in_order(engine):
-    engine.publish(TARGET, scope="stream", batch_max=5)
+    publish_batches(engine)
     ids = enqueue_rounds(engine, streams=4, rounds=15)
     engine.worker(**STREAM_SETTINGS)
     await engine.until_status(all_of(ids))
@@ -91,7 +102,7 @@ async def test_batch_of_a_stream_is_one_request_and_stays_in_order(engine):
 
 
 async def test_rest_of_a_batch_whose_first_is_rejected_is_not_sent(engine):
-    engine.publish(TARGET, scope="stream", batch_max=5, on_failure="continue")
+    publish_batches(engine, on_failure="continue")
     engine.sandbox.set_faults(reject_rate=0.3, seed=5)
     ids = enqueue_rounds(engine, streams=3, rounds=12)
     engine.worker(**STREAM_SETTINGS)

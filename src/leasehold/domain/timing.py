@@ -48,12 +48,6 @@ class Timings:
     stream_grace_seconds: float = STREAM_GRACE_SECONDS
 
     def __post_init__(self) -> None:
-        if self.heartbeat_seconds >= self.stream_claim_seconds / 3:
-            raise InvalidArgument(
-                f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
-                f"stream_claim_seconds / 3 ({self.stream_claim_seconds / 3:g}): two heartbeats may "
-                "fail"
-            )
         if self.cluster_renew_seconds >= self.cluster_lease_seconds:
             raise InvalidArgument(
                 f"cluster_renew_seconds ({self.cluster_renew_seconds:g}) must be less than "
@@ -61,6 +55,12 @@ class Timings:
                 "lease before it expires"
             )
         self.require(LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds)
+        if self.heartbeat_seconds >= self.stream_claim_seconds / 3:
+            raise InvalidArgument(
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
+                f"stream_claim_seconds / 3 ({self.stream_claim_seconds / 3:g}): two heartbeats may "
+                "fail"
+            )
 
     @property
     def cluster_yield_seconds(self) -> float:
