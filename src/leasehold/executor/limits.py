@@ -75,7 +75,7 @@ class Breaker:
                 self._open(outcome.retry_after_seconds)
             case Accepted() | Rejected() | Submitted() | Retryable():
                 if self.state != "open":
-                    self._close()
+                    self.close()
             case Unknown():
                 # Nobody answered, which is no sign of capacity: repeat the probe.
                 if self.state == "half_open":
@@ -92,7 +92,8 @@ class Breaker:
             seconds = min(asked_seconds, self.asked_seconds_max)
         self._opens_at = max(self._opens_at or 0.0, self._clock() + seconds)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let calls go."""
         self._backoff.reset()
         self._opens_at = None
 
@@ -115,10 +116,11 @@ class Gate:
     def adopt(
         self, concurrency: int, rate_per_second: float | None, asked_seconds_max: float
     ) -> None:
-        """Adopt the terms of a newer contract; keep the state of the breaker."""
+        """Adopt the terms of a newer contract. Whoever publishes one wants it tried: calls go."""
         self.concurrency = concurrency
         capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
         self.bucket = TokenBucket(rate_per_second, capacity, self._clock)
+        self.breaker.close()
         self.breaker.asked_seconds_max = min(asked_seconds_max, RETRY_AFTER_SECONDS_MAX)
 
     def room(self, in_flight: int) -> int:

@@ -136,7 +136,13 @@ class Targets:
         breaker.observe(outcome)
         if breaker.state != before:
             metrics.breaker(item.target, breaker.state)
-            _LOG.warning("breaker_changed", before=before, now=breaker.state, **item.log_fields())
+            _LOG.warning(
+                "breaker_changed",
+                before=before,
+                now=breaker.state,
+                seconds=round(breaker.seconds_until_probe, 3),
+                **item.log_fields(),
+            )
 
     async def start(self) -> None:
         """Read contracts for the first time. A contract that cannot be served costs its target."""
@@ -240,7 +246,7 @@ class Targets:
         return served
 
     def _update_gate(self, contract: Contract) -> None:
-        """Apply the newest terms to the gate, but keep the state of its breaker."""
+        """Apply the newest terms to the gate."""
         gate = self._gates.get(contract.target)
         current = self._current.get(contract.target)
         is_newest = current is None or (contract.version or 0) > (current.contract.version or 0)

@@ -110,3 +110,11 @@ def test_slow_rate_allows_one_call_at_a_time(clock):
 )
 def test_claim_shrinks_when_its_calls_would_outlive_the_lease(room, latency_seconds, size):
     assert claim_size(room, latency_seconds=latency_seconds, lease_seconds=30) == size
+
+
+def test_new_version_of_a_contract_ends_a_pause(clock):
+    gate = Gate(5, None, clock)
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=300))
+    assert gate.room(0) == 0
+    gate.adopt(5, None, 300)
+    assert gate.room(0) == 5
