@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import Permit
-from leasehold.domain.outcome import Accepted
 from leasehold.gateway.protocol import Submission, SubmissionBatcher
 
 if TYPE_CHECKING:
@@ -40,18 +39,13 @@ def submission_of(item: Item, trace: Span, clock: Clock) -> Submission:
 
 
 async def submit_in_order(gateway: Gateway, submissions: Sequence[Submission]) -> list[Outcome]:
-    """Submit consecutive heads of one stream: with one request if the gateway takes several, else
-    one after the other until one is not accepted.
+    """Submit consecutive heads of one stream with one request.
 
     Returns the outcomes of the first of them, at least one. The others were not sent.
     """
-    if isinstance(gateway, SubmissionBatcher) and gateway.submissions_max > 1:
+    if isinstance(gateway, SubmissionBatcher):
         taken = await gateway.submit_many(submissions[: gateway.submissions_max])
-        # None: the gateway refuses them together, and it is unclear which one is the reason.
-        return list(taken) or [await gateway.submit(submissions[0])]
-    outcomes: list[Outcome] = []
-    for submission in submissions:
-        outcomes.append(await gateway.submit(submission))
-        if not isinstance(outcomes[-1], Accepted):
-            break
-    return outcomes
+        if taken:
+            return list(taken)
+    # The gateway refuses them together, and it is unclear which one is the reason.
+    return [await gateway.submit(submissions[0])]
