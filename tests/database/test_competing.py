@@ -15,7 +15,7 @@ from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
-from leasehold.executor.competing import CompetingExecutor
+from leasehold.executor.competing import CompetingExecutor, ItemClaimer
 from leasehold.executor.limits import GATHER_SECONDS, Gate
 from leasehold.observe.metrics import Metrics
 
@@ -55,13 +55,16 @@ class Worker:
         self.clock = Clock()
         self.slots = Slots("worker-1", SlotPool(slots, self.clock))
         self.calls = Calls()
+        served = Served(self.clock, leases, concurrency or {})
         self.executor = CompetingExecutor(
-            store,
+            "executor",
+            ItemClaimer(store, self.slots),
             self.slots,
-            Served(self.clock, leases, concurrency or {}),
+            served,
             self.calls,
             Metrics(),
             Timings,
+            lease_seconds=lambda target: served.current[target].lease_seconds,
             trouble=lambda _: None,
         )
 
