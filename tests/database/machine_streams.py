@@ -22,7 +22,7 @@ from tests.database.machine import (
     report,
     units,
 )
-from tests.database.model import GRACE_UNITS, UNIT_SECONDS, Grant
+from tests.database.model import GRACE_UNITS, NEVER, UNIT_SECONDS, Grant
 from tests.database.model_streams import Work
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ holders = st.sampled_from(["holder-1", "holder-2"])
 graces = st.sampled_from([0, GRACE_UNITS])
 grants = st.lists(st.integers(0, 6), min_size=1, max_size=2)
 booleans = st.booleans()
+stream_names = st.sampled_from(["a", "b"])
 stream_reports = st.sampled_from([*REPORTS, "DEFERRED"])
 
 
@@ -244,3 +245,30 @@ class StreamMachine(ItemMachine):
             chosen = list({one.name: one for one in chosen}.values())
             ids = [one.intent_id for grant in chosen for one in self.model.in_flight(grant.name)]
             self.record_rows(chosen, ids, state, retry_after, (True, True, False))
+
+    # Operators.
+
+    @rule(stream=stream_names, units=st.sampled_from([None, 1, 3]))
+    def pause(self, stream: str, units: int | None) -> None:
+        name = self.stream_lease(stream)
+        verdict = self.model.pause(name, NEVER if units is None else self.model.now + units)
+        seconds = None if units is None else units * UNIT_SECONDS
+        arguments = (self.names["stream"], stream, "operator", "wait", seconds)
+        expect(self.call("operator", "pause_stream", *arguments), [{"pause_stream": verdict}])
+
+    @rule(stream=stream_names)
+    def resume(self, stream: str) -> None:
+        verdict = self.model.resume(self.stream_lease(stream))
+        arguments = (self.names["stream"], stream, "operator", "go on")
+        expect(self.call("operator", "resume_stream", *arguments), [{"resume_stream": verdict}])
+
+    @rule(stream=stream_names, which=st.integers(0, 3))
+    def skip(self, stream: str, which: int) -> None:
+        """Skip the head, or try to skip another intent."""
+        name = self.stream_lease(stream)
+        rows = self.model.rows(name) or list(self.model.items.values())
+        item = rows[which % len(rows)] if which else rows[0]
+        verdict = self.model.skip(name, item)
+        arguments = (self.names["stream"], stream, item.intent_id, "operator", "not now")
+        found = self.call("operator", "skip_stream_head", *arguments)
+        expect(found, [{"skip_stream_head": verdict}])

@@ -108,6 +108,7 @@ class Item:
     stream_seq: int | None = None
     version: int = 0
     claimable: bool = False  # the head of a stream that nobody holds
+    due_after_pause: float = -NEVER  # if a pause moved its due time
     deadline: float | None = None
     states: list[str] = field(default_factory=list)
     reason: str | None = None
@@ -317,6 +318,7 @@ class Model:
             lease.renewed += units
             lease.expires += units
             lease.grace_expires += units
+            lease.paused_until += units
 
     def repair_times(self, lease: Lease) -> None:
         """Whoever wants a lease counts impossible times from now on."""

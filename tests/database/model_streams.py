@@ -92,8 +92,10 @@ class StreamModel(Model):
         for head in self.rows(name)[:1]:
             may_be_claimed = not is_held and state != "begun" and lease.paused_until != NEVER
             if may_be_claimed:
-                starts = lease.paused_until if head.claimable else max(lease.paused_until, self.now)
-                head.due = max(head.due, starts)
+                if not head.claimable:
+                    head.due = max(head.due, self.now)
+                if lease.paused_until > head.due:
+                    head.due = head.due_after_pause = lease.paused_until
             head.claimable = may_be_claimed
         for one in begun:
             one.begun = True
@@ -131,6 +133,8 @@ class StreamModel(Model):
             self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
         lease = self.leases[name]
         lease.holder, lease.epoch = holder, lease.epoch + 1
+        if lease.paused_until <= self.now:
+            lease.paused_until = -NEVER
         self.extend(lease, grace)
 
     def is_kept(self, grant: Grant, *, in_grace: bool = True) -> bool:
@@ -166,8 +170,45 @@ class StreamModel(Model):
         )
         return "out_of_order" if is_blocked else "begun"
 
+    def pause(self, name: str, until: float) -> str:
+        if name not in self.leases:
+            return "not_found"
+        self.leases[name].paused_until = until
+        self.settle_stream(name)
+        return "paused"
+
+    def resume(self, name: str) -> str:
+        lease = self.leases.get(name)
+        if lease is None:
+            return "not_found"
+        if lease.paused_until == -NEVER:
+            return "not_paused"
+        for head in self.rows(name)[:1]:
+            is_moved = head.due == head.due_after_pause == lease.paused_until
+            if is_moved and self.is_free_head(head):
+                head.due = self.now
+        lease.paused_until = -NEVER
+        self.settle_stream(name)
+        return "resumed"
+
+    def skip(self, name: str, item: Item) -> str:
+        if name not in self.leases:
+            return "not_found"
+        if self.rows(name)[:1] != [item]:
+            return "not_head" if item.is_pending else "already_terminal"
+        if item.begun:
+            return "in_flight"
+        if item.last_state in UNCERTAIN:
+            return {"IN_DOUBT": "in_doubt", "SUBMITTED": "confirming"}[item.last_state]
+        self.append(item, "CANCELLED")
+        self.settle_stream(name)
+        return "skipped"
+
+    def settle_stream(self, name: str) -> None:
+        if self.leases[name].expires == -NEVER:
+            self.serve_one(name, is_kept=False, free_idle=True, begin=False)
+
     def settle(self, item: Item) -> None:
         """After a change by no holder: a stream that nobody holds gets its next head."""
-        name = item.lease_name
-        if item.terms.scope == "stream" and name and self.leases[name].expires == -NEVER:
-            self.serve_one(name, is_kept=False, free_idle=True, begin=False)
+        if item.terms.scope == "stream":
+            self.settle_stream(item.lease_name or "")

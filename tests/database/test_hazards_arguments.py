@@ -59,6 +59,8 @@ VALID = {
     "p_after_intent_id": ZERO_ID,
     "p_after_intent_ids": [ZERO_ID] * 4,
     "p_after_modified_at": "-infinity",
+    "p_after_stream": "stream",
+    "p_after_target": "sms",
     "p_after_transaction": 0,
     "p_alive_seconds": 30.0,
     "p_begin": False,
@@ -76,6 +78,7 @@ VALID = {
     "p_grace_seconds": 1.0,
     "p_holder_id": "holder-1",
     "p_idempotency_key": "key",
+    "p_idle_before": "2020-01-01T00:00:00Z",
     "p_instance_id": "instance",
     "p_intent": '{"payload": 1}',
     "p_intent_id": None,
@@ -107,6 +110,7 @@ VALID = {
     "p_results": "[]",
     "p_retry_after_seconds": 1.0,
     "p_role": "worker",
+    "p_seconds": 60.0,
     "p_since": "2020-01-01T00:00:00Z",
     "p_state": "DISPATCHED",
     "p_status": "pending",
@@ -159,7 +163,7 @@ class Function:
 def granted_functions(database):
     found = []
     for row in database.execute(GRANTED):
-        roles = row["roles"] or (["owner"] if row["name"] == "prune" else [])
+        roles = row["roles"] or (["owner"] if row["name"].startswith("prune") else [])
         if not roles or row["name"] in NOT_ASKED:
             continue
         given = row["arguments"].split(", ")

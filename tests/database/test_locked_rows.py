@@ -23,6 +23,11 @@ LOOK_AT_STREAMS = (
     "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
     " '{1,1}') WHERE stream_state = 'drained'"
 )
+PRUNE_STREAMS = (
+    "WITH pruned AS MATERIALIZED ("
+    "  SELECT leasehold.prune_streams(now() - interval '2 days', 10) AS count)"
+    " SELECT 'second' AS stream FROM pruned, generate_series(1, count)"
+)
 BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"
 COUNT = "SELECT 1 FROM leasehold.record_queue_counts(1) AS seconds WHERE seconds IS NOT NULL"
 COUNT_DEPTHS = "SELECT 1 FROM leasehold.record_queue_depths(1) AS seconds WHERE seconds IS NOT NULL"
@@ -87,6 +92,19 @@ def drained_streams(outbox):
     return streams
 
 
+def idle_streams(outbox):
+    streams = drained_streams(outbox)
+    outbox.call("executor", "release_streams", "gone", *stream_fences(streams))
+    week = "interval '7 days'"
+    outbox.database.owner_execute(f"UPDATE leasehold.streams SET created_at = now() - {week}")
+    outbox.database.owner_execute(f"UPDATE leasehold.leases SET renewed_at = now() - {week}")
+    return streams
+
+
+def stream_fences(streams):
+    return [f"stream/sms/{stream}" for stream in streams], [1] * len(streams)
+
+
 def impossible_lease(outbox):
     outbox.acquire()
     outbox.database.owner_execute(
@@ -118,6 +136,7 @@ MEETINGS = {
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "serve_streams": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
+    "prune_streams": (idle_streams, LOCK_STREAM, PRUNE_STREAMS, "owner"),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),
     "record_queue_depths": (

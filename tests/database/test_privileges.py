@@ -43,10 +43,11 @@ RELATIONS = {
     "stream_floors": (NOBODY, {}),
     "stream_interventions": (READERS, {}),
     "streams": (NOBODY, {}),
+    "blocked_streams": (READERS, {}),
     "supervisor": (READERS, {}),
     "watch_turns": (NOBODY, {}),
 }
-VIEWS = {"instance_status", "intent_status", "supervisor"}
+VIEWS = {"blocked_streams", "instance_status", "intent_status", "supervisor"}
 
 INTAKE = ("enqueue_intent", "enqueue_intents")
 EXECUTION = (
@@ -83,7 +84,15 @@ EXECUTION = (
     "surplus_streams",
     "unmark_calls",
 )
-INTERVENTION = ("cancel_intent", "publish_contract", "redrive_intents", "resolve_intent")
+INTERVENTION = (
+    "cancel_intent",
+    "pause_stream",
+    "publish_contract",
+    "redrive_intents",
+    "resolve_intent",
+    "resume_stream",
+    "skip_stream_head",
+)
 # Retention, the tokens of the HTTP API, and the helpers of the functions above.
 OWNERS = (
     "missing_verdict",
@@ -132,6 +141,9 @@ OWNERS = (
     "batch_intent_id",
     "new_intent_id",
     "prune",
+    "prune_streams",
+    "lock_stream_for_intervention",
+    "record_intervention",
     "read_intents",
     "read_results",
     "redrive_intent",
@@ -164,7 +176,13 @@ FUNCTIONS: dict[str, set[str]] = {
     "notify_targets": {"ingest", "executor"},
     "read_active_tokens": {"api"},
     **dict.fromkeys(
-        ("has_content", "list_intents", "read_events", "record_queue_depths"),
+        (
+            "has_content",
+            "list_intents",
+            "read_blocked_streams",
+            "read_events",
+            "record_queue_depths",
+        ),
         READERS - {"executor"},
     ),
     **dict.fromkeys(("begin_watch_turn", "record_queue_counts"), READERS),
@@ -367,6 +385,6 @@ def test_security_definer_function_searches_the_temporary_schema_last(functions)
     for row in definers:
         assert row["path"] == "pg_catalog, leasehold, pg_temp", row["name"]
     assert {row["owner"] for row in functions} == {"leasehold_owner"}
-    # Granted functions run as the owner. Functions of the owner need not, except prune.
+    # Granted functions run as the owner. Functions of the owner need not, except for retention.
     callable_names = {name for name, roles in FUNCTIONS.items() if roles} - {"final_status"}
-    assert {row["name"] for row in definers} == callable_names | {"prune"}
+    assert {row["name"] for row in definers} == callable_names | {"prune", "prune_streams"}

@@ -6,6 +6,7 @@ Servers and databases:
     outbox               verbs of the database tests: publish, enqueue, claim, complete, expire
     lease_holder         a holder of a cluster or stream lease that may be stale
     sessions             sessions stepped through an interleaving: run, start, assert_blocked
+    mutants              a function of the schema, broken on purpose
     race                 many callers at the same moment, each with its own sessions
     sqlstates            assert the SQLSTATE that a statement is refused with
     caller_transactions  the caller's transaction in psycopg, SQLAlchemy, Django and asyncpg

@@ -205,6 +205,9 @@ VERDICTS = {
     verdict.CancelVerdict: ["cancel_intent"],
     verdict.ResolveVerdict: ["resolve_intent"],
     verdict.RedriveVerdict: ["redrive_intents", "redrive_intent"],
+    verdict.PauseVerdict: ["pause_stream"],
+    verdict.ResumeVerdict: ["resume_stream"],
+    verdict.SkipVerdict: ["skip_stream_head"],
     verdict.RevokeVerdict: ["revoke_token"],
 }
 

@@ -116,6 +116,33 @@ class RedriveVerdict(StrEnum):
     NOT_FOUND = "not_found"
 
 
+class PauseVerdict(StrEnum):
+    """The result of pausing a stream."""
+
+    PAUSED = "paused"
+    NOT_FOUND = "not_found"
+
+
+class ResumeVerdict(StrEnum):
+    """The result of resuming a stream. Only RESUMED wrote something."""
+
+    RESUMED = "resumed"
+    NOT_PAUSED = "not_paused"
+    NOT_FOUND = "not_found"
+
+
+class SkipVerdict(StrEnum):
+    """The result of skipping the head of a stream. Only SKIPPED wrote something."""
+
+    SKIPPED = "skipped"
+    NOT_HEAD = "not_head"
+    IN_FLIGHT = "in_flight"
+    IN_DOUBT = "in_doubt"
+    CONFIRMING = "confirming"
+    ALREADY_TERMINAL = "already_terminal"
+    NOT_FOUND = "not_found"
+
+
 class RevokeVerdict(StrEnum):
     """The result of revoking an API token. Only REVOKED wrote something."""
 

@@ -84,6 +84,24 @@ class OperatorStore(Protocol):
         """Submit finished intents again, as new intents."""
         ...
 
+    async def pause_stream(
+        self, target: str, stream: str, operator: str, note: str, seconds: float | None = None
+    ) -> verdict.PauseVerdict:
+        """Pause a stream, for a time or until somebody resumes it."""
+        ...
+
+    async def resume_stream(
+        self, target: str, stream: str, operator: str, note: str
+    ) -> verdict.ResumeVerdict:
+        """Resume a paused stream."""
+        ...
+
+    async def skip_stream_head(
+        self, target: str, stream: str, intent_id: IntentId, operator: str, note: str
+    ) -> verdict.SkipVerdict:
+        """End the head of a stream without a call, if it is still this intent."""
+        ...
+
 
 class TokenStore(Protocol):
     """Tokens of the HTTP API: managed by the owner, checked by the API."""

@@ -121,6 +121,12 @@ class ReaderStore(ContractStore, WatchStore, Protocol):
         """Read leases by name, after a name, whose names start with a prefix."""
         ...
 
+    async def read_blocked_streams(
+        self, targets: Sequence[str] | None, after: tuple[str, str] | None, limit: int
+    ) -> list[rows.BlockedStream]:
+        """Read the streams that do not go on, by target and name, after a target and name."""
+        ...
+
     async def read_published_contracts(self) -> list[rows.PublishedContract]:
         """Read the current terms of every target as they were published, by name."""
         ...

@@ -37,6 +37,29 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedStream:
+    """A stream that is paused, or whose head was tried and has not ended.
+
+    `state` is paused, held, in_doubt, confirming or retrying. `head` is None if nothing waits.
+    `paused_until` is None if a person must resume the stream, or if it is not paused. `waiting`
+    counts the intents behind the head, up to 1,000.
+    """
+
+    target: str
+    stream: str
+    head: IntentId | None
+    state: str
+    reason: str | None
+    blocked_since: datetime
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_for: IntentId | None
+    attempts: int | None
+    due_at: datetime | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntentStatus:
     """An intent and its status, as users see it."""
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.domain.verdict import (
+    CancelVerdict,
+    PauseVerdict,
+    RedriveVerdict,
+    ResolveVerdict,
+    ResumeVerdict,
+    SkipVerdict,
+)
 from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Redriven
@@ -70,4 +77,44 @@ class PostgresOperators:
             list(intent_ids),
             operator,
             note,
+        )
+
+    async def pause_stream(
+        self, target: str, stream: str, operator: str, note: str, seconds: float | None = None
+    ) -> PauseVerdict:
+        """Pause a stream, for a time or until somebody resumes it."""
+        return PauseVerdict(
+            await self._query.value(
+                "SELECT leasehold.pause_stream(%s, %s, %s, %s, %s)",
+                target,
+                stream,
+                operator,
+                note,
+                seconds,
+            )
+        )
+
+    async def resume_stream(
+        self, target: str, stream: str, operator: str, note: str
+    ) -> ResumeVerdict:
+        """Resume a paused stream."""
+        return ResumeVerdict(
+            await self._query.value(
+                "SELECT leasehold.resume_stream(%s, %s, %s, %s)", target, stream, operator, note
+            )
+        )
+
+    async def skip_stream_head(
+        self, target: str, stream: str, intent_id: IntentId, operator: str, note: str
+    ) -> SkipVerdict:
+        """End the head of a stream without a call, if it is still this intent."""
+        return SkipVerdict(
+            await self._query.value(
+                "SELECT leasehold.skip_stream_head(%s, %s, %s, %s, %s)",
+                target,
+                stream,
+                intent_id,
+                operator,
+                note,
+            )
         )

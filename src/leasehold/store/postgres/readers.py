@@ -12,6 +12,7 @@ from leasehold.store.postgres.json_arguments import intent_argument
 from leasehold.store.postgres.query import rows_of
 from leasehold.store.reader_rows import (
     Attempt,
+    BlockedStream,
     Content,
     EventCursor,
     InstanceSeen,
@@ -32,6 +33,7 @@ _STATUS = rows_of(IntentStatus, status=Status)
 _CONTENT = rows_of(Content)
 _INSTANCE = rows_of(InstanceSeen)
 _LEASE = rows_of(LeaseSeen)
+_BLOCKED = rows_of(BlockedStream)
 # Before and after every intent id.
 _FIRST_ID = IntentId(UUID(int=0))
 _LAST_ID = IntentId(UUID(int=2**128 - 1))
@@ -177,7 +179,9 @@ class PostgresReaders(PostgresContracts):
         """Read leases by name, after a name, whose names start with a prefix."""
         return await self._query.rows(
             _LEASE,
-            "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at,"
+            # The expiry of a stream that nobody holds is -infinity; Python has no such time.
+            "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
+            "       greatest(expires_at, acquired_at) AS expires_at,"
             "       expires_at > clock_timestamp() AS is_live"
             "  FROM leasehold.leases"
             " WHERE lease_name > %s AND lease_name >= %s AND lease_name < %s AND lease_epoch > 0"
@@ -186,6 +190,21 @@ class PostgresReaders(PostgresContracts):
             prefix or "",
             f"{prefix or ''}{_LAST_CHARACTER}",
             limit,
+        )
+
+    async def read_blocked_streams(
+        self, targets: Sequence[str] | None, after: tuple[str, str] | None, limit: int
+    ) -> list[BlockedStream]:
+        """Read the streams that do not go on, by target and name, after a target and name."""
+        return await self._query.rows(
+            _BLOCKED,
+            "SELECT target, stream, head, state, reason, blocked_since,"
+            "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting"
+            "  FROM leasehold.read_blocked_streams(%s, %s::text[], %s, %s)",
+            limit,
+            None if targets is None else list(targets),
+            *(after or (None, None)),
         )
 
 

@@ -2,7 +2,8 @@
 -- flight, or past the second expiry. Also those that were freed while an enqueuer's transaction was open. Returns the names
 -- of their leases, of each target at most its limit.
 -- An expiry further away than the lease was granted for means that the clock was set back. It is corrected
--- (repair_lease_times), and the stream is found when it has passed; expiries within p_lease_seconds need no correction.
+-- (repair_lease_times), and the stream is found when it has passed. Expiries within p_lease_seconds need no correction. Of the
+-- others only the 100 furthest are looked at in each call, because instances with a longer lease time have many of them.
 -- The walk sees what was true before the lock; take_streams checks again.
 -- Locks: the lease rows FOR UPDATE, SKIP LOCKED. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_expired_streams(
@@ -16,11 +17,13 @@ BEGIN
   PERFORM leasehold.repair_lease_times(impossible.lease_name)
      FROM unnest(p_targets) AS asked (target)
     CROSS JOIN LATERAL (
-      SELECT l.lease_name FROM leasehold.leases l
-       WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity'
-         AND l.expires_at > v_now + make_interval(secs => p_lease_seconds)
-         AND NOT leasehold.are_lease_times_possible(l, v_now)
-       LIMIT p_limit) AS impossible;
+      SELECT furthest.lease_name
+        FROM (SELECT l.lease_name, l AS lease FROM leasehold.leases l
+               WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity'
+                 AND l.expires_at > v_now + make_interval(secs => p_lease_seconds)
+               ORDER BY l.expires_at DESC
+               LIMIT 100) AS furthest
+       WHERE NOT leasehold.are_lease_times_possible(furthest.lease, v_now)) AS impossible;
 
   WITH expired AS MATERIALIZED (
     SELECT found.lease_name

@@ -29,11 +29,18 @@ CREATE OR REPLACE TRIGGER contracts_no_truncate
 CREATE OR REPLACE TRIGGER intents_insert_only
   BEFORE UPDATE ON leasehold.intents
   FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+-- Except for the lease of a stream that nobody holds; see prune_streams.
 CREATE OR REPLACE TRIGGER leases_never_deleted
   BEFORE DELETE ON leasehold.leases
-  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+  FOR EACH ROW WHEN (OLD.stream IS NULL OR OLD.expires_at > '-infinity') EXECUTE FUNCTION leasehold.refuse_change();
 CREATE OR REPLACE TRIGGER leases_no_truncate
   BEFORE TRUNCATE ON leasehold.leases
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER stream_interventions_append_only
+  BEFORE UPDATE OR DELETE ON leasehold.stream_interventions
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER stream_interventions_no_truncate
+  BEFORE TRUNCATE ON leasehold.stream_interventions
   FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
 CREATE OR REPLACE TRIGGER pending_transactions_binding_is_permanent
   BEFORE UPDATE OF chain, account, nonce, intent_id, transaction_hash, signed_bytes OR DELETE

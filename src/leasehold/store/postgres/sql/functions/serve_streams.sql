@@ -72,7 +72,9 @@ BEGIN
       FROM judged
   ), freed AS (
     UPDATE leasehold.leases l
-       SET expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE least(l.expires_at, v_now) END,
+       SET expires_at = CASE WHEN d.is_settled THEN '-infinity'
+                             WHEN l.expires_at = '-infinity' THEN v_now  -- nobody held it
+                             ELSE least(l.expires_at, v_now) END,
            grace_expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE v_now END, lease_seconds = 0, grace_seconds = 0
       FROM decided d WHERE l.lease_name = d.lease_name AND NOT d.is_held
   ), head AS MATERIALIZED (

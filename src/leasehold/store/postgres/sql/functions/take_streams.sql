@@ -43,7 +43,13 @@ BEGIN
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
          expires_at = v_now + make_interval(secs => p_lease_seconds),
          grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
-         lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds
+         lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds,
+         -- Forget a pause that is over.
+         paused_since = CASE WHEN l.paused_until > v_now THEN l.paused_since END,
+         paused_by = CASE WHEN l.paused_until > v_now THEN l.paused_by END,
+         pause_note = CASE WHEN l.paused_until > v_now THEN l.pause_note END,
+         paused_for = CASE WHEN l.paused_until > v_now THEN l.paused_for END,
+         paused_until = CASE WHEN l.paused_until > v_now THEN l.paused_until END
    WHERE l.lease_name = ANY (v_free);
   IF v_doubts IS NOT NULL THEN
     PERFORM leasehold.append_attempts(v_doubts, v_now, 'none');

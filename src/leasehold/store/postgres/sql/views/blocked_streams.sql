@@ -1,0 +1,44 @@
+-- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried and has not ended. state:
+-- paused (until paused_until; infinity: until a person resumes it), held (a person must resolve the head), in_doubt,
+-- confirming, or retrying. waiting counts the intents behind the head, up to 1,000.
+-- For one stream it reads by index. To read many, use read_blocked_streams, which reads a page.
+CREATE OR REPLACE VIEW leasehold.blocked_streams AS
+SELECT blocked.target, blocked.stream, head.intent_id AS head,
+       CASE WHEN blocked.paused_until > clock_timestamp() THEN 'paused'
+            WHEN head.due_at = 'infinity' THEN 'held'
+            WHEN head.last_state = 'IN_DOUBT' THEN 'in_doubt'
+            WHEN head.last_state = 'SUBMITTED' THEN 'confirming'
+            ELSE 'retrying' END AS state,
+       CASE WHEN blocked.paused_until > clock_timestamp() THEN blocked.pause_note ELSE latest.reason END AS reason,
+       CASE WHEN blocked.paused_until > clock_timestamp() THEN blocked.paused_since
+            ELSE coalesce(head.first_tried_at, head.last_modified_at) END AS blocked_since,
+       blocked.paused_until, blocked.paused_by, blocked.paused_for,
+       head.attempt_count AS attempts, head.due_at,
+       (SELECT count(*) FROM (
+          SELECT FROM leasehold.outbox_pending p
+           WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
+             AND p.stream_seq > head.stream_seq LIMIT 1000) AS behind) AS waiting
+  FROM (SELECT l.target, l.stream, l.paused_since, l.paused_until, l.paused_by, l.pause_note, l.paused_for
+          FROM leasehold.leases l WHERE l.paused_since IS NOT NULL AND l.paused_until > clock_timestamp()
+         UNION ALL
+        SELECT p.target, p.stream, NULL, NULL, NULL, NULL, NULL
+          FROM leasehold.outbox_pending p
+         WHERE p.scope = 'stream' AND p.last_state IS NOT NULL
+           AND (SELECT true FROM leasehold.outbox_pending earlier
+                 WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
+                   AND earlier.stream_seq < p.stream_seq LIMIT 1) IS NULL
+           AND (SELECT true FROM leasehold.leases l
+                 WHERE l.lease_name = p.lease_name AND l.paused_since IS NOT NULL
+                   AND l.paused_until > clock_timestamp()) IS NULL) AS blocked
+  LEFT JOIN LATERAL (
+    SELECT p.intent_id, p.stream_seq, p.due_at, p.last_state, p.first_tried_at, p.last_modified_at, p.attempt_count
+      FROM leasehold.outbox_pending p
+     WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
+     ORDER BY p.stream_seq LIMIT 1) AS head ON true
+  LEFT JOIN LATERAL (
+    SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
+     WHERE a.intent_id = head.intent_id AND a.attempt_no = head.attempt_count) AS latest ON true;
+COMMENT ON VIEW leasehold.blocked_streams IS 'Streams that are paused, or whose head was tried and has not ended.';
+REVOKE ALL ON leasehold.blocked_streams FROM PUBLIC;
+GRANT SELECT ON leasehold.blocked_streams
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -1,0 +1,131 @@
+"""300,000 streams of one target, most of them held, paused, blocked or not due.
+
+A claimer finds the due ones all the same, and reads little more than them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.database import Database
+from tests.support.query_plans import Explainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.servers import Server
+
+pytestmark = pytest.mark.one_server
+
+TERMS = {"scope": "stream", "guarantee": "lookup", "gateway": None}
+STREAMS = 300_000
+DUE = 20
+HELD, PAUSED, FUTURE, DOUBTFUL = 120_000, 60_000, 60_000, 60_000 - DUE
+CLAIMED = 10
+# Each stream has a head and one row behind it. The due ones come last in the order of due times.
+LOAD = """
+CREATE TEMPORARY TABLE kinds AS
+SELECT n, CASE WHEN n <= %(held)s THEN 'held'
+               WHEN n <= %(held)s + %(paused)s THEN 'paused'
+               WHEN n <= %(held)s + %(paused)s + %(future)s THEN 'future'
+               WHEN n <= %(streams)s - %(due)s THEN 'doubtful' ELSE 'due' END AS kind
+  FROM generate_series(1, %(streams)s) AS n;
+
+INSERT INTO leasehold.streams (target, stream, last_seq) SELECT 'pay', 's' || n, 2 FROM kinds;
+
+INSERT INTO leasehold.leases (
+  lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at, grace_expires_at,
+  lease_seconds, grace_seconds, target, stream, paused_since, paused_until, paused_by)
+SELECT leasehold.stream_lease_name('pay', 's' || n), 'other', 1, now(), now(),
+       CASE kind WHEN 'held' THEN now() + interval '1 hour' ELSE '-infinity' END,
+       CASE kind WHEN 'held' THEN now() + interval '1 hour' ELSE '-infinity' END,
+       3600, 0, 'pay', 's' || n,
+       CASE kind WHEN 'paused' THEN now() END,
+       CASE kind WHEN 'paused' THEN timestamptz 'infinity' END,
+       CASE kind WHEN 'paused' THEN 'on_failure' END
+  FROM kinds;
+
+INSERT INTO leasehold.outbox_pending (
+  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+  last_modified_at, last_state, is_claimable)
+SELECT gen_random_uuid(), 'stream', 'pay', 1, leasehold.stream_lease_name('pay', 's' || n),
+       's' || n, seq, 1,
+       CASE WHEN seq = 2 THEN now() - interval '2 hours'
+            WHEN kind = 'future' THEN now() + interval '1 hour'
+            WHEN kind = 'doubtful' THEN 'infinity'
+            WHEN kind = 'due' THEN now() - interval '1 second'
+            ELSE now() - interval '1 hour' END,
+       now(), CASE WHEN kind = 'doubtful' AND seq = 1 THEN 'IN_DOUBT' END,
+       seq = 1 AND kind IN ('future', 'doubtful', 'due')
+  FROM kinds CROSS JOIN generate_series(1, 2) AS seq
+"""
+CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 180, '{pay}')"
+BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
+# Some 60 pages for each of the ten streams, written ones included; none more for the others.
+PAGES_MAX = 800
+
+
+@pytest.fixture(scope="module")
+def loaded(server: Server) -> Iterator[Database]:
+    database = Database(server, server.create_database())
+    publish = "SELECT leasehold.publish_contract('pay', %s, 'test')"
+    database.execute(publish, [json.dumps(TERMS)])
+    counts = {"streams": STREAMS, "due": DUE, "held": HELD, "paused": PAUSED, "future": FUTURE}
+    script = LOAD
+    for name, value in counts.items():
+        script = script.replace(f"%({name})s", str(value))
+    database.owner_execute(script)
+    yield database
+    database.close()
+
+
+@pytest.fixture(params=["never analyzed", "analyzed"])
+def explainer(request: pytest.FixtureRequest, loaded: Database) -> Iterator[Explainer]:
+    if request.param == "analyzed":
+        for table in ("outbox_pending", "leases", "streams"):
+            loaded.owner_execute(f"ANALYZE leasehold.{table}")
+    explainer = Explainer(loaded)
+    yield explainer
+    explainer.connection.close()
+
+
+def test_claimer_finds_the_due_streams_and_reads_few_pages(explainer: Explainer) -> None:
+    plans = explainer.run(CLAIM, [CLAIMED], times=3)
+    assert [row["stream_state"] for row in plans.rows] == ["ready"] * CLAIMED
+    plans.assert_bounded(rows_max=100, buffers_max=PAGES_MAX)
+    # All of them: it passes over nothing when there are no more.
+    plans = explainer.run(CLAIM, [1000], times=3)
+    assert len(plans.rows) == DUE
+    plans.assert_bounded(rows_max=100, buffers_max=2 * PAGES_MAX)
+
+
+def test_idle_claimer_reads_few_pages(explainer: Explainer) -> None:
+    nothing_due = (
+        "UPDATE leasehold.outbox_pending SET due_at = 'infinity'"
+        " WHERE scope = 'stream' AND is_claimable AND target = 'pay' AND priority = 1"
+        "   AND due_at <= now()"
+    )
+    plans = explainer.run(CLAIM, [1000], times=3, before=[nothing_due])
+    assert plans.rows == []
+    plans.assert_bounded(rows_max=100, buffers_max=100)
+
+
+def test_takeover_reads_only_expired_streams(explainer: Explainer) -> None:
+    expired = (
+        "UPDATE leasehold.leases SET expires_at = now() - interval '1 minute',"
+        " grace_expires_at = now() - interval '1 minute'"
+        " WHERE lease_name LIKE 'stream/pay/s_'"
+    )
+    plans = explainer.run(CLAIM, [9], times=2, before=[expired])
+    assert {row["stream"] for row in plans.rows} == {f"s{n}" for n in range(1, 10)}
+    plans.assert_bounded(rows_max=100, buffers_max=PAGES_MAX)
+
+
+@pytest.mark.parametrize("after", ["a", "s200000"])
+def test_page_of_blocked_streams_reads_few_pages(explainer: Explainer, after: str) -> None:
+    plans = explainer.run(BLOCKED, [after], times=2)
+    assert len(plans.rows) == 10
+    assert plans.buffers <= PAGES_MAX, plans.buffers

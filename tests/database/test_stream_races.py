@@ -1,0 +1,280 @@
+"""Holders, enqueuers and operators of one stream meet: nothing gets stuck, nothing runs twice.
+
+The one difficult meeting: an enqueuer is open and saw the head, which is finished meanwhile. Its
+row will not be claimable by itself. Whoever finishes the head must not wait for the enqueuer and
+must not call the stream drained. test_stream_stress has many of them at once.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.lease_holder import claim_streams
+from tests.support.mutants import mutate
+
+ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
+CLAIM = "SELECT * FROM leasehold.claim_streams(10, %s, 30, 180, '{pay}')"
+RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
+CANCEL = "SELECT leasehold.cancel_intent(%s, 'ada', 'not wanted')"
+
+
+@pytest.fixture
+def streams(outbox):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    return outbox
+
+
+def entry(stream="s", payload=1):
+    return json.dumps([{"target": "pay", "payload": payload, "stream": stream}])
+
+
+def open_enqueuer(database, stream="s", level="READ COMMITTED"):
+    """Enqueue in a transaction that stays open; return the session and the id."""
+    session = database.session("ingest")
+    session.run(f"BEGIN ISOLATION LEVEL {level}")
+    [row] = session.run(ENQUEUE, [entry(stream)])
+    return session, row["intent_id"]
+
+
+def heads_of(rows):
+    return [row["intent_id"] for row in rows if row["intent_id"]]
+
+
+def in_flight(streams, name="holder-1"):
+    """Enqueue one row, claim its stream and begin the call."""
+    [head] = streams.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(streams, name)
+    assert holder.begin([head]) == ["begun"]
+    return holder, head
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_finisher_keeps_a_stream_whose_enqueuer_is_open_and_looks_again(streams, database, end):
+    holder, head = in_flight(streams)
+    enqueuer, following = open_enqueuer(database)
+    [row] = holder.record_next([head], "DISPATCHED")
+    assert (row["stream_state"], row["is_held"]) == ("look_again", True)
+    [row] = holder.look()
+    assert row["stream_state"] == "look_again"
+    assert claim_streams(streams, "holder-2") == []
+    enqueuer.run(end)
+    [row] = holder.look(free_idle=True)
+    if end == "COMMIT":
+        assert (row["stream_state"], row["intent_id"]) == ("ready", following)
+        assert holder.begin([following]) == ["begun"]
+    else:
+        assert (row["stream_state"], row["is_held"]) == ("drained", False)
+        assert claim_streams(streams, "holder-2") == []
+
+
+def test_mutant_that_does_not_look_twice_leaves_the_row_of_an_open_enqueuer_stuck(
+    streams, database
+):
+    mutate(database, "serve_streams", r"FOR SHARE OF s SKIP LOCKED", "")
+    holder, head = in_flight(streams)
+    enqueuer, following = open_enqueuer(database)
+    [row] = holder.record_next([head], "DISPATCHED")
+    assert (row["stream_state"], row["is_held"]) == ("drained", False)
+    enqueuer.run("COMMIT")
+    assert claim_streams(streams, "holder-2") == []
+    assert streams.status(following) == "pending"
+
+
+@pytest.mark.parametrize("how", ["dies", "releases"])
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_stream_whose_holder_leaves_before_it_could_look_again_is_found(
+    streams, database, how, end
+):
+    holder, head = in_flight(streams)
+    enqueuer, following = open_enqueuer(database)
+    assert holder.record([head], "DISPATCHED") == ["applied"]
+    if how == "dies":
+        streams.expire_lease(holder.lease_name)
+    else:
+        assert holder.release()
+    # Whoever takes it meets the same enqueuer, and keeps it too.
+    [successor] = claim_streams(streams, "holder-2")
+    assert (successor.epoch, successor.heads) == (2, ())
+    enqueuer.run(end)
+    if how == "dies":
+        streams.expire_lease(holder.lease_name)
+        found = claim_streams(streams, "holder-3")
+        assert [heads_of(one.heads) for one in found] == ([[following]] if end == "COMMIT" else [])
+    else:
+        rows = successor.look(free_idle=True)
+        assert heads_of(rows) == ([following] if end == "COMMIT" else [])
+        assert [row["is_held"] for row in rows] == [end == "COMMIT"]
+
+
+def test_enqueuer_that_comes_after_the_look_waits_and_makes_its_row_the_head(streams, database):
+    holder, head = in_flight(streams)
+    finisher, enqueuer = database.session("executor"), database.session("ingest")
+    finisher.run("BEGIN")
+    result = json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])
+    rows = finisher.run(RECORD, [*holder.fences, result])
+    assert [row["stream_state"] for row in rows] == [None, "drained"]
+    waiting = enqueuer.start(ENQUEUE, [entry()])
+    waiting.assert_blocked()
+    finisher.run("COMMIT")
+    [row] = waiting.result()
+    [successor] = claim_streams(streams, "holder-2")
+    assert heads_of(successor.heads) == [row["intent_id"]]
+
+
+def test_enqueuer_that_enqueues_before_and_after_the_finisher_keeps_its_order(streams, database):
+    holder, head = in_flight(streams)
+    enqueuer, first = open_enqueuer(database)
+    holder.record_next([head], "DISPATCHED")
+    [row] = enqueuer.run(ENQUEUE, [entry()])
+    second = row["intent_id"]
+    enqueuer.run("COMMIT")
+    assert heads_of(holder.look()) == [first]
+    assert holder.begin([first]) == ["begun"]
+    assert heads_of(holder.record_next([first], "DISPATCHED")) == [second]
+
+
+def test_open_enqueuer_of_a_new_stream_is_in_nobodys_way(streams, database):
+    """Neither another enqueuer, nor a claim of other streams, nor an operator waits."""
+    enqueuer, _ = open_enqueuer(database, "new")
+    streams.enqueue(target="pay", stream="other")
+    [holder] = claim_streams(streams)
+    [head] = heads_of(holder.heads)
+    assert holder.begin([head]) == ["begun"]
+    [row] = holder.record_next([head], "DISPATCHED")
+    assert row["stream_state"] == "drained"
+    enqueuer.run("COMMIT")
+    assert [one.stream for one in claim_streams(streams, "holder-2")] == ["new"]
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_row_of_an_open_enqueuer_is_found_after_an_operator_cancelled_the_head(
+    streams, database, end
+):
+    [head] = streams.enqueue(target="pay", stream="s")
+    enqueuer, following = open_enqueuer(database)
+    streams.call("operator", "cancel_intent", head, "ada", "not wanted")
+    enqueuer.run(end)
+    found = claim_streams(streams)
+    assert [heads_of(one.heads) for one in found] == ([[following]] if end == "COMMIT" else [])
+
+
+def test_two_operators_who_cancel_neighbours_do_not_deadlock(streams, database):
+    ids = streams.enqueue(3, "pay", stream="s")
+    first, second = database.session("operator"), database.session("operator")
+    first.run("BEGIN")
+    assert first.run(CANCEL, [ids[0]]) == [{"cancel_intent": "cancelled"}]
+    waiting = second.start(CANCEL, [ids[1]])
+    waiting.assert_blocked()
+    first.run("COMMIT")
+    assert waiting.result() == [{"cancel_intent": "cancelled"}]
+    [holder] = claim_streams(streams)
+    assert heads_of(holder.heads) == ids[2:]
+
+
+def test_operator_and_finisher_of_one_stream_do_not_deadlock(streams, database):
+    holder, head = in_flight(streams)
+    following = streams.enqueue(2, "pay", stream="s")
+    operator, finisher = database.session("operator"), database.session("executor")
+    operator.run("BEGIN")
+    operator.run(CANCEL, [following[0]])
+    result = json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])
+    waiting = finisher.start(RECORD, [*holder.fences, result])
+    waiting.assert_blocked()
+    operator.run(CANCEL, [head])  # in flight: refused, not waited for
+    operator.run("COMMIT")
+    assert heads_of(row for row in waiting.result() if not row["verdict"]) == following[1:]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_enqueuer_with_an_old_snapshot_does_not_get_stuck(streams, database, level):
+    """It still sees the head that was finished since, so it would wait behind nothing."""
+    holder, head = in_flight(streams)
+    session = database.session("ingest")
+    session.run(f"BEGIN ISOLATION LEVEL {level}")
+    session.run("SELECT count(*) FROM leasehold.contracts")
+    assert holder.record_next([head], "DISPATCHED")[0]["stream_state"] == "drained"
+    [row] = session.run(ENQUEUE, [entry()])
+    session.run("COMMIT")
+    [successor] = claim_streams(streams, "holder-2")
+    assert heads_of(successor.heads) == [row["intent_id"]]
+
+
+def test_mutant_that_trusts_an_old_snapshot_gets_stuck(streams, database):
+    mutate(database, "idle_streams", r"<> 'read committed'", "= 'none'")
+    holder, head = in_flight(streams)
+    session = database.session("ingest")
+    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    session.run("SELECT count(*) FROM leasehold.contracts")
+    holder.record_next([head], "DISPATCHED")
+    session.run(ENQUEUE, [entry()])
+    session.run("COMMIT")
+    assert claim_streams(streams, "holder-2") == []
+
+
+def test_row_of_an_old_snapshot_overtakes_nothing_and_loses_its_mark(streams, database):
+    holder, head = in_flight(streams)
+    session, following = open_enqueuer(database, level="REPEATABLE READ")
+    session.run("COMMIT")
+    assert streams.pending(following)["is_claimable"]
+    # Held: neither another claimer nor the holder gets it.
+    assert claim_streams(streams, "holder-2") == []
+    assert [one.heads for one in claim_streams(streams, "holder-1")] == [()]
+    assert not streams.pending(following)["is_claimable"]
+    database.owner_execute("UPDATE leasehold.outbox_pending SET is_claimable = true")
+    [row] = holder.record_next([head], "RETRYABLE", retry_after_seconds=600)
+    assert row["stream_state"] == "waiting"
+    # Free, and its head waits for a retry.
+    assert claim_streams(streams, "holder-2") == []
+    assert not streams.pending(following)["is_claimable"]
+    assert streams.pending(head)["is_claimable"]
+
+
+def test_mutant_that_claims_held_streams_takes_one_from_a_live_holder(streams, database):
+    mutate(database, "claim_streams", r"AND \(l\.expires_at <= v_now OR .*?\)\n", "\n")
+    mutate(database, "take_streams", r"l\.expires_at <= v_now AND \(.*?100\)\)", "true")
+    _, head = in_flight(streams)
+    session, _ = open_enqueuer(database, level="REPEATABLE READ")
+    session.run("COMMIT")
+    claim_streams(streams, "holder-2")
+    assert streams.states(head) == ["IN_DOUBT"], "two holders work on one stream"
+
+
+def test_claimer_that_meets_another_one_takes_nothing_and_does_not_wait(streams, database):
+    streams.enqueue(target="pay", stream="s")
+    first, second = database.session("executor"), database.session("executor")
+    first.run("BEGIN")
+    assert len(first.run(CLAIM, ["holder-1"])) == 1
+    assert second.run(CLAIM, ["holder-2"]) == []
+    first.run("ROLLBACK")
+    [row] = second.run(CLAIM, ["holder-2"])
+    assert row["lease_epoch"] == 1
+
+
+def test_one_lost_stream_does_not_fail_the_results_of_the_others(streams):
+    ids = {}
+    for name in ("kept", "lost"):
+        [ids[name]] = streams.enqueue(target="pay", stream=name)
+    [following] = streams.enqueue(target="pay", stream="kept")
+    held = {one.stream: one for one in claim_streams(streams)}
+    names = [held[name].lease_name for name in ids]
+    call = ("holder-1", names, [1, 1])
+    streams.call("executor", "begin_stream_attempts", *call, list(ids.values()))
+    streams.expire_lease(held["lost"].lease_name)
+    claim_streams(streams, "holder-2")
+    results = [{"intent_id": str(one), "state": "DISPATCHED"} for one in ids.values()]
+    rows = streams.call("executor", "record_stream_attempts", *call, json.dumps(results))
+    verdicts = {row["intent_id"]: row["verdict"] for row in rows if row["verdict"]}
+    assert verdicts == {ids["kept"]: "applied", ids["lost"]: "lease_lost"}
+    states = {row["lease_name"]: row["stream_state"] for row in rows if row["stream_state"]}
+    assert states == dict(zip(names, ("ready", "lease_lost"), strict=True))
+    rows = streams.call(
+        "executor", "begin_stream_attempts", *call, [following, ids["lost"], ids["kept"]]
+    )
+    assert {row["intent_id"]: row["verdict"] for row in rows} == {
+        following: "begun",
+        ids["lost"]: "lease_lost",
+        ids["kept"]: "already_terminal",
+    }
+    assert streams.states(ids["lost"]) == ["IN_DOUBT"]
