@@ -59,6 +59,11 @@ COMMANDS = {
         "serve",
         "Run an instance with the HTTP API: accept and submit intents, until SIGTERM or Ctrl-C.",
     ),
+    "streams": Entry(
+        "leasehold.cli.streams",
+        "app",
+        "List streams that are blocked; pause or resume a stream, or skip its head.",
+    ),
     "targets": Entry(
         "leasehold.cli.targets",
         "app",

@@ -1,0 +1,154 @@
+"""`leasehold streams`: list blocked streams; pause, resume and skip."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from uuid import UUID
+
+import typer
+
+from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
+from leasehold.cli.tables import print_table
+from leasehold.domain.intent import IntentId
+from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+Answer = TypeVar("Answer")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List streams that are blocked; pause or resume a stream, or skip its head.",
+)
+
+Target = Annotated[str, typer.Argument(help="Target of the stream.", show_default=False)]
+Stream = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+Head = Annotated[
+    UUID, typer.Argument(help="The intent that you saw at the head.", show_default=False)
+]
+Note = Annotated[str, typer.Option(help="Reason; it stays on record.", show_default=False)]
+
+# What to do about each refusal.
+_ADVICE = {
+    "not_found": "no such stream, or no such intent; see `leasehold streams list`",
+    "not_paused": "it is not paused; see `leasehold streams list`",
+    "not_head": "another intent is at the head now; see `leasehold streams list`",
+    "in_flight": "an instance is working on it; try again when its call has ended",
+    "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
+    "confirming": "the gateway already has it; use `leasehold intents resolve`",
+    "already_terminal": "it is finished; see `leasehold intents show`",
+}
+
+
+@app.command("list")
+def list_(
+    database_url: DatabaseUrl = None,
+    *,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Only of this target; repeat for more.", show_default="all"),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most streams to list.")] = 100,
+) -> None:
+    """List streams that are paused, or whose head was tried and has not ended."""
+    blocked = _run(
+        database_url, lambda store: store.read_blocked_streams(targets or None, None, limit)
+    )
+    if not blocked:
+        typer.echo("No stream is blocked.")
+        return
+    print_table(
+        ("target", "stream", "state", "head", "attempts", "waiting", "since", "reason"),
+        [
+            (
+                one.target,
+                one.stream,
+                one.state,
+                one.head,
+                one.attempts,
+                one.waiting,
+                f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
+                one.reason,
+            )
+            for one in blocked
+        ],
+    )
+    if len(blocked) == limit:
+        typer.echo(f"There may be more than {limit}: use --target or a higher --limit.", err=True)
+
+
+@app.command()
+def pause(
+    target: Target,
+    stream: Stream,
+    database_url: DatabaseUrl = None,
+    *,
+    note: Note,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="For how long.", show_default="until it is resumed", min=0),
+    ] = None,
+    operator: Operator = None,
+) -> None:
+    """Begin nothing more of a stream. A call in flight goes on."""
+    name = operator_name(operator)
+    verdict = _run(
+        database_url, lambda store: store.pause_stream(target, stream, name, note, seconds)
+    )
+    _report(target, stream, verdict, is_done=verdict is PauseVerdict.PAUSED)
+
+
+@app.command()
+def resume(
+    target: Target,
+    stream: Stream,
+    database_url: DatabaseUrl = None,
+    *,
+    note: Note,
+    operator: Operator = None,
+) -> None:
+    """Go on with a stream that was paused, by a person or by a failed intent."""
+    name = operator_name(operator)
+    verdict = _run(database_url, lambda store: store.resume_stream(target, stream, name, note))
+    _report(target, stream, verdict, is_done=verdict is ResumeVerdict.RESUMED)
+
+
+@app.command()
+def skip(
+    target: Target,
+    stream: Stream,
+    intent_id: Head,
+    database_url: DatabaseUrl = None,
+    *,
+    note: Note,
+    operator: Operator = None,
+) -> None:
+    """Cancel the head of a stream, so that the next intent can go. A pause stays."""
+    name = operator_name(operator)
+    verdict = _run(
+        database_url,
+        lambda store: store.skip_stream_head(target, stream, IntentId(intent_id), name, note),
+    )
+    _report(target, stream, verdict, is_done=verdict is SkipVerdict.SKIPPED)
+
+
+def _run(database_url: str | None, call: Callable[[PostgresStore], Awaitable[Answer]]) -> Answer:
+    async def run() -> Answer:
+        settings = read_command_settings(
+            database_url=database_url, application_name="leasehold streams", pool_size_max=1
+        )
+        async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
+            return await call(store)
+
+    return asyncio.run(run())
+
+
+def _report(target: str, stream: str, verdict: str, *, is_done: bool) -> None:
+    if is_done:
+        typer.echo(f"{target}/{stream}: {verdict}")
+        return
+    typer.echo(f"{target}/{stream}: {verdict}: {_ADVICE[str(verdict)]}", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,57 @@
+"""`leasehold streams`: blocked streams are listed, and a person lets them go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cli_process import forked_leasehold
+
+
+@pytest.fixture
+def run(database):
+    def run(*arguments):
+        done = forked_leasehold("streams", *arguments, url=database.url_as("operator"))
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def stream(outbox):
+    outbox.publish("orders", scope="stream")
+    return outbox.enqueue(2, "orders", stream="a")
+
+
+def test_nothing_is_listed_while_nothing_is_blocked(run, stream):
+    del stream
+    assert run("list") == (0, "No stream is blocked.\n", "")
+
+
+def test_paused_stream_is_listed_with_its_reason_until_it_is_resumed(run, stream):
+    assert run("pause", "orders", "a", "--note", "audit")[0] == 0
+    code, listed, _ = run("list")
+    assert code == 0
+    assert "audit" in listed
+    assert "paused" in listed
+    assert run("resume", "orders", "a", "--note", "done")[:2] == (0, "orders/a: resumed\n")
+    assert run("list")[1] == "No stream is blocked.\n"
+    del stream
+
+
+def test_skipped_head_is_cancelled_and_only_the_head_can_be_skipped(run, stream, outbox):
+    head, behind = map(str, stream)
+    code, _, error = run("skip", "orders", "a", behind, "--note", "poison")
+    assert code == 1
+    assert "not_head" in error
+    assert run("skip", "orders", "a", head, "--note", "poison")[:2] == (0, "orders/a: skipped\n")
+    assert outbox.status(stream[0]) == "cancelled"
+
+
+def test_unknown_stream_is_named_with_advice(run, stream):
+    del stream
+    code, _, error = run("resume", "orders", "nosuch", "--note", "x")
+    assert code == 1
+    assert error == (
+        "orders/nosuch: not_found: no such stream, or no such intent;"
+        " see `leasehold streams list`\n"
+    )
