@@ -89,7 +89,7 @@ BEGIN
   END IF;
 
   v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
-  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_names, v_names, p_free_idle => true, p_begin => p_begin);
+  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_names, NULL, p_free_idle => true, p_begin => p_begin);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.claim_streams(

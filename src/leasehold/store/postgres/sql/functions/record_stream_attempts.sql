@@ -61,7 +61,7 @@ BEGIN
     END LOOP;
   END IF;
 
-  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, coalesce(p_kept, v_held), p_free_idle, p_begin);
+  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, p_kept, p_free_idle, p_begin);
   RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
 END
 $$;

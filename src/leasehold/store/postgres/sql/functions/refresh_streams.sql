@@ -18,7 +18,7 @@ BEGIN
     RAISE EXCEPTION 'p_free_idle and p_begin must be true or false' USING ERRCODE = '22023';
   END IF;
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
-  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, v_held, p_free_idle, p_begin);
+  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, NULL, p_free_idle, p_begin);
   RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
 END
 $$;

@@ -1,5 +1,5 @@
 -- Look at streams that the caller has locked, return what can be done next in each, and free those that are not kept.
--- p_kept are the streams that the caller wants to go on with; with p_free_idle only as long as there is work that is due.
+-- p_kept are the streams that the caller wants to go on with (NULL: all); with p_free_idle only as long as there is work that is due.
 -- One row per stream, or one per head if it is ready: up to batch_max consecutive heads under one contract, which are all to
 -- be called, all in doubt, or all to be confirmed.
 -- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
@@ -44,7 +44,7 @@ BEGIN
   RETURN QUERY
   WITH looked AS MATERIALIZED (
     SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
-           l.lease_name = ANY (p_kept) AS is_kept,
+           p_kept IS NULL OR l.lease_name = ANY (p_kept) AS is_kept,
            head.intent_id AS head_id, head.due_at, head.is_claimable, head.contract_version, head.step, c.batch_max,
            coalesce(CASE WHEN c.batch_max = 1 THEN head.begun_at IS NOT NULL ELSE leasehold.is_stream_begun(
              l.target, l.stream, c.batch_max) END, false) AS is_begun
@@ -77,22 +77,27 @@ BEGIN
                              ELSE least(l.expires_at, v_now) END,
            grace_expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE v_now END, lease_seconds = 0, grace_seconds = 0
       FROM decided d WHERE l.lease_name = d.lease_name AND NOT d.is_held
-  ), head AS MATERIALIZED (
-    -- The heads that the caller gets: due rows in order, under one contract, up to the first that a batch cannot have.
-    SELECT d.lease_name, d.expires_at, batch.intent_id, batch.place,
-           p_begin AND d.expires_at > v_now AND d.step = 'call' AS is_begun_now
+  ), served AS MATERIALIZED (
+    -- One row per head that the caller gets, and one for each other stream. Nothing is joined with itself later: that would
+    -- take the square of the number of streams.
+    SELECT d.*, batch.intent_id, coalesce(batch.place, 1) AS place,
+           coalesce(p_begin AND batch.intent_id IS NOT NULL AND d.expires_at > v_now AND d.step = 'call', false) AS is_begun_now
       FROM decided d
-     CROSS JOIN LATERAL (
-       SELECT d.head_id AS intent_id, 1 AS place, true AS is_in_batch WHERE d.batch_max = 1
-        UNION ALL
-       SELECT p.intent_id, p.place, bool_and(p.place = 1 OR p.step = d.step AND p.step <> 'finish' AND p.due_at <= v_now
-                AND p.contract_version = d.contract_version) OVER (ORDER BY p.place)
-         FROM (SELECT p.intent_id, p.due_at, p.contract_version, row_number() OVER (ORDER BY p.stream_seq) AS place,
-                      leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
-                 FROM leasehold.outbox_pending p
-                WHERE d.batch_max > 1 AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
-                ORDER BY p.stream_seq LIMIT d.batch_max) AS p) AS batch
-     WHERE d.stream_state = 'ready' AND d.is_held AND batch.is_in_batch
+      LEFT JOIN LATERAL (
+        SELECT d.head_id AS intent_id, 1 AS place WHERE d.stream_state = 'ready' AND d.is_held AND d.batch_max = 1
+         UNION ALL
+        SELECT several.intent_id, several.place
+          FROM (SELECT p.intent_id, p.place,
+                       bool_and(p.place = 1 OR p.step = d.step AND p.step <> 'finish' AND p.due_at <= v_now
+                                AND p.contract_version = d.contract_version) OVER (ORDER BY p.place) AS is_in_batch
+                  FROM (SELECT p.intent_id, p.due_at, p.contract_version,
+                               row_number() OVER (ORDER BY p.stream_seq) AS place,
+                               leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
+                          FROM leasehold.outbox_pending p
+                         WHERE d.stream_state = 'ready' AND d.is_held AND d.batch_max > 1
+                           AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
+                         ORDER BY p.stream_seq LIMIT d.batch_max) AS p) AS several
+         WHERE several.is_in_batch) AS batch ON true
   ), changed AS (
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,
@@ -101,30 +106,25 @@ BEGIN
                          ELSE p.due_at END,
            begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
            first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
-      FROM (SELECT d.head_id AS intent_id, d.paused_until,
-                   NOT d.is_held AND d.is_settled AND d.paused_until IS DISTINCT FROM 'infinity' AS is_claimable,
-                   coalesce(head.is_begun_now, false) AS is_begun_now
-              FROM decided d LEFT JOIN head ON head.intent_id = d.head_id
-             WHERE d.head_id IS NOT NULL
-             UNION ALL
-            SELECT head.intent_id, NULL, false, true FROM head WHERE head.place > 1 AND head.is_begun_now) AS c
+      FROM (SELECT coalesce(s.intent_id, s.head_id) AS intent_id, s.paused_until, s.is_begun_now,
+                   NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
+              FROM served s) AS c
      WHERE p.intent_id = c.intent_id
        AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
             OR c.is_claimable AND p.due_at < nullif(c.paused_until, 'infinity'))
   )
-  SELECT d.lease_name, d.lease_epoch, d.expires_at, d.grace_expires_at, d.target, d.stream, d.stream_state,
-         CASE WHEN d.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
-           nullif(CASE d.stream_state WHEN 'paused' THEN d.paused_until ELSE d.due_at END, 'infinity') - v_now
+  SELECT s.lease_name, s.lease_epoch, s.expires_at, s.grace_expires_at, s.target, s.stream, s.stream_state,
+         CASE WHEN s.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
+           nullif(CASE s.stream_state WHEN 'paused' THEN s.paused_until ELSE s.due_at END, 'infinity') - v_now
          )::double precision END,
-         d.is_held, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
-         i.submission_key, i.token_base + d.lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
-         i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN head.is_begun_now THEN v_now END),
-         CASE WHEN head.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
-    FROM decided d
-    LEFT JOIN head ON head.lease_name = d.lease_name
-    LEFT JOIN leasehold.outbox_pending p ON p.intent_id = head.intent_id
-    LEFT JOIN leasehold.intents i ON i.intent_id = head.intent_id
-   ORDER BY d.lease_name, head.place;
+         s.is_held, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
+         i.submission_key, i.token_base + s.lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+         i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END),
+         CASE WHEN s.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
+    FROM served s
+    LEFT JOIN leasehold.outbox_pending p ON p.intent_id = s.intent_id
+    LEFT JOIN leasehold.intents i ON i.intent_id = s.intent_id
+   ORDER BY s.lease_name, s.place;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.serve_streams(text[], text[], boolean, boolean) FROM PUBLIC;
