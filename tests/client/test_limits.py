@@ -95,7 +95,8 @@ async def test_try_ends_if_the_server_does_not_read(connect, deaf_server):
     async with connect(f"http://{deaf_server}", **LIMITS) as client:
         with pytest.raises(ApiUnavailable, match="did not answer") as caught:
             await asyncio.wait_for(client.enqueue_many(many), HANGS_SECONDS)
-    assert isinstance(caught.value.__cause__, httpx.WriteTimeout)
+    # The kernel may take the whole body; then the response is what does not come.
+    assert isinstance(caught.value.__cause__, (httpx.WriteTimeout, httpx.ReadTimeout))
     assert caught.value.outcome_unknown
 
 
