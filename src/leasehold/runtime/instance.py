@@ -31,7 +31,7 @@ from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import Elections
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
-from leasehold.runtime.sessions import ItemSession, StreamSession
+from leasehold.runtime.sessions import ItemSession, Parts, StreamSession
 from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
 from leasehold.service.service import Loop
 from leasehold.store.postgres.database_url import passwords_in
@@ -88,9 +88,9 @@ class Instance:
         self._loop_watch = LoopWatch(self.worker_id, self.metrics)
         self._targets = self._targets_of("item")
         self._cluster_targets = self._targets_of("cluster")
-        parts = self.metrics, self.timings, self.worker_id, self._pool, faults
-        self._items = ItemSession(self._store, self._targets, *parts)
-        self._streams = StreamSession(self._store, self._targets_of("stream"), *parts)
+        parts = Parts(self._store, self.metrics, self.timings, self.worker_id, self._pool, faults)
+        self._items = ItemSession(parts, self._targets)
+        self._streams = StreamSession(parts, self._targets_of("stream"))
         self.elections = Elections(
             self._store,
             self._cluster_targets,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.slots import Slots
@@ -31,26 +31,27 @@ _LEAVE_SECONDS = 2.0
 _LOG = get_logger(__name__)
 
 
+class Parts(NamedTuple):
+    """What all sessions of an instance share."""
+
+    store: ExecutorStore
+    metrics: Metrics
+    timings: Callable[[], Timings]
+    worker_id: str
+    pool: SlotPool
+    faults: Faults
+
+
 class Session:
-    """The parts that both scopes have: slots, a runner, a completer and an executor that claims."""
+    """What both scopes have: slots, a runner, a completer and an executor that claims."""
 
-    services: list[Service]
+    heartbeat: Service
 
-    def __init__(
-        self,
-        store: ExecutorStore,
-        targets: Targets,
-        metrics: Metrics,
-        timings: Callable[[], Timings],
-        worker_id: str,
-        pool: SlotPool,
-        faults: Faults,
-    ) -> None:
+    def __init__(self, parts: Parts, targets: Targets) -> None:
         self.targets = targets
-        self.slots = Slots(worker_id, pool)
-        self._store = store
-        self._metrics = metrics
-        self._timings = timings
+        self.slots = Slots(parts.worker_id, parts.pool)
+        self._parts = parts
+        metrics, faults = parts.metrics, parts.faults
         self._completer = Completer(self.slots, metrics, trouble=self._trouble, faults=faults)
         self._runner = Runner(
             self.slots, targets, self._completer, metrics, trouble=self._trouble, faults=faults
@@ -74,8 +75,8 @@ class Session:
             self.slots,
             self.targets,
             self._runner,
-            self._metrics,
-            self._timings,
+            self._parts.metrics,
+            self._parts.timings,
             lease_seconds=lease_seconds,
             trouble=self._trouble,
         )
@@ -83,54 +84,38 @@ class Session:
     def _trouble(self, error: Exception) -> None:
         """A database call failed: let the heartbeat check at once whether our leases are lost."""
         del error
-        self.services[0].wake.set()
+        self.heartbeat.wake.set()
 
 
 class ItemSession(Session):
     """Claims items."""
 
-    def __init__(
-        self,
-        store: ExecutorStore,
-        targets: Targets,
-        metrics: Metrics,
-        timings: Callable[[], Timings],
-        worker_id: str,
-        pool: SlotPool,
-        faults: Faults,
-    ) -> None:
-        super().__init__(store, targets, metrics, timings, worker_id, pool, faults)
+    def __init__(self, parts: Parts, targets: Targets) -> None:
+        super().__init__(parts, targets)
+        store, metrics, timings = parts.store, parts.metrics, parts.timings
         self.executor = self._executor(
             "executor",
             ItemClaimer(store, self.slots),
             lambda target: targets.current[target].lease_seconds,
         )
-        heartbeat = Heartbeat(store, self.slots, timings, metrics, self._runner.abort)
-        self.services = [heartbeat, self._completer, self.executor, targets]
+        self.heartbeat = Heartbeat(store, self.slots, timings, metrics, self._runner.abort)
+        self.services: list[Service] = [self.heartbeat, self._completer, self.executor, targets]
 
 
 class StreamSession(Session):
     """Claims streams, and works on their heads."""
 
-    def __init__(
-        self,
-        store: ExecutorStore,
-        targets: Targets,
-        metrics: Metrics,
-        timings: Callable[[], Timings],
-        worker_id: str,
-        pool: SlotPool,
-        faults: Faults,
-    ) -> None:
-        super().__init__(store, targets, metrics, timings, worker_id, pool, faults)
-        self._streams = HeldStreams(worker_id)
+    def __init__(self, parts: Parts, targets: Targets) -> None:
+        super().__init__(parts, targets)
+        store, metrics, timings = parts.store, parts.metrics, parts.timings
+        self._streams = HeldStreams(parts.worker_id)
         self._ordered = OrderedExecutor(
             store, self.slots, self._streams, self._runner, metrics, timings
         )
         self.executor = self._executor(
             "stream executor", self._ordered, lambda _: timings().stream_claim_seconds
         )
-        heartbeat = StreamHeartbeat(
+        self.heartbeat = StreamHeartbeat(
             store,
             self.slots,
             self._streams,
@@ -139,7 +124,13 @@ class StreamSession(Session):
             self._runner.abort,
             self.executor.leave_to_others,
         )
-        self.services = [heartbeat, self._completer, self.executor, self._ordered, targets]
+        self.services: list[Service] = [
+            self.heartbeat,
+            self._completer,
+            self.executor,
+            self._ordered,
+            targets,
+        ]
 
     def shares(self) -> tuple[list[str], list[int], list[int]]:
         """Return the targets, the streams held of each, and for how many more there are slots."""
