@@ -41,7 +41,10 @@ def start(workspace, tmp_path):
 
     def start(*arguments, **environment):
         log = tmp_path / f"process-{len(started)}.log"
-        more = {f"LEASEHOLD_{name.upper()}": value for name, value in environment.items()}
+        more = {
+            name.upper() if name.startswith("test_") else f"LEASEHOLD_{name.upper()}": value
+            for name, value in environment.items()
+        }
         more |= {"LEASEHOLD_HTTP_DRAIN_SECONDS": "0", "LEASEHOLD_HTTP_PORT": "0"}
         command = [*arguments, "--data-dir", str(workspace.data_dir)]
         started.append(Worker("", log, *command, module="leasehold", environment=more))
@@ -97,6 +100,33 @@ def accepted_ids(command):
     listed = command("intents", "list", "--status", "accepted")
     assert listed.returncode == 0, listed.stderr
     return re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", listed.stdout)
+
+
+CLINGS = """
+[targets.own]
+scope = "item"
+guarantee = "keyed"
+gateway = { kind = "python", function = "tests.support.python_gateways:cling" }
+"""
+FORCED = {"a second signal": 128 + SIGTERM, "a stuck call": 0}
+
+
+@pytest.mark.parametrize("why", FORCED)
+async def test_embedded_database_is_stopped_by_a_worker_that_cannot_end_in_order(
+    start, command, workspace, tmp_path, why
+):
+    (tmp_path / "targets.toml").write_text(CLINGS)
+    assert command("targets", "apply", "--file", tmp_path / "targets.toml").returncode == 0
+    seconds = "0.1" if why == "a stuck call" else "20"
+    worker = start("worker", "--embedded", test_folder=str(tmp_path), shutdown_seconds=seconds)
+    assert command("enqueue", "own", "--payload", "1").returncode == 0
+    await until((tmp_path / "cling").exists, context=worker.log.read_text)
+    worker.send(SIGTERM)
+    await worker.logged("stop_requested")
+    if why == "a second signal":
+        worker.send(SIGTERM)
+    assert await worker.ended() == FORCED[why]
+    assert not workspace.is_served()
 
 
 async def test_embedded_serve_is_standalone_and_leads_from_the_start(start, command, tmp_path):

@@ -7,6 +7,7 @@ from signal import SIGTERM
 import pytest
 
 from leasehold import Instance, read_settings
+from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
 
 GATEWAYS = "tests.support.python_gateways"
@@ -54,6 +55,19 @@ async def test_worker_does_not_wait_for_a_thread_that_does_not_end(engine, tmp_p
     worker.send(SIGTERM)
     assert await worker.ended() == 0
     assert worker.lines("calls_abandoned")[0]["calls"] == 1
+
+
+@pytest.mark.parametrize("scope", ["item", "cluster"])
+async def test_function_that_exits_does_not_end_its_worker(engine, scope, tmp_path):
+    publish(engine, "leave", scope=scope)
+    [intent_id] = engine.outbox.enqueue(1, "own")
+    worker = engine.worker(test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
+    await engine.until_status([intent_id])
+    assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
+    [doubted, _] = engine.outbox.ledger(intent_id)
+    assert (doubted["reason"], doubted["detail"]) == ("exception", "SystemExit: 3")
+    worker.send(SIGTERM)
+    assert await worker.ended() == 0
 
 
 async def test_async_function_that_blocks_the_loop_is_named(engine):

@@ -15,7 +15,7 @@ from tests.support.engine import until
 ENDLESS = """
 import asyncio
 from leasehold.observe.logs import configure_logs
-from leasehold.runtime.process import on_signals
+from leasehold.runtime.process import before_exit, on_signals
 
 async def cling():
     while True:
@@ -31,7 +31,8 @@ async def main():
         print("ready", flush=True)
         await stop.wait()
 
-asyncio.run(main())
+with before_exit(lambda: print("cleaned up", flush=True)):
+    asyncio.run(main())
 """
 
 
@@ -102,6 +103,7 @@ async def test_process_that_does_not_end_after_a_signal_is_ended_when_its_time_i
     output, _ = await process.communicate()
     assert process.returncode == 1
     assert b"stop_overdue" in output
+    assert output.splitlines()[-1] == b"cleaned up"
 
 
 async def test_sighup_reloads_settings_and_refuses_invalid_ones(engine, tmp_path):

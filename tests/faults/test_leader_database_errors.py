@@ -38,6 +38,7 @@ FAILURES = [
     ("record_attempts", "22023"),
     ("record_attempts", "XX001"),
 ]
+OUR_ERRORS = ("AccessDenied: ", "InvalidArgument: ", "MigrationError: ", "DatabaseUnavailable: ")
 
 
 @pytest.fixture
@@ -61,6 +62,9 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
         else:
             [down] = logged_lines(leader, "leader_stepped_down", lease_epoch=epoch)
             assert down["why"] == lost["why"] != "shutdown", what
+            # Our own errors explain themselves; others are defects, and need the place.
+            is_ours = down["why"].startswith(OUR_ERRORS)
+            assert ("Traceback" in down.get("exception", "")) != is_ours, (what, down)
         await until(lambda ids=ids: is_done(cluster, ids), context=leader.log.read_text)
 
 

@@ -81,3 +81,9 @@ async def hang(_submission: Submission) -> None:
     """Do not return before the call is cancelled."""
     if is_first("hang"):
         await asyncio.Event().wait()
+
+
+async def leave(_submission: Submission) -> None:
+    """End the process, as a command-line library may do."""
+    if is_first("leave"):
+        sys.exit(3)

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from leasehold.config import OPERATOR_VARIABLE, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
+from leasehold.runtime.process import before_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -201,7 +202,7 @@ def embedded_database(read: Callable[[], Settings]) -> Generator[Callable[[], Se
     """Yield `read` with the URL of the embedded database, if the settings ask for it.
 
     The first process that uses it starts it, and the last one stops it, so several commands can
-    share it. While the block runs, a server that dies is restarted.
+    share it, however they end. While the block runs, a server that dies is restarted.
     """
     settings = read()
     if not settings.embedded:
@@ -211,7 +212,14 @@ def embedded_database(read: Callable[[], Settings]) -> Generator[Callable[[], Se
     server = _start(settings, lambda step: _LOG.info("embedded_database_progressed", step=step))
     is_over = threading.Event()
     guard = threading.Thread(target=_keep_running, args=(server, is_over), daemon=True)
-    try:
+
+    def stop() -> None:
+        is_over.set()
+        if guard.is_alive():
+            guard.join()
+        server.stop()
+
+    with before_exit(stop):
         _LOG.info(
             "embedded_database_started",
             port=server.port,
@@ -219,11 +227,6 @@ def embedded_database(read: Callable[[], Settings]) -> Generator[Callable[[], Se
         )
         guard.start()
         yield lambda: _with_url(read(), server.url)
-    finally:
-        is_over.set()
-        if guard.is_alive():
-            guard.join()
-        server.stop()
 
 
 def with_embedded_database(settings: Settings) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +29,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime.database_wait import StopRequested
 from leasehold.runtime.instance import Instance
-from leasehold.runtime.process import on_signals, run
+from leasehold.runtime.process import exit_now, on_signals, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,4 +165,4 @@ def exit_past_stuck_calls(instance: Instance) -> None:
     """End the process if a user's function does not return; all our own work is done by now."""
     if instance.stuck_calls:
         _LOG.warning("calls_abandoned", calls=instance.stuck_calls, worker_id=instance.worker_id)
-        os._exit(0)
+        exit_now(0)

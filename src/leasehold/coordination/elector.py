@@ -22,7 +22,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leasehold.coordination.term import Term
-from leasehold.domain.errors import LeaseLost, NotLeader
+from leasehold.domain.errors import LeaseholdError, LeaseLost, NotLeader
 from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
@@ -236,7 +236,7 @@ class Elector:
         if isinstance(error, LeaseLost):
             term.end("the database reports it as lost")
         else:
-            self._close(term, f"{type(error).__name__}: {error}")
+            self._close(term, f"{type(error).__name__}: {error}", error)
         self.wake.set()
 
     async def resign(self, seconds: float) -> None:
@@ -299,14 +299,16 @@ class Elector:
                 lease_name=self.lease_name,
             )
 
-    def _close(self, term: Term, reason: str) -> None:
+    def _close(self, term: Term, reason: str, error: Exception | None = None) -> None:
         """Begin no new calls, and report it now: running calls may take long."""
         if term.is_closing:
             return
         term.close(reason)
         self._metrics.leader(self.lease_name, is_leader=False)
         log = _LOG.info if reason == SHUTDOWN else _LOG.warning
-        log("leader_stepped_down", why=reason, **self._fields(term.lease))
+        # Our own errors explain themselves; anything else is a defect and needs the traceback.
+        defect = None if isinstance(error, LeaseholdError) else error
+        log("leader_stepped_down", why=reason, exc_info=defect, **self._fields(term.lease))
 
     async def _end(self, term: Term, reason: str) -> None:
         term.end(reason)

@@ -4,7 +4,8 @@ loop, a plain one in a thread.
 A contract names it by import path, `shop.gateways:send_sms`, or by the name that
 `@gateway_function("sms")` gave it in its module, `shop.gateways:sms`. The function takes a
 Submission and returns an outcome; None means Accepted. An exception makes the outcome Unknown,
-because Leasehold cannot see how far the function got: raise NotSent if nothing was sent.
+because Leasehold cannot see how far the function got: raise NotSent if nothing was sent. That holds
+for SystemExit and KeyboardInterrupt too, because no intent may end the processes that submit it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 # Tuples, not unions: isinstance() would build a union anew for each call.
 _OUTCOMES = (Accepted, Rejected, Retryable, Unknown, Submitted)
 _ANSWERS = (Accepted, Rejected, Submitted, NotFound, Unknown)
+# What a user's code may raise. Signals do not raise here: our processes handle them in the loop.
+_RAISED = (Exception, SystemExit, KeyboardInterrupt)
 
 # Each thread has a slot, so the most slots of an instance are enough threads for all of them.
 _THREADS_MAX = 5000
@@ -186,7 +189,11 @@ class PythonGateway:
                 is_saturated=error.is_saturated,
                 reason=self._sanitizer.line(str(error.reason), CODE_MAX),
             )
-        except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
+        except _RAISED as error:
+            return self._unknown(submission, error)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
             return self._unknown(submission, error)
         if outcome is None:
             return Accepted()
@@ -201,7 +208,11 @@ class PythonGateway:
         try:
             with self._timeout:
                 answer = await self._lookup(submission)
-        except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
+        except _RAISED as error:
+            return self._unknown(submission, error)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
             return self._unknown(submission, error)
         if isinstance(answer, _ANSWERS):
             return self._sanitizer.answer(answer, submission)
@@ -226,7 +237,7 @@ class PythonGateway:
         module_name, _, name = path.partition(":")
         try:
             module: object = importlib.import_module(module_name)
-        except Exception as error:  # noqa: BLE001 (a user's module may raise anything)
+        except _RAISED as error:
             # Not chained, because the error may contain a secret.
             advice = "; is it in --app-dir?" if isinstance(error, ModuleNotFoundError) else ""
             raise GatewayMisconfigured(
@@ -235,7 +246,7 @@ class PythonGateway:
             ) from None
         return _named.get(path) or _find_attribute(module, name, path)
 
-    def _unknown(self, submission: Submission, error: Exception) -> Unknown:
+    def _unknown(self, submission: Submission, error: BaseException) -> Unknown:
         is_late = isinstance(error, _CallTimedOut)
         reason = "timeout" if is_late else "exception"
         _LOG.warning(
@@ -272,6 +283,12 @@ def _code_of(function: Callable[..., Any]) -> CodeType | None:
     own = inspect.unwrap(function)
     called = own if hasattr(own, "__code__") else type(own).__call__
     return getattr(called, "__code__", None)
+
+
+def _is_cancelled() -> bool:
+    """Whether we cancel the call. A function can also raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _ignore_result(call: asyncio.Future[object]) -> None:

@@ -5,6 +5,8 @@
   docs/decisions/0016-bytes-leave-under-trust.md has the measurements.
 - The first SIGTERM or SIGINT stops in order, the second at once; SIGHUP reloads. A stop in order
   has a time limit, whatever it waits for.
+- An exit at once ends the process without `finally` and atexit. What must not be left behind even
+  then is registered with `before_exit`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import gc
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from leasehold.observe.logs import get_logger
 
@@ -26,6 +28,7 @@ _NEW_OBJECTS_PER_COLLECTION = 50_000
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _LOG = get_logger(__name__)
+_clean_ups: list[Callable[[], None]] = []
 
 Result = TypeVar("Result")
 
@@ -50,6 +53,30 @@ def collect_rarely() -> None:
 
 
 @contextmanager
+def before_exit(clean_up: Callable[[], None]) -> Generator[None]:
+    """Call `clean_up` at the end of the block, also if `exit_now` ends the process there."""
+    _clean_ups.append(clean_up)
+    try:
+        yield
+    finally:
+        _clean_ups.remove(clean_up)
+        clean_up()
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process, whatever its tasks and threads do. Leases expire, and the reaper recovers
+    the work.
+    """
+    try:
+        for clean_up in reversed(_clean_ups):
+            clean_up()
+    except Exception as error:  # noqa: BLE001 (nothing may keep the process alive)
+        _LOG.error("clean_up_failed", error=f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+@contextmanager
 def on_signals(
     stop: Callable[[], None], reload: Callable[[], None], stop_seconds: Callable[[], float]
 ) -> Generator[None]:
@@ -63,8 +90,7 @@ def on_signals(
         seen.append(received)
         if len(seen) > 1:
             _LOG.warning("stop_forced", signal=received.name)
-            # No cleanup at all: leases expire, and the reaper recovers the work.
-            os._exit(128 + received)
+            exit_now(128 + received)
         _LOG.info("stop_requested", signal=received.name)
         seconds = stop_seconds()
         # Not cancelled in the end: tasks that swallow their cancellation keep the loop running.
@@ -73,7 +99,7 @@ def on_signals(
 
     def on_overdue(seconds: float) -> None:
         _LOG.error("stop_overdue", stop_seconds=seconds, advice="the reaper recovers the rest")
-        os._exit(1)
+        exit_now(1)
 
     for received in _STOP_SIGNALS:
         loop.add_signal_handler(received, on_stop, received)

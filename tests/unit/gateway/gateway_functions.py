@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextvars import ContextVar
 
@@ -53,6 +54,28 @@ def blocking(_submission):
 
 def failing_plainly(_submission):
     raise RuntimeError("half way through")
+
+
+async def exiting(_submission):
+    sys.exit("half way through")
+
+
+def exiting_plainly(_submission):
+    sys.exit("half way through")
+
+
+async def interrupted(_submission):
+    raise KeyboardInterrupt
+
+
+def interrupted_plainly(_submission):
+    raise KeyboardInterrupt
+
+
+async def cancelling_itself(_submission):
+    inner = asyncio.ensure_future(asyncio.sleep(60))
+    inner.cancel()
+    await inner
 
 
 def not_sent_plainly(_submission):

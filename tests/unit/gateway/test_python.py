@@ -71,6 +71,26 @@ async def test_outcome_is_unknown_if_the_function_raises_or_returns_nonsense(fun
     assert outcome.reason == reason
 
 
+@pytest.mark.parametrize(
+    "function",
+    ["exiting", "exiting_plainly", "interrupted", "interrupted_plainly", "cancelling_itself"],
+)
+async def test_function_that_ends_the_process_or_its_task_only_makes_its_outcome_unknown(function):
+    gateway = opened(function, lookup=function)
+    outcome = await gateway.submit(make_submission())
+    assert (type(outcome), outcome.reason) == (Unknown, "exception")
+    assert type(await gateway.lookup(make_submission())) is Unknown
+
+
+def test_module_that_ends_the_process_when_it_is_imported_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "exits_at_once.py").write_text("raise SystemExit('use it as a script')")
+    monkeypatch.syspath_prepend(tmp_path)
+    gateway = PythonTerms(function="exits_at_once:send")
+    contract = Contract(target="sms", scope="item", guarantee="keyed", gateway=gateway)
+    with pytest.raises(GatewayMisconfigured, match="cannot be imported: SystemExit: use it as a"):
+        open_gateway(contract, environment={})
+
+
 async def test_function_that_does_not_return_times_out_as_unknown():
     outcome = await opened("slow", call_timeout_seconds=0.1).submit(make_submission())
     assert isinstance(outcome, Unknown)
