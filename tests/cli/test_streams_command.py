@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cli_process import forked_leasehold
+from tests.support.lease_holder import claim_streams
 
 
 @pytest.fixture
@@ -36,6 +37,18 @@ def test_paused_stream_is_listed_with_its_reason_until_it_is_resumed(run, stream
     assert run("resume", "orders", "a", "--note", "done")[:2] == (0, "orders/a: resumed\n")
     assert run("list")[1] == "No stream is blocked.\n"
     del stream
+
+
+def test_stream_is_shown_with_its_head_and_its_holder(run, outbox):
+    outbox.publish("pay", scope="stream")
+    head, _ = outbox.enqueue(2, "pay", stream="[red]a/b")
+    [holder] = claim_streams(outbox)
+    holder.begin([head])
+    code, shown, _ = run("show", "pay", "[red]a/b")
+    assert code == 0
+    for text in ("Stream pay/[red]a/b", "in_flight", str(head), holder.name):
+        assert text in shown
+    assert run("show", "pay", "a") == (1, "", "pay/a: no such stream\n")
 
 
 def test_skipped_head_is_cancelled_and_only_the_head_can_be_skipped(run, stream, outbox):

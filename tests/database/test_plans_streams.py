@@ -64,6 +64,7 @@ SELECT gen_random_uuid(), 'stream', 'pay', 1, leasehold.stream_lease_name('pay',
 """
 CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 180, '{pay}')"
 BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
+ONE = "SELECT * FROM leasehold.read_stream('pay', %s)"
 # Some 60 pages for each of the ten streams, written ones included; none more for the others.
 PAGES_MAX = 800
 
@@ -137,3 +138,9 @@ def test_page_of_blocked_streams_reads_few_pages(explainer: Explainer, after: st
     plans = explainer.run(BLOCKED, [after], times=2)
     assert len(plans.rows) == 10
     assert plans.buffers <= PAGES_MAX, plans.buffers
+
+
+def test_one_stream_is_read_by_its_name(explainer: Explainer) -> None:
+    plans = explainer.run(ONE, ["s200000"], times=2)
+    assert len(plans.rows) == 1
+    assert plans.buffers <= 60, plans.buffers

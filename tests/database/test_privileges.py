@@ -181,6 +181,7 @@ FUNCTIONS: dict[str, set[str]] = {
             "list_intents",
             "read_blocked_streams",
             "read_events",
+            "read_stream",
             "record_queue_depths",
         ),
         READERS - {"executor"},

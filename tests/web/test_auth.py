@@ -17,6 +17,7 @@ SMS = {"target": "sms", "payload": {}}
 NOTE = {"note": "x"}
 RESOLUTION = NOTE | {"resolution": "failed"}
 FILTER = NOTE | {"target": "sms", "status": "rejected"}
+STREAM = NOTE | {"target": "sms", "stream": "s"}
 # Every route, the scope that it needs, a valid body, and the status of the response.
 ROUTES = [
     ("POST", "/v1/intents", TokenScope.INGEST, SMS, 201),
@@ -29,6 +30,11 @@ ROUTES = [
     ("POST", f"/v1/intents/{ID}/resolve", TokenScope.OPERATE, RESOLUTION, 404),
     ("POST", f"/v1/intents/{ID}/retry", TokenScope.OPERATE, NOTE, 404),
     ("POST", "/v1/redrive", TokenScope.OPERATE, FILTER, 200),
+    ("GET", "/v1/streams", TokenScope.READ, None, 200),
+    ("GET", "/v1/stream?target=sms&stream=s", TokenScope.READ, None, 404),
+    ("POST", "/v1/stream/pause", TokenScope.OPERATE, STREAM, 404),
+    ("POST", "/v1/stream/resume", TokenScope.OPERATE, STREAM, 404),
+    ("POST", "/v1/stream/skip", TokenScope.OPERATE, STREAM | {"intent_id": ID}, 404),
     ("GET", "/v1/targets", TokenScope.READ, None, 200),
     ("GET", "/v1/instances", TokenScope.READ, None, 200),
     ("GET", "/v1/leases", TokenScope.READ, None, 200),
@@ -51,7 +57,9 @@ def test_every_route_is_in_this_table(openapi):
         for path, operations in openapi["paths"].items()
         for method in operations
     }
-    here = {(method, path.replace(ID, "{intent_id}")) for method, path, *_ in ROUTES}
+    here = {
+        (method, path.partition("?")[0].replace(ID, "{intent_id}")) for method, path, *_ in ROUTES
+    }
     assert described == here | {*HEALTH}
 
 

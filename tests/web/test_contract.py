@@ -48,6 +48,7 @@ BEYOND_THE_SCHEMA = {
     "must be before 9999-12-31",
     "differs from the header Idempotency-Key",
     "must be the id of an event of this database; start without one",
+    "must be the `next` of a page",
     "must be a time with its time zone, such as 2030-01-31T12:00:00Z",  # 30 February
     "The text has a NUL or a lone surrogate, which cannot be stored.",  # deep in a payload
 }
@@ -71,6 +72,9 @@ def served(server, tmp_path_factory):
     outbox = Outbox(database)
     outbox.publish("sms")
     outbox.enqueue(3, idempotency_key=None)
+    outbox.publish("pay", scope="stream")
+    outbox.enqueue(2, "pay", stream="s")
+    outbox.call("operator", "pause_stream", "pay", "s", "test", "wait")
     serving = Serving(database, tmp_path_factory.mktemp("contract") / "log", "--no-execute")
     yield asyncio.run(serving.url()), serving.token
     serving.close()

@@ -59,6 +59,7 @@ def test_typescript_program_compiles_and_wrong_requests_do_not(tmp_path):
 @pytest.mark.program("openapi-python-client")
 def test_generated_python_client_reads_every_answer_of_a_running_api(database, outbox, tmp_path):
     outbox.publish("sms")
+    outbox.publish("pay", scope="stream")
     settings = tmp_path / "settings.json"
     settings.write_text('{"post_hooks": [], "project_name_override": "leasehold-client"}')
     printed = run(

@@ -62,7 +62,7 @@ COMMANDS = {
     "streams": Entry(
         "leasehold.cli.streams",
         "app",
-        "List streams that are blocked; pause or resume a stream, or skip its head.",
+        "List streams that are blocked; show, pause or resume a stream, or skip its head.",
     ),
     "targets": Entry(
         "leasehold.cli.targets",

@@ -1,4 +1,4 @@
-"""`leasehold streams`: list blocked streams; pause, resume and skip."""
+"""`leasehold streams`: list blocked streams, show one; pause, resume and skip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
-from leasehold.cli.tables import print_table
+from leasehold.cli.tables import console, print_table, stream_table
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
 from leasehold.store.postgres.store import PostgresStore
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List streams that are blocked; pause or resume a stream, or skip its head.",
+    help="List streams that are blocked; show, pause or resume a stream, or skip its head.",
 )
 
 Target = Annotated[str, typer.Argument(help="Target of the stream.", show_default=False)]
@@ -78,6 +78,16 @@ def list_(
     )
     if len(blocked) == limit:
         typer.echo(f"There may be more than {limit}: use --target or a higher --limit.", err=True)
+
+
+@app.command()
+def show(target: Target, stream: Stream, database_url: DatabaseUrl = None) -> None:
+    """Show a stream, blocked or not: its head, its state and its holder."""
+    seen = _run(database_url, lambda store: store.read_stream(target, stream))
+    if seen is None:
+        typer.echo(f"{target}/{stream}: no such stream", err=True)
+        raise typer.Exit(1)
+    console().print(stream_table(seen))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Tables of intents, ledgers, targets and tokens on the terminal."""
+"""Tables of intents, ledgers, streams, targets and tokens on the terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.store.reader_rows import Attempt, IntentStatus
+    from leasehold.store.reader_rows import Attempt, IntentStatus, StreamSeen
 
 _PIPE_WIDTH = 200  # wide enough for `grep` to find whole rows
 
@@ -37,9 +37,6 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
 
 def intent_table(status: IntentStatus) -> Table:
     """Show one intent, a field per line; empty fields are left out."""
-    table = Table(show_header=False, title=f"Intent {status.intent_id}", title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     fields = {
         "status": status.status,
         "reason": status.reason,
@@ -59,6 +56,33 @@ def intent_table(status: IntentStatus) -> Table:
         "finished": _time(status.finished_at),
         "redrive of": status.redrive_of,
     }
+    return _fields_table(f"Intent {status.intent_id}", fields)
+
+
+def stream_table(seen: StreamSeen) -> Table:
+    """Show one stream, a field per line; empty fields are left out."""
+    fields = {
+        "state": seen.state,
+        "reason": seen.reason,
+        "blocked since": _time(seen.blocked_since),
+        "paused by": seen.paused_by,
+        "paused until": _time(seen.paused_until),
+        "paused for": seen.paused_for,
+        "head": seen.head,
+        "attempts": seen.attempts,
+        "due": _time(seen.due_at),
+        "waiting": seen.waiting,
+        "holder": seen.holder_id,
+        "epoch": seen.lease_epoch,
+        "lease expires": _time(seen.lease_expires_at),
+    }
+    return _fields_table(f"Stream {seen.target}/{seen.stream}", fields)
+
+
+def _fields_table(title: str, fields: Mapping[str, object]) -> Table:
+    table = Table(show_header=False, title=_plain(title), title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in fields.items():
         if value is not None and value != "":
             table.add_row(name, _plain(value))

@@ -127,6 +127,10 @@ class ReaderStore(ContractStore, WatchStore, Protocol):
         """Read the streams that do not go on, by target and name, after a target and name."""
         ...
 
+    async def read_stream(self, target: str, stream: str) -> rows.StreamSeen | None:
+        """Read one stream, blocked or not; None if there is none."""
+        ...
+
     async def read_published_contracts(self) -> list[rows.PublishedContract]:
         """Read the current terms of every target as they were published, by name."""
         ...

@@ -60,6 +60,31 @@ class BlockedStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSeen:
+    """A stream when it was read, blocked or not.
+
+    `state` is one of a BlockedStream, or else in_flight, waiting or empty. `blocked_since` is None
+    if it is not blocked. The holder, its epoch and its expiry are None if nobody holds the stream.
+    """
+
+    target: str
+    stream: str
+    head: IntentId | None
+    state: str
+    reason: str | None
+    blocked_since: datetime | None
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_for: IntentId | None
+    attempts: int | None
+    due_at: datetime | None
+    waiting: int
+    holder_id: str | None
+    lease_epoch: int | None
+    lease_expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntentStatus:
     """An intent and its status, as users see it."""
 

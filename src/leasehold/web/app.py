@@ -15,7 +15,7 @@ from leasehold.web.dependencies import context_of
 from leasehold.web.middleware import HEALTH_PATHS, Middleware, refusal
 from leasehold.web.parsing import UNKNOWN_PARAMETER, message_of
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
-from leasehold.web.routes import intents, monitoring, operations
+from leasehold.web.routes import intents, monitoring, operations, streams
 from leasehold.web.schemas import openapi
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def create_app(service: WebService) -> FastAPI:
 
 def add_routes(app: FastAPI) -> FastAPI:
     """Add the routes to an application."""
-    for routes in (intents, operations, monitoring):
+    for routes in (intents, operations, streams, monitoring):
         app.include_router(routes.router)
     return app
 

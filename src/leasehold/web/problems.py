@@ -48,7 +48,7 @@ KINDS = {
     "method_not_allowed": Kind(405, "The method is not allowed here"),
     "too_slow": Kind(408, "The request took too long to arrive"),
     "idempotency_conflict": Kind(409, "The idempotency key belongs to another intent"),
-    "not_possible": Kind(409, "The state of the intent does not allow this"),
+    "not_possible": Kind(409, "The state of the intent or the stream does not allow this"),
     "not_confirmed": Kind(409, "The confirmation does not match what would be done now"),
     "too_large": Kind(413, "The body is too large"),
     "unsupported_media_type": Kind(415, "The media type is not supported"),

@@ -20,10 +20,12 @@ from leasehold_client.api.intents import (
 )
 from leasehold_client.api.monitoring import read_targets
 from leasehold_client.api.operations import cancel_intent, redrive
+from leasehold_client.api.streams import list_blocked_streams, pause_stream, read_stream
 from leasehold_client.models import (
     Accepted,
     BatchRequest,
     BatchVerdict,
+    BlockedStreams,
     BodyIntent,
     Content,
     Health,
@@ -31,12 +33,15 @@ from leasehold_client.models import (
     Intervened,
     NoteRequest,
     Page,
+    PauseRequest,
     PayloadIntent,
     ProblemDocument,
     Redrive,
     RedriveRequest,
     RedriveRequestStatus,
     Status,
+    Stream,
+    StreamIntervened,
     Targets,
     Verdicts,
 )
@@ -82,6 +87,17 @@ def main(url: str, token: str) -> None:
     trial = redrive.sync(client=client, body=again)
     assert isinstance(trial, Redrive)
     assert (trial.count, trial.results) == (1, None)
+
+    name = "a/b %2F é"
+    accept_intent.sync(client=client, body=PayloadIntent(target="pay", payload=1, stream=name))
+    wait = PauseRequest(target="pay", stream=name, note="audit")
+    assert isinstance(pause_stream.sync(client=client, body=wait), StreamIntervened)
+    blocked = list_blocked_streams.sync(client=client)
+    assert isinstance(blocked, BlockedStreams)
+    assert [one.stream for one in blocked.streams] == [name]
+    one = read_stream.sync(client=client, target="pay", stream=name)
+    assert isinstance(one, Stream)
+    assert (one.state, one.holder_id) == ("paused", None)
 
 
 if __name__ == "__main__":

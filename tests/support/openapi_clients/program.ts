@@ -30,6 +30,9 @@ const resolve: Schemas["ResolveRequest"] = { resolution: "retry", note: "not the
 const redrive: Schemas["RedriveRequest"] = { target: "sms", status: "rejected", note: "again" };
 // @ts-expect-error an accepted intent is not redriven
 const wrong: Schemas["RedriveRequest"] = { target: "sms", status: "accepted", note: "again" };
+const pause: Schemas["PauseRequest"] = { target: "pay", stream: "a/b", note: "audit", seconds: 60 };
+// @ts-expect-error the intent that was seen at the head is missing
+const skip: Schemas["SkipRequest"] = { target: "pay", stream: "a/b", note: "poison" };
 
 const page: Query = { limit: 10 };
 
@@ -40,4 +43,6 @@ export function summary(accepted: Created, content: Schemas["Content"], problem:
   return [accepted.intent_id, accepted.intent?.status, content.metadata?.["order"], order, ...messages];
 }
 
-export const requests = [payload, body, neither, both, untyped, unknown, batch, cancel, resolve, redrive, wrong, page];
+export const requests = [
+  payload, body, neither, both, untyped, unknown, batch, cancel, resolve, redrive, wrong, pause, skip, page,
+];

@@ -20,6 +20,7 @@ from leasehold.store.reader_rows import (
     LeaseSeen,
     LedgerEvent,
     Listing,
+    StreamSeen,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _CONTENT = rows_of(Content)
 _INSTANCE = rows_of(InstanceSeen)
 _LEASE = rows_of(LeaseSeen)
 _BLOCKED = rows_of(BlockedStream)
+_STREAM = rows_of(StreamSeen)
 # Before and after every intent id.
 _FIRST_ID = IntentId(UUID(int=0))
 _LAST_ID = IntentId(UUID(int=2**128 - 1))
@@ -206,6 +208,20 @@ class PostgresReaders(PostgresContracts):
             None if targets is None else list(targets),
             *(after or (None, None)),
         )
+
+    async def read_stream(self, target: str, stream: str) -> StreamSeen | None:
+        """Read one stream, blocked or not; None if there is none."""
+        found = await self._query.rows(
+            _STREAM,
+            "SELECT target, stream, head, state, reason, blocked_since,"
+            "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting,"
+            "       holder_id, lease_epoch, lease_expires_at"
+            "  FROM leasehold.read_stream(%s, %s)",
+            target,
+            stream,
+        )
+        return found[0] if found else None
 
 
 def _found(

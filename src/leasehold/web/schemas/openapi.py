@@ -25,8 +25,11 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     requests.IntentRequest,
     requests.BatchRequest,
     requests.NoteRequest,
+    requests.PauseRequest,
     requests.ResolveRequest,
     requests.RedriveRequest,
+    requests.SkipRequest,
+    requests.StreamRequest,
 )
 _REF = "#/components/schemas/{model}"
 _NULL = {"type": "null"}

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from leasehold.domain.intent import PRIORITIES, Resolution, Status
 
 TEN_YEARS_SECONDS = 315_360_000
+THIRTY_DAYS_SECONDS = 2_592_000
 NOTE_LENGTH_MAX = 2000
 PAGE_MAX = 200
 REDRIVE_MAX = 1000
@@ -75,6 +76,7 @@ RedriveLimit = Annotated[int, Field(ge=1, le=REDRIVE_MAX), BeforeValidator(_whol
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
 Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
 Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+PauseSeconds = Annotated[float, Field(ge=0, le=THIRTY_DAYS_SECONDS, allow_inf_nan=False)]
 SecondsAhead = Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
 # The id of an event, or empty for none; the events parse it.
 Cursor = Annotated[
@@ -170,6 +172,27 @@ class NoteRequest(RequestBody):
     """The reason for an operation."""
 
     note: Note
+
+
+class StreamRequest(NoteRequest):
+    """A stream, and the reason for an operation on it."""
+
+    target: Target
+    stream: Name
+
+
+class PauseRequest(StreamRequest):
+    """A stream to pause, for a time or until it is resumed."""
+
+    seconds: Annotated[
+        PauseSeconds | None, Field(description="How long; until it is resumed if it is absent.")
+    ] = None
+
+
+class SkipRequest(StreamRequest):
+    """The intent at the head of a stream, as it was seen there."""
+
+    intent_id: Annotated[UUID, Field(strict=False)]
 
 
 class ResolveRequest(RequestBody):

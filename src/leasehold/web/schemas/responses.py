@@ -134,6 +134,63 @@ class Intervened(ResponseBody):
     operator: str
 
 
+class StreamIntervened(ResponseBody):
+    """An operation on a stream that was done, and the operator."""
+
+    target: str
+    stream: str
+    verdict: str
+    operator: str
+
+
+class _StreamMembers(ResponseBody):
+    target: str
+    stream: str
+    head: UUID | None
+    reason: str | None
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_for: UUID | None
+    attempts: int | None
+    due_at: datetime | None
+    waiting: int
+
+
+class BlockedStream(_StreamMembers):
+    """A stream that is paused, or whose head was tried and has not ended.
+
+    `head` is null if nothing waits. `paused_until` is null if it is not paused, or until somebody
+    resumes it. `paused_for` is the failed intent that paused it. `waiting` counts the intents
+    behind the head, up to 1,000.
+    """
+
+    state: Literal["paused", "held", "in_doubt", "confirming", "retrying"]
+    blocked_since: datetime
+
+
+class BlockedStreams(ResponseBody):
+    """Blocked streams by target and name; `next` is the `after` of the next page."""
+
+    streams: list[BlockedStream]
+    next: str | None
+
+
+class Stream(_StreamMembers):
+    """A stream, blocked or not, with the members of a blocked stream and its holder, if any.
+
+    If it is not blocked, its state is `in_flight`, `waiting` (the head was not tried yet) or
+    `empty`, and `blocked_since` is null.
+    """
+
+    state: Literal[
+        "paused", "held", "in_doubt", "confirming", "retrying", "in_flight", "waiting", "empty"
+    ]
+    blocked_since: datetime | None
+    holder_id: str | None
+    lease_epoch: int | None
+    lease_expires_at: datetime | None
+
+
 class Retried(ResponseBody):
     """The new intent that replaces a finished one."""
 
