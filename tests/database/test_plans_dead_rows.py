@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -119,3 +120,21 @@ def test_claims_and_renewals_are_heap_only_updates(graveyard: Graveyard) -> None
         " UNION ALL SELECT 'none', '', ''"
     )
     assert row["relname"] == "none", "an index on what a claim changes would end heap-only updates"
+
+
+def pages_of(outbox: Outbox) -> dict[UUID, int]:
+    rows = outbox.database.execute(
+        "SELECT intent_id, (ctid::text::point)[0]::integer AS page FROM leasehold.outbox_pending"
+    )
+    return {row["intent_id"]: row["page"] for row in rows}
+
+
+def test_page_of_new_rows_has_room_for_the_claims_of_all_of_them(outbox: Outbox) -> None:
+    """A version that does not fit beside the old one needs a new entry in every index."""
+    target, worker = "notifications.production.sms", f"worker-7d9f8b6c5d-x2x4q-{uuid4().hex[:12]}"
+    outbox.publish(target)
+    outbox.enqueue(1_000, target)
+    before = pages_of(outbox)
+    for _ in range(10):
+        outbox.claim(worker, 100, [target])
+    assert {claim for claim, page in pages_of(outbox).items() if page != before[claim]} == set()

@@ -304,8 +304,9 @@ CREATE TABLE leasehold.outbox_pending (
     scope, lease_name, stream, stream_seq, priority, attempt_count, begun_at, begun_epoch, claimed_by, lease_token,
     lease_expires_at, lease_seconds))
 ) WITH (
-  -- Room for updates in place of the lease columns, and a vacuum that keeps up with a queue.
-  fillfactor = 70,
+  -- A claimed row is longer than a new one. The page has room for both versions of each row, or most claims would not be
+  -- heap-only updates. And a vacuum that keeps up with a queue.
+  fillfactor = 35,
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_vacuum_insert_threshold = 10000,
