@@ -210,6 +210,7 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, po
     [
         point if point in OFTEN else pytest.param(point, marks=pytest.mark.thorough)
         for point in FaultPoint
+        if point not in {FaultPoint.DURING_CLAIM, FaultPoint.DURING_RENEWAL}
     ],
 )
 async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):

@@ -132,7 +132,8 @@ async def test_joining_instance_gets_its_share_of_busy_streams(engine):
 @pytest.mark.parametrize("how", ["commit", "rollback"])
 async def test_open_enqueuer_keeps_nobody_waiting(engine, how):
     engine.publish(TARGET, scope="stream")
-    engine.worker(**STREAM_SETTINGS)
+    # Long leases: whoever waits for an expiry waits too long.
+    engine.worker(stream_claim_seconds="600", stream_grace_seconds="600")
     ids = enqueue_rounds(engine, streams=3, rounds=1)
     open_one = engine.database.session("ingest")
     open_one.run("BEGIN")

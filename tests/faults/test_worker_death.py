@@ -11,7 +11,12 @@ from tests.support.engine import until
 
 
 @pytest.mark.parametrize(
-    "point", [point for point in FaultPoint if point is not FaultPoint.AFTER_REBUILD]
+    "point",
+    [
+        point
+        for point in FaultPoint
+        if point not in {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_RENEWAL}
+    ],
 )
 async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
     engine.publish("bank", "lookup", lease_seconds=1.3, call_timeout_seconds=1.2)
@@ -26,7 +31,7 @@ async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
     assert engine.sandbox.effects("lookup").effects == 1
     states = engine.outbox.states(intent_id)
-    died_silently = {FaultPoint.AFTER_CLAIM, FaultPoint.BEFORE_BEGIN}
+    died_silently = {FaultPoint.DURING_CLAIM, FaultPoint.AFTER_CLAIM, FaultPoint.BEFORE_BEGIN}
     if point is FaultPoint.AFTER_COMPLETE:
         assert states == ["DISPATCHED"]
     elif point is not FaultPoint.DURING_COMPLETE:

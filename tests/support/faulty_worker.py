@@ -16,8 +16,15 @@ from leasehold.observe.logs import get_logger
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.process import run
 
-# Time for the request to leave before the worker dies.
+# Time for a request to leave before the worker dies.
 REQUEST_SECONDS = 0.15
+
+_DURING = {
+    FaultPoint.DURING_CLAIM: REQUEST_SECONDS,
+    FaultPoint.DURING_CALL: REQUEST_SECONDS,
+    FaultPoint.DURING_COMPLETE: 0,
+    FaultPoint.DURING_RENEWAL: REQUEST_SECONDS,
+}
 
 _LOG = get_logger(__name__)
 
@@ -33,8 +40,8 @@ class FaultInjector:
         if point is not self._point:
             return
         self._point = None
-        if point in (FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE):
-            await asyncio.sleep(REQUEST_SECONDS if point is FaultPoint.DURING_CALL else 0)
+        if point in _DURING:
+            await asyncio.sleep(_DURING[point])
         _LOG.warning("fault", point=str(point), action=self._action)
         match self._action:
             case "kill":

@@ -47,3 +47,13 @@ def effects_by_stream(engine: Engine, ids: Ids) -> Ids:
                 seen[stream_of[entry.key]].append(entry.key)
         after = page[-1].number
     return seen
+
+
+def requests_for(engine: Engine, key: str) -> int:
+    """How many requests with this key the gateway received."""
+    found = 0
+    after = 0
+    while page := engine.sandbox.requests(after):
+        found += sum(entry.key == key for entry in page)
+        after = page[-1].number
+    return found

@@ -19,7 +19,7 @@ from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Slots
@@ -168,6 +168,7 @@ class StreamHeartbeat:
         metrics: Metrics,
         abort: Callable[[Item], None],
         leave_to_others: Callable[[str, float], None],
+        during_renewal: Callable[[], Awaitable[None]],
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -177,6 +178,7 @@ class StreamHeartbeat:
         self._metrics = metrics
         self._abort = abort
         self._leave_to_others = leave_to_others
+        self._during_renewal = during_renewal
 
     async def step(self) -> Pause:
         """Renew every stream once. If that fails, trust runs out by itself."""
@@ -204,11 +206,10 @@ class StreamHeartbeat:
             self._streams.holder_id, [one.lease for one in streams], *seconds
         )
         left = min(one.seconds_left(asked_at) for one in streams)
-        renewed = {
-            one.lease_name
-            for one in await within_deadline(left, call, "the stream heartbeat")
-            if one.verdict is RenewVerdict.RENEWED
-        }
+        answers, _ = await asyncio.gather(
+            within_deadline(left, call, "the stream heartbeat"), self._during_renewal()
+        )
+        renewed = {one.lease_name for one in answers if one.verdict is RenewVerdict.RENEWED}
         for held in streams:
             if held.lease.name in renewed:
                 held.trust(asked_at, *seconds)

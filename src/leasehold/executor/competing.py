@@ -16,6 +16,7 @@ from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
 from leasehold.executor.fence import ClaimFence
 from leasehold.executor.limits import GATHER_SECONDS, claim_size, should_gather
 from leasehold.executor.low_water import LowWaterMarks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.slots import Slots
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
+    from leasehold.executor.faults import Faults
     from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
@@ -97,6 +99,7 @@ class CompetingExecutor:
         *,
         lease_seconds: Callable[[str], float],
         trouble: Callable[[Exception], None],
+        faults: Faults = NO_FAULTS,
     ) -> None:
         self.name = name
         self.wake = asyncio.Event()
@@ -108,6 +111,7 @@ class CompetingExecutor:
         self._metrics = metrics
         self._timings = timings
         self._trouble = trouble
+        self._faults = faults
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
         self._hinted: set[str] = set()  # targets with a hint since the last claim
@@ -179,7 +183,8 @@ class CompetingExecutor:
         with self._slots.reserved(batch_size):
             due_from = None if is_full_walk else self._marks.due_from(rooms)
             try:
-                items = await self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
+                claim = self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
+                items = await while_reaching(FaultPoint.DURING_CLAIM, claim, self._faults)
             except DatabaseUnavailable as error:
                 self._trouble(error)
                 raise

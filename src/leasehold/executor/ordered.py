@@ -132,7 +132,9 @@ class OrderedExecutor:
             elif work.state is StreamState.READY:
                 items += self._heads(self._hold(work, asked_at), work, asked_at)
             elif work.state is StreamState.LOOK_AGAIN:
-                self._hold(work, asked_at).look_at = self._slots.clock() + LOOK_AGAIN_SECONDS
+                held = self._hold(work, asked_at)
+                self._streams.work_on(held, [])  # its last item ends, and must not end it too
+                held.look_at = self._slots.clock() + LOOK_AGAIN_SECONDS
                 self.wake.set()
             # Otherwise a call is in flight: ours, or one whose start we never learned of. In the
             # latter case we do not hold the stream, so its lease expires and the call is doubted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.coordination.heartbeat import Heartbeat
@@ -9,6 +10,7 @@ from leasehold.coordination.slots import Slots
 from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
 from leasehold.executor.completer import Completer
+from leasehold.executor.faults import FaultPoint
 from leasehold.executor.ordered import OrderedExecutor
 from leasehold.executor.runner import Runner
 from leasehold.observe.logs import get_logger
@@ -79,6 +81,7 @@ class Session:
             self._parts.timings,
             lease_seconds=lease_seconds,
             trouble=self._trouble,
+            faults=self._parts.faults,
         )
 
     def _trouble(self, error: Exception) -> None:
@@ -123,6 +126,7 @@ class StreamSession(Session):
             metrics,
             self._runner.abort,
             self.executor.leave_to_others,
+            partial(parts.faults.reach, FaultPoint.DURING_RENEWAL),
         )
         self.services: list[Service] = [
             self.heartbeat,
