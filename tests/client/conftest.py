@@ -41,7 +41,7 @@ class InThreads:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if name in {"list", "events"}:
+        if name in {"list", "events", "blocked_streams"}:
             return lambda *given, **more: _in_threads(method(*given, **more))
         return lambda *given, **more: asyncio.to_thread(method, *given, **more)
 

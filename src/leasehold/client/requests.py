@@ -116,7 +116,7 @@ def enqueue(new: NewIntent, wait_seconds: float = 0) -> Request[Receipt]:
         query=_wait_query(wait_seconds),
         headers=headers,
         body=intent_json(new, key),
-        read=_reader(responses.receipt, new.target),
+        read=reader(responses.receipt, new.target),
         is_idempotent=True,
         wait_seconds=wait_seconds,
         idempotency_key=key,
@@ -133,7 +133,7 @@ def enqueue_batch(
         path="/v1/intents:batch",
         headers=_json_headers(trace_context),
         body=b'{"intents":[' + b",".join(intents) + b"]}",
-        read=_reader(responses.bulk_results),
+        read=reader(responses.bulk_results),
         is_idempotent=True,
         advice=BATCH_ADVICE,
     )
@@ -178,14 +178,14 @@ def page(
         method="GET",
         path="/v1/intents",
         query=query,
-        read=_reader(responses.page),
+        read=reader(responses.page),
         is_idempotent=True,
     )
 
 
 def cancel(intent_id: IntentId, note: str) -> Request[CancelVerdict]:
     """Cancel an intent that was never submitted."""
-    return _operation(intent_id, "cancel", {"note": note}, _verdict_reader(CancelVerdict))
+    return _intent_operation(intent_id, "cancel", {"note": note}, verdict_reader(CancelVerdict))
 
 
 def resolve(
@@ -194,7 +194,7 @@ def resolve(
     """Decide the outcome of an intent that is in doubt."""
     given = {"resolution": resolution, "note": note, "reference": reference}
     members = {name: value for name, value in given.items() if value is not None}
-    return _operation(intent_id, "resolve", members, _verdict_reader(ResolveVerdict))
+    return _intent_operation(intent_id, "resolve", members, verdict_reader(ResolveVerdict))
 
 
 def retry(intent_id: IntentId, note: str) -> Request[Redriven]:
@@ -203,10 +203,10 @@ def retry(intent_id: IntentId, note: str) -> Request[Redriven]:
     def read(response: httpx.Response) -> Redriven:
         if response.is_success:
             return responses.redriven(response)
-        verdict = _verdict_reader(RedriveVerdict)(response)
+        verdict = verdict_reader(RedriveVerdict)(response)
         return Redriven(intent_id=intent_id, verdict=verdict, new_intent_id=None)
 
-    return _operation(intent_id, "retry", {"note": note}, read)
+    return _intent_operation(intent_id, "retry", {"note": note}, read)
 
 
 def intent_json(new: NewIntent, key: str) -> bytes:
@@ -226,25 +226,35 @@ def intent_json(new: NewIntent, key: str) -> bytes:
     return f"{{{','.join(members)}}}".encode()
 
 
-def _operation(
+def _intent_operation(
     intent_id: IntentId,
     name: str,
     members: Mapping[str, str],
     read: Callable[[httpx.Response], Result],
 ) -> Request[Result]:
+    return operation(f"/v1/intents/{intent_id}/{name}", "intent", members, read)
+
+
+def operation(
+    path: str,
+    subject: str,
+    members: Mapping[str, object],
+    read: Callable[[httpx.Response], Result],
+) -> Request[Result]:
+    """Change something in the name of the token; `subject` says what to look at if in doubt."""
     # Not idempotent: the repeated request would report that somebody else was faster.
     return Request(
         method="POST",
-        path=f"/v1/intents/{intent_id}/{name}",
+        path=path,
         headers=_json_headers(None),
-        body=_json(name, members).encode(),
+        body=_json(path, members).encode(),
         read=read,
         is_idempotent=False,
-        advice="Outcome unknown. Look at the intent before you try again.",
+        advice=f"Outcome unknown. Look at the {subject} before you try again.",
     )
 
 
-def _reader(
+def reader(
     read: Callable[[httpx.Response], Result], target: str = ""
 ) -> Callable[[httpx.Response], Result]:
     """Read a success with `read`; raise for an error response."""
@@ -260,18 +270,18 @@ def _reader(
 def _intent_reader(
     read: Callable[[httpx.Response], Result],
 ) -> Callable[[httpx.Response], Result]:
-    """Like _reader, for a request about one intent: 404 means that there is no such intent."""
+    """Like reader, for a request about one intent: 404 means that there is no such intent."""
 
     def checked(response: httpx.Response) -> Result:
         rejection = None if response.is_success else ErrorResponse.of(response)
         if rejection is not None and rejection.code == "not_found":
             raise UnknownIntent(rejection.detail)
-        return _reader(read)(response)
+        return reader(read)(response)
 
     return checked
 
 
-def _verdict_reader(kind: type[Verdict]) -> Callable[[httpx.Response], Verdict]:
+def verdict_reader(kind: type[Verdict]) -> Callable[[httpx.Response], Verdict]:
     """Read a verdict. Those that say why nothing was done are results too, not exceptions."""
 
     def read(response: httpx.Response) -> Verdict:

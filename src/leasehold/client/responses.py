@@ -15,7 +15,14 @@ from leasehold.client.connection import UNREAD
 from leasehold.domain.errors import ApiError
 from leasehold.domain.intent import AttemptState, IntentId, Status
 from leasehold.domain.verdict import BatchVerdict, RedriveVerdict
-from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
+from leasehold.store.reader_rows import (
+    Attempt,
+    BlockedStream,
+    EventCursor,
+    IntentStatus,
+    LedgerEvent,
+    StreamSeen,
+)
 from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
@@ -64,6 +71,14 @@ class IntentPage:
     next: IntentId | None
 
 
+@dataclass(frozen=True, slots=True)
+class BlockedPage:
+    """Blocked streams by target and name; `next` continues the list, None ends it."""
+
+    streams: tuple[BlockedStream, ...]
+    next: str | None
+
+
 def receipt(response: httpx.Response) -> Receipt:
     """Read the result of enqueuing one intent."""
     given = _object(response)
@@ -98,6 +113,20 @@ def page(response: httpx.Response) -> IntentPage:
 def attempts(response: httpx.Response) -> tuple[Attempt, ...]:
     """Read the ledger of an intent."""
     return tuple(_value(Attempt, one) for one in _object(response)["attempts"])
+
+
+def blocked_page(response: httpx.Response) -> BlockedPage:
+    """Read one page of blocked streams."""
+    given = _object(response)
+    return BlockedPage(
+        tuple(_value(BlockedStream, one, _STREAM_READERS) for one in given["streams"]),
+        None if given["next"] is None else str(given["next"]),
+    )
+
+
+def stream(response: httpx.Response) -> StreamSeen:
+    """Read one stream."""
+    return _value(StreamSeen, _object(response), _STREAM_READERS)
 
 
 def redriven(response: httpx.Response) -> Redriven:
@@ -159,17 +188,22 @@ def _object(response: httpx.Response) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def _value(kind: type[Value], given: Mapping[str, Any]) -> Value:
+def _value(
+    kind: type[Value],
+    given: Mapping[str, Any],
+    readers: Mapping[str, Callable[[str], object]] | None = None,
+) -> Value:
     """Make a dataclass of a JSON object with the same names."""
+    readers = _READERS if readers is None else readers
     read = {
-        one.name: _member(one.name, given.get(one.name))
+        one.name: _member(given.get(one.name), readers.get(one.name))
         for one in fields(kind)  # pyright: ignore[reportArgumentType]  (all are dataclasses)
     }
     return kind(**read)
 
 
-def _member(name: str, value: object) -> object:
-    return value if value is None or name not in _READERS else _READERS[name](str(value))
+def _member(value: object, read: Callable[[str], object] | None) -> object:
+    return value if value is None or read is None else read(str(value))
 
 
 def _intent_id(value: object) -> IntentId:
@@ -188,5 +222,11 @@ _READERS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(
         ("created_at", "due_at", "deadline_at", "started_at", "finished_at"),
         datetime.fromisoformat,
+    ),
+}
+_STREAM_READERS: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(("head", "paused_for"), _intent_id),
+    **dict.fromkeys(
+        ("blocked_since", "paused_until", "due_at", "lease_expires_at"), datetime.fromisoformat
     ),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from leasehold.client import connection, requests
+from leasehold.client import connection, requests, stream_requests
 from leasehold.client.bulk import BulkEnqueue
 from leasehold.client.event_stream import SILENCE_SECONDS, EventStream
 from leasehold.client.retry import RETRY_SECONDS, RetriedRequest, RetryBudget
@@ -24,8 +24,21 @@ if TYPE_CHECKING:
     from leasehold.client.requests import IntentFilter, Request
     from leasehold.client.responses import BulkResult, IntentPage, Receipt
     from leasehold.domain.intent import IntentId, IntentOptions, NewIntent, Resolution
-    from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
-    from leasehold.store.reader_rows import Attempt, EventCursor, IntentStatus, LedgerEvent
+    from leasehold.domain.verdict import (
+        CancelVerdict,
+        PauseVerdict,
+        ResolveVerdict,
+        ResumeVerdict,
+        SkipVerdict,
+    )
+    from leasehold.store.reader_rows import (
+        Attempt,
+        BlockedStream,
+        EventCursor,
+        IntentStatus,
+        LedgerEvent,
+        StreamSeen,
+    )
     from leasehold.store.rows import Redriven
 
 Result = TypeVar("Result")
@@ -158,6 +171,35 @@ class Client:
     def retry(self, intent_id: IntentId, note: str) -> Redriven:
         """Submit a finished intent again, as a new one. Any verdict but REDRIVEN did nothing."""
         return self._send(requests.retry(intent_id, note))
+
+    def blocked_streams(self, target: str | None = None) -> Iterator[BlockedStream]:
+        """Iterate over the blocked streams of all targets or of one, by target and name."""
+        page = self._send(stream_requests.blocked_page(target, None))
+        while True:
+            yield from page.streams
+            if page.next is None:
+                return
+            page = self._send(stream_requests.blocked_page(target, page.next))
+
+    def stream(self, target: str, stream: str) -> StreamSeen | None:
+        """Return a stream, blocked or not; None if there is no such stream."""
+        return self._send(stream_requests.stream(target, stream))
+
+    def pause_stream(
+        self, target: str, stream: str, note: str, *, seconds: float | None = None
+    ) -> PauseVerdict:
+        """Begin nothing more of a stream, for a time or until it is resumed."""
+        return self._send(stream_requests.pause(target, stream, note, seconds))
+
+    def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
+        """Go on with a stream that was paused, by a person or by a failed intent."""
+        return self._send(stream_requests.resume(target, stream, note))
+
+    def skip_stream_head(
+        self, target: str, stream: str, intent_id: IntentId, note: str
+    ) -> SkipVerdict:
+        """Cancel the head of a stream if it still is this intent. A pause stays."""
+        return self._send(stream_requests.skip(target, stream, intent_id, note))
 
     def events(
         self, after: EventCursor | None = None, *, target: str | None = None
