@@ -20,9 +20,11 @@ def publish(engine, **terms):
     engine.publish("batches", "lookup", **({"gateway": gateway} | terms))
 
 
-def enqueue(engine, *names):
+def enqueue(engine, *names, **fields):
+    """Enqueue signed batches. A field that is a function is called with the name."""
     entries = [
-        {
+        {name_of: value(name) for name_of, value in fields.items()}
+        | {
             "target": "batches",
             "body": base64.b64encode(f"signed {name}".encode()).decode(),
             "content_type": "application/octet-stream",
@@ -66,3 +68,53 @@ async def test_evicted_batch_is_asked_for_again_before_it_is_sent_again(engine):
     first, second = (n for n, kind in enumerate(sent) if kind == "submission")
     assert sent[first + 1 : second] == ["lookup", "lookup"], "before and after the quarantine"
     assert engine.sandbox.effect_counts("ledger") == {batch_id("a"): 1}
+
+
+def lookups(engine):
+    """The ids of each status request, in the order of the requests."""
+    requests = {}
+    after = 0
+    while page := engine.sandbox.requests(after):
+        for one in page:
+            if one.kind == "lookup":
+                requests.setdefault(one.received_at, []).append(one.key)
+        after = page[-1].number
+    return list(requests.values())
+
+
+@pytest.mark.parametrize("scope", ["item", "stream", "cluster"])
+async def test_many_batches_that_wait_for_blocks_are_confirmed_with_few_requests(engine, scope):
+    engine.sandbox.set_faults("ledger", pending_seconds=2)
+    publish(engine, scope=scope, quarantine_seconds=120, concurrency=100)
+    names = [f"batch {number}" for number in range(100)]
+    ids = enqueue(engine, *names, **({"stream": str} if scope == "stream" else {}))
+    engine.worker(concurrency="100")
+    await engine.until_status(ids)
+    asked = lookups(engine)
+    assert {one for batch in asked for one in batch} == {batch_id(name) for name in names}
+    assert max(map(len, asked)) == 50
+    assert sum(map(len, asked)) >= 10 * len(asked)
+    for intent_id in ids:
+        assert engine.outbox.states(intent_id) == ["SUBMITTED", "DISPATCHED"]
+
+
+@pytest.mark.parametrize("scope", ["item", "stream", "cluster"])
+async def test_submission_that_nobody_can_be_asked_about_ends_in_doubt(engine, scope):
+    functions = "tests.support.python_gateways:submit_only", "tests.support.python_gateways:fail"
+    engine.publish(
+        "own",
+        "lookup",
+        scope=scope,
+        gateway={"kind": "python", "function": functions[0], "lookup": functions[1]},
+        quarantine_seconds=120,
+        confirm_within_seconds=0.5,
+    )
+    entry = {"target": "own", "payload": {}} | ({"stream": "s"} if scope == "stream" else {})
+    [row] = engine.outbox.enqueue_entries([entry])
+    engine.worker()
+    await engine.until_status([row["intent_id"]], "in_doubt")
+    ledger = engine.outbox.ledger(row["intent_id"])
+    assert [(one["state"], one["reason"]) for one in ledger] == [
+        ("SUBMITTED", None),
+        ("IN_DOUBT", "unconfirmed"),
+    ]

@@ -216,7 +216,11 @@ async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, po
 async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
     engine.publish("ledger", "lookup", scope="cluster")
     [intent_id] = engine.outbox.enqueue(1, "ledger")
+    if point is FaultPoint.BEFORE_LOOKUP:
+        engine.sandbox.set_faults(lost_response_rate=1)
     doomed = member(engine, fault=f"{point}:kill")
+    if point is FaultPoint.BEFORE_LOOKUP:
+        await until(lambda: engine.outbox.make_due() or doomed.process.poll() is not None)
     assert await doomed.ended() == -SIGKILL
     assert doomed.lines("fault")
     member(engine)
@@ -224,7 +228,7 @@ async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
     assert engine.sandbox.effects("lookup").effects == 1
     states = engine.outbox.states(intent_id)
-    if point in {FaultPoint.AFTER_BEGIN, FaultPoint.DURING_CALL}:
+    if point in {FaultPoint.AFTER_BEGIN, FaultPoint.DURING_CALL, FaultPoint.BEFORE_LOOKUP}:
         assert states[0] == "IN_DOUBT"
     elif point in {FaultPoint.AFTER_REBUILD, FaultPoint.AFTER_CLAIM, FaultPoint.BEFORE_BEGIN}:
         assert states == ["DISPATCHED"]  # nothing was called, and no claim is left to repair

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leasehold.domain.outcome import Submitted
+
 if TYPE_CHECKING:
     from leasehold.gateway.protocol import Submission
 
@@ -38,6 +40,16 @@ async def suspend(_submission: Submission) -> None:
     """Let the machine be suspended for an hour; needs `suspended_machine` on PYTHONPATH."""
     if is_first("suspend"):
         sys.modules["sitecustomize"].suspended_seconds = 3600.0
+
+
+async def submit_only(_submission: Submission) -> Submitted:
+    """Accept an intent that is to be confirmed later."""
+    return Submitted(reference="r", ask_after_seconds=0.1)
+
+
+async def fail(_submission: Submission) -> None:
+    """Raise an error."""
+    raise ConnectionError
 
 
 async def stall(_submission: Submission) -> None:

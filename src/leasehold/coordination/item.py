@@ -163,6 +163,9 @@ class Item:
     call: asyncio.Task[None] | None = None
     trace: Span | None = None
 
+    # The contract under which its gateway is being asked; None while it is submitted.
+    asked_under: Contract | None = None
+
     # The next heads of its stream that the same call submits.
     followers: Sequence[Item] = ()
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The longest delay that the database accepts.
 DELAY_SECONDS_MAX = 30 * 86_400.0
+# A gateway that has been asked for this many seconds is asked again one second later.
+_ASKING_SLOWDOWN = 10.0
 # More than any contract permits attempts, and small enough not to overflow a float.
 _DOUBLINGS_MAX = 64
 
@@ -122,12 +124,19 @@ def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Out
 def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> Outcome | AskAgain:
     """Decide what the answer to Ask or Confirm means for the intent."""
     match answer:
-        case Accepted() | Rejected() | Submitted():
-            return _limit_delay(answer, contract)
+        case Accepted() | Rejected():
+            return answer
+        case Submitted():
+            wait = max(answer.ask_after_seconds, _asking_seconds(claimed, contract))
+            return _limit_delay(replace(answer, ask_after_seconds=wait), contract)
         case NotFound():
             return _not_found(answer, claimed, contract)
         case Unknown():
-            return AskAgain(_ask_again_seconds(answer, claimed, contract), answer)
+            wait = _ask_again_seconds(answer, claimed, contract)
+            if claimed.last_state is AttemptState.SUBMITTED and claimed.reference is not None:
+                # As if nothing had changed: so the database ends the time for confirmation.
+                return Submitted(reference=claimed.reference, ask_after_seconds=wait)
+            return AskAgain(wait, answer)
         case _:
             assert_never(answer)
 
@@ -251,9 +260,15 @@ def _ask_again_seconds(answer: Unknown, claimed: Claimed, contract: Contract) ->
     asked = _bounded(answer.retry_after_seconds) or 0.0
     asked = min(asked, contract.retry.retry_after_seconds_max)
     wait = max(asked, backoff_seconds(contract, claimed.attempt_no, 0))
+    wait = max(wait, _asking_seconds(claimed, contract))
     if claimed.last_state is AttemptState.SUBMITTED:
         return wait
     return max(wait, contract.quarantine_seconds)
+
+
+def _asking_seconds(claimed: Claimed, contract: Contract) -> float:
+    """Return how long to wait at least before asking again: the longer, the longer it has taken."""
+    return min(_age_seconds(claimed) / _ASKING_SLOWDOWN, contract.retry.longest_seconds)
 
 
 def _limit_delay(outcome: Outcome, contract: Contract) -> Outcome:

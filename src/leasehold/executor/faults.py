@@ -27,6 +27,7 @@ class FaultPoint(StrEnum):
     BEFORE_BEGIN = "before_begin"
     AFTER_BEGIN = "after_begin"
     DURING_CALL = "during_call"
+    BEFORE_LOOKUP = "before_lookup"
     AFTER_CALL_BEFORE_COMPLETE = "after_call_before_complete"
     DURING_COMPLETE = "during_complete"
     AFTER_COMPLETE = "after_complete"

@@ -32,7 +32,6 @@ from leasehold.domain.retry import (
     Finish,
     Hold,
     Submit,
-    after_asking,
     after_calling,
     next_step,
     with_delay,
@@ -40,6 +39,7 @@ from leasehold.domain.retry import (
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.fence import by_fence
+from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.logs import get_logger
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Served, Targets
-    from leasehold.gateway.protocol import Submission
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import Span
 
@@ -92,6 +91,7 @@ class Runner:
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
+        self._lookups = Lookups(metrics, faults)
         self._is_closed = False
         self._call_seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._batches: set[asyncio.Task[None]] = set()
@@ -125,7 +125,7 @@ class Runner:
             unknown = Unknown(retry_after_seconds=0, reason=reason)
             for one in (item, *item.followers):
                 if one.state is CALLING:
-                    self._completer.complete(one, unknown)
+                    self._hand_in(one, after_abort(one, unknown), None)
             if item.call is not None:
                 self._slots.keep_slot(item.call)
 
@@ -270,16 +270,21 @@ class Runner:
             item.trace = trace
             started_at = self._slots.clock()
             submission = submission_of(item, trace, self._slots.clock)
-            if isinstance(step, Submit) and item.followers:
-                await self._submit_batch(item, served, trace)
-                return
-            if isinstance(step, Submit):
-                call = served.gateway.submit(submission)
-                decided = await (
-                    call if self._faults is NO_FAULTS else with_faults(call, self._faults)
-                )
-            else:
-                decided = await self._decide(item, served, step, submission)
+            match step:
+                case Submit() if item.followers:
+                    await self._submit_batch(item, served, trace)
+                    return
+                case Submit():
+                    call = served.gateway.submit(submission)
+                    if self._faults is not NO_FAULTS:
+                        call = with_faults(call, self._faults)
+                    decided = await call
+                case Ask() | Confirm():
+                    decided = await self._lookups.look_up(item, served, submission)
+                case Finish() | Hold():
+                    decided = step.outcome
+                case _:
+                    assert_never(step)
             elapsed = self._slots.clock() - started_at
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
             self._count_call(item.target, elapsed)
@@ -309,17 +314,20 @@ class Runner:
         if item.state >= RECORDING:
             self._metrics.late_result()  # it was aborted meanwhile
             return
-        if isinstance(decided, AskAgain):
-            self._completer.give_back(item, decided.seconds)
-            return
-        self.latency_seconds += _LATENCY_WEIGHT * (elapsed - self.latency_seconds)
-        if not isinstance(decided, Accepted):  # most are, and need no delay
+        if not isinstance(decided, (Accepted, AskAgain)):  # most are, and need no delay
             jitter = random.uniform(-1, 1)  # noqa: S311 (not used for security)
             decided = with_delay(decided, served.contract, item.claimed.attempt_no, jitter)
-        self._completer.complete(item, decided, elapsed)
+        self._hand_in(item, decided, elapsed)
+
+    def _hand_in(self, item: Item, decided: Outcome | AskAgain, elapsed: float | None) -> None:
+        if isinstance(decided, AskAgain):
+            self._completer.give_back(item, decided.seconds)
+        else:
+            self._completer.complete(item, decided, elapsed)
 
     def _count_call(self, target: str, seconds: float) -> None:
         """Report all calls that end in the same pass of the event loop to the metrics at once."""
+        self.latency_seconds += _LATENCY_WEIGHT * (seconds - self.latency_seconds)
         if not self._call_seconds:
             asyncio.get_running_loop().call_soon(self._count_calls)
         self._call_seconds[target].append(seconds)
@@ -328,22 +336,6 @@ class Runner:
         for target, seconds in self._call_seconds.items():
             self._metrics.call(target, *seconds)
         self._call_seconds.clear()
-
-    async def _decide(
-        self,
-        item: Item,
-        served: Served,
-        step: Ask | Confirm | Finish | Hold,
-        submission: Submission,
-    ) -> Outcome | AskAgain:
-        match step:
-            case Ask() | Confirm():
-                answer = await served.gateway.lookup(submission)
-                return after_asking(answer, item.claimed, served.contract)
-            case Finish() | Hold():
-                return step.outcome
-            case _:
-                assert_never(step)
 
     def _give_back(self, items: Sequence[Item]) -> None:
         for item in items:

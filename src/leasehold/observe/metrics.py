@@ -66,6 +66,10 @@ class Metrics:
             _WAIT_BUCKETS,
         )
         self._call = factory.timed("call_seconds", "Duration of one gateway call.", _CALL_BUCKETS)
+        self._lookups = factory.by(Counter, "lookups", "Questions about submissions.", "target")
+        self._lookup_requests = factory.by(
+            Counter, "lookup_requests", "Requests that these questions took.", "target"
+        )
         self._time_to_terminal = factory.timed(
             "time_to_terminal_seconds",
             "Time from accepted into the database to finished.",
@@ -168,6 +172,12 @@ class Metrics:
     def call(self, target: str, *seconds: float) -> None:
         """Observe the duration of gateway calls."""
         self._call.observe(seconds, self._worker_id, self._targets.bounded(target))
+
+    def lookup(self, target: str, submissions: int) -> None:
+        """Count one request that asks about submissions."""
+        name = self._targets.bounded(target)
+        self._lookups.at(name).inc(submissions)
+        self._lookup_requests.at(name).inc()
 
     def time_to_terminal(self, target: str, *seconds: float) -> None:
         """Observe the time from accepted to finished, for each item of a batch."""

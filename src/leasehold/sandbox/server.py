@@ -263,15 +263,23 @@ class Sandbox:
         self._log.require_room(len(batch_ids))
         is_denied = self._injectors[ledger.NAME].draw_early_not_found
         answer = self._ledger.statuses(batch_ids, is_denied, self.url)
+        received_at = time.time()  # the same for all, which shows that they came together
         for batch_id in batch_ids:
-            self._log_lookup(ledger.NAME, batch_id, answer.status)
+            self._log_lookup(ledger.NAME, batch_id, answer.status, received_at=received_at)
         return _response(answer)
 
-    def _log_lookup(self, gateway: GatewayName, key: str, status: int, remark: str = "") -> None:
+    def _log_lookup(
+        self,
+        gateway: GatewayName,
+        key: str,
+        status: int,
+        remark: str = "",
+        received_at: float | None = None,
+    ) -> None:
         self._log.append(
             LoggedRequest(
                 number=len(self._log) + 1,
-                received_at=time.time(),
+                received_at=time.time() if received_at is None else received_at,
                 gateway=gateway,
                 kind="lookup",
                 key=key,

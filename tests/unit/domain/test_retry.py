@@ -224,8 +224,32 @@ def test_inconclusive_lookup_is_repeated_after_the_longer_of_both_delays():
     assert again(DOUBT, attempt_no=6) == 5 * 2**5
     assert again(DOUBT, retry_after_seconds=0) == QUARANTINE
     assert again(DOUBT, retry_after_seconds=90) == 90
-    assert again(SUBMITTED) == 5
-    assert again(SUBMITTED, retry_after_seconds=9e99) == 3600
+
+
+def test_inconclusive_lookup_of_a_submission_counts_as_not_yet_confirmed():
+    """Otherwise a gateway that cannot be asked would never end the time for confirmation."""
+
+    def again(**fields):
+        answer = after_asking(Unknown(**fields), claimed(SUBMITTED), contract("lookup"))
+        assert isinstance(answer, Submitted)
+        assert answer.reference == "ref-1"
+        return answer.ask_after_seconds
+
+    assert again() == 5
+    assert again(retry_after_seconds=9e99) == 3600
+
+
+@pytest.mark.parametrize("state", [DOUBT, SUBMITTED])
+def test_gateway_is_asked_the_less_often_the_longer_it_takes(state):
+    def wait(answer, age):
+        decided = after_asking(answer, claimed(state, age=age), contract("lookup"))
+        if isinstance(decided, AskAgain):
+            return decided.seconds
+        return decided.ask_after_seconds
+
+    pending = Submitted(reference="r", ask_after_seconds=2)
+    assert [wait(pending, age) for age in (0, 20, 600, 1e6)] == [2, 2, 60, 3600]
+    assert [wait(Unknown(), age) for age in (6000, 1e6)] == [600, 3600]
 
 
 def test_value_that_is_neither_outcome_nor_answer_raises():
