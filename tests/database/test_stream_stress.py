@@ -1,7 +1,7 @@
 """Many enqueuers and holders at once: every row is executed once, in the order of its stream.
 
 Some enqueuers roll back, and some stay open while the head that they saw is finished. Some holders
-disappear between two calls.
+disappear between two calls. In a pipeline, each row is submitted first and confirmed later.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ CLAIMERS = 4
 STREAMS = [f"s{number}" for number in range(12)]
 TRANSACTIONS = 120
 EMPTY_ROUNDS = 20
+ASK_SECONDS = 0.005
 
 
 class Run:
     """What was executed, by stream and in order, and how many enqueuers are still at work."""
 
-    def __init__(self, database, seed):
+    def __init__(self, database, seed, *, is_pipelined):
         self.database = database
+        self.is_pipelined = is_pipelined
         self.seed = seed
         self.executed = defaultdict(list)
         self.enqueuing = ENQUEUERS
@@ -69,6 +71,8 @@ class Run:
                 else:
                     self.work_off(holder)
             empty = empty + 1 if is_last and not holders else 0
+            if self.is_pipelined and not holders:
+                time.sleep(ASK_SECONDS)
 
     def work_off(self, holder):
         """Execute heads until the stream is freed or lost."""
@@ -78,12 +82,18 @@ class Run:
             if not ids:
                 rows = holder.look(free_idle=True)
                 continue
+            if rows[0]["last_state"] == "SUBMITTED":
+                rows = holder.record_next(ids, "DISPATCHED")
+                continue
             begun = holder.begin(ids)
             if set(begun) != {"begun"}:
                 assert set(begun) == {"lease_lost"}
                 return
             self.executed[holder.stream] += ids
-            rows = holder.record_next(ids, "DISPATCHED")
+            if self.is_pipelined:
+                rows = holder.record_next(ids, "SUBMITTED", retry_after_seconds=ASK_SECONDS)
+            else:
+                rows = holder.record_next(ids, "DISPATCHED")
 
 
 @pytest.fixture
@@ -92,8 +102,8 @@ def streams(outbox):
     return outbox
 
 
-def run(database, seed):
-    done = Run(database, seed)
+def run(database, seed, *, is_pipelined=False):
+    done = Run(database, seed, is_pipelined=is_pipelined)
     race(database, ENQUEUERS + CLAIMERS, done.work)
     committed = database.execute(
         "SELECT stream, array_agg(intent_id ORDER BY stream_seq) AS ids"
@@ -102,11 +112,15 @@ def run(database, seed):
     return {row["stream"]: row["ids"] for row in committed}, done.executed
 
 
-@pytest.mark.usefixtures("streams")
-def test_every_committed_row_is_executed_once_and_in_order(database, request):
+@pytest.mark.parametrize("is_pipelined", [False, True], ids=["one by one", "pipelined"])
+def test_every_committed_row_is_executed_once_and_in_order(
+    streams, database, request, is_pipelined
+):
+    if is_pipelined:
+        streams.publish("pay", scope="stream", guarantee="lookup", batch_max=2, pipeline_max=5)
     seed = random.randrange(10**6)
     request.node.user_properties.append(("seed", seed))
-    committed, executed = run(database, seed)
+    committed, executed = run(database, seed, is_pipelined=is_pipelined)
     assert dict(executed) == committed, f"seed {seed}"
     assert sum(map(len, committed.values())) > TRANSACTIONS
     assert database.execute("SELECT FROM leasehold.outbox_pending") == []

@@ -129,6 +129,7 @@ class Contract(Terms):
     )
     block_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] | None = None
     confirm_within_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] | None = None
+    pipeline_max: Annotated[int, Field(ge=1, le=100)] | None = None
 
     @property
     def can_look_up(self) -> bool:
@@ -253,6 +254,13 @@ class Contract(Terms):
             yield f"on_failure is only for scope stream, not {self.scope}"
         if (self.on_failure == "block_for") != (self.block_seconds is not None):
             yield "block_seconds is required with on_failure block_for, and only then"
+        if self.scope != "stream" and self.pipeline_max is not None:
+            yield f"pipeline_max is only for scope stream, not {self.scope}"
+        elif self.pipeline_max is not None and self.pipeline_max > 1 and not self.can_look_up:
+            yield (
+                f"pipeline_max ({self.pipeline_max}) needs a gateway with a lookup: the next intent "
+                "starts while the submitted ones await their confirmation, and somebody must ask"
+            )
 
 
 # The known settings, by the table that they belong to.

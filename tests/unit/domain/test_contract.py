@@ -422,6 +422,14 @@ def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
                 "whether a submission is confirmed"
             ),
         ),
+        ({"pipeline_max": 5}, "pipeline_max is only for scope stream, not item"),
+        (
+            {"scope": "stream", "pipeline_max": 5},
+            (
+                "pipeline_max (5) needs a gateway with a lookup: the next intent starts while the "
+                "submitted ones await their confirmation, and somebody must ask"
+            ),
+        ),
     ],
 )
 def test_terms_of_streams_that_contradict_each_other_are_refused(terms, problem):

@@ -36,14 +36,17 @@ BEGIN
              WHEN EXISTS (
                SELECT FROM leasehold.outbox_pending earlier
                 WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                  AND earlier.stream_seq < p.stream_seq
+                  AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
+                    earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
                   AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now OR earlier.attempt_count >= 20
                        OR earlier.contract_version <> p.contract_version
                        OR earlier.intent_id <> ALL (p_intent_ids)))
                   OR c.batch_max < (SELECT count(*) FROM (
                     SELECT FROM leasehold.outbox_pending earlier
                      WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                       AND earlier.stream_seq <= p.stream_seq LIMIT 101) AS batch)
+                       AND earlier.stream_seq <= p.stream_seq AND NOT leasehold.awaits_confirmation(
+                         earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                     LIMIT 101) AS batch)
                THEN 'out_of_order'
              ELSE 'begun' END AS verdict
       FROM unnest(p_intent_ids) AS asked (intent_id)

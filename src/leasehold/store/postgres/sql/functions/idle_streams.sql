@@ -1,5 +1,5 @@
--- Return which of these streams an enqueuer may give a head that can be claimed: those without a pending row, unless a
--- person must resume them. In the others the new rows wait behind the head, and whoever finishes the head goes on with them.
+-- Return which of these streams an enqueuer may give a head that can be claimed: those without a pending row, except rows
+-- that await their confirmation (awaits_confirmation), unless a person must resume them. In the others the new rows wait behind the head, and whoever finishes the head goes on with them.
 -- The caller has locked the rows of the streams and asks in a new statement. A transaction that is not READ COMMITTED
 -- cannot see what was finished since it began. All streams are idle for it: a head too many costs a claimer one look,
 -- but without a head a stream stands still.
@@ -14,7 +14,9 @@ BEGIN
     SELECT l.lease_name FROM leasehold.leases l
      WHERE l.lease_name = ANY (p_lease_names) AND l.paused_until IS DISTINCT FROM 'infinity'
        AND (SELECT true FROM leasehold.outbox_pending p
-             WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream LIMIT 1) IS NULL);
+             WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+               AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+             ORDER BY p.stream_seq LIMIT 1) IS NULL);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.idle_streams(text[]) FROM PUBLIC;

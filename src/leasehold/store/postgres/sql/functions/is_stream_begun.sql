@@ -1,7 +1,7 @@
 -- Whether a call of this stream is in flight: one of its first p_rows rows is begun. A batch is begun in order and under one
--- contract, so no other row can be; its batch_max is at most 100.
+-- contract, behind the rows that await their confirmation, so no row after the first 200 can be: there are at most 100 of each.
 -- Locks nothing. Raises: nothing.
-CREATE OR REPLACE FUNCTION leasehold.is_stream_begun(p_target text, p_stream text, p_rows integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION leasehold.is_stream_begun(p_target text, p_stream text, p_rows integer DEFAULT 200) RETURNS boolean
 LANGUAGE sql STABLE AS $$
   SELECT coalesce(bool_or(first.begun_at IS NOT NULL), false)
     FROM (SELECT p.begun_at FROM leasehold.outbox_pending p

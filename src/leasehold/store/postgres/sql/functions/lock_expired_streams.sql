@@ -31,7 +31,7 @@ BEGIN
      CROSS JOIN LATERAL (
        SELECT l.lease_name FROM leasehold.leases l
         WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity' AND l.expires_at <= v_now
-          AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream, 100))
+          AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream))
         ORDER BY l.expires_at
         LIMIT coalesce(asked.target_limit, p_limit)
           FOR UPDATE SKIP LOCKED) AS found

@@ -2,6 +2,8 @@
 -- p_kept are the streams that the caller wants to go on with (NULL: all); with p_free_idle only as long as there is work that is due.
 -- One row per stream, or one per head if it is ready: up to batch_max consecutive heads under one contract, which are all to
 -- be called, all in doubt, or all to be confirmed.
+-- The head is the first row that does not await its confirmation in a pipeline (awaits_confirmation). While pipeline_max rows
+-- do, no further one is called. Whatever has been due longer is next: the head, or the rows to ask about.
 -- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
 -- (a call is in flight); drained (nothing is pending); look_again (nothing is visible, but an enqueuer's transaction is
 -- open: it saw the former head and will not make its row a head, so the stream must be looked at again later).
@@ -24,12 +26,16 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_empty text[];
   v_enqueued_to text[] := '{}';
+  v_is_pipelined boolean := EXISTS (SELECT FROM leasehold.contracts c WHERE c.pipeline_max > 1);
 BEGIN
   v_empty := ARRAY(
     SELECT l.lease_name FROM leasehold.leases l
      WHERE l.lease_name = ANY (p_lease_names)
        AND (SELECT true FROM leasehold.outbox_pending p
-             WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream LIMIT 1) IS NULL);
+             WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+               AND NOT (v_is_pipelined AND leasehold.awaits_confirmation(
+                 p.last_state, p.due_at, p.target, p.contract_version))
+             ORDER BY p.stream_seq LIMIT 1) IS NULL);
   IF cardinality(v_empty) > 0 THEN
     WITH settled AS MATERIALIZED (
       SELECT l.lease_name FROM leasehold.leases l
@@ -45,26 +51,51 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
            p_kept IS NULL OR l.lease_name = ANY (p_kept) AS is_kept,
-           head.intent_id AS head_id, head.due_at, head.is_claimable, head.contract_version, head.step, c.batch_max,
-           coalesce(CASE WHEN c.batch_max = 1 THEN head.begun_at IS NOT NULL ELSE leasehold.is_stream_begun(
-             l.target, l.stream, c.batch_max) END, false) AS is_begun
+           head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.contract_version, head.step,
+           awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
+           awaited.contract_version AS awaited_version, c.batch_max,
+           coalesce(CASE WHEN c.batch_max = 1 AND NOT v_is_pipelined THEN head.begun_at IS NOT NULL
+                         WHEN v_is_pipelined THEN leasehold.is_stream_begun(l.target, l.stream)
+                         ELSE leasehold.is_stream_begun(l.target, l.stream, c.batch_max) END, false) AS is_begun,
+           -- How many more rows may be called: without a pipeline, and without rows of a former one, a whole batch.
+           CASE WHEN c.pipeline_max = 1 AND coalesce(awaited.rows, 0) = 0 THEN c.batch_max
+                ELSE c.pipeline_max - coalesce(awaited.rows, 0) END AS room
       FROM leasehold.leases l
       LEFT JOIN LATERAL (
-        SELECT p.intent_id, p.due_at, p.is_claimable, p.contract_version, p.begun_at,
+        SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version, p.begun_at,
                leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+           AND NOT (v_is_pipelined AND leasehold.awaits_confirmation(
+             p.last_state, p.due_at, p.target, p.contract_version))
          ORDER BY p.stream_seq LIMIT 1) AS head ON true
+      LEFT JOIN LATERAL (
+        SELECT (array_agg(p.intent_id ORDER BY p.due_at, p.stream_seq))[1] AS intent_id, min(p.due_at) AS due_at,
+               (array_agg(p.contract_version ORDER BY p.due_at, p.stream_seq))[1] AS contract_version, count(*)::integer AS rows
+          FROM (SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version FROM leasehold.outbox_pending p
+                 WHERE v_is_pipelined AND p.scope = 'stream' AND p.last_state = 'SUBMITTED'
+                   AND p.target = l.target AND p.stream = l.stream
+                   AND leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+                 ORDER BY p.stream_seq LIMIT 100) AS p) AS awaited ON v_is_pipelined
       LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
      WHERE l.lease_name = ANY (p_lease_names)
+  ), chosen AS MATERIALIZED (
+    -- next_id is the row that leads to the stream: the head, or the first one to ask about.
+    SELECT looked.*, is_asking, CASE WHEN is_asking THEN awaited_id ELSE head_id END AS next_id,
+           CASE WHEN is_asking THEN awaited_due_at ELSE head_due_at END AS due_at
+      FROM looked
+     CROSS JOIN LATERAL (
+       SELECT coalesce(awaited_id IS NOT NULL AND (
+         head_id IS NULL OR step = 'call' AND room <= 0 OR awaited_due_at < head_due_at), false) AS is_asking) AS turn
   ), judged AS MATERIALIZED (
-    SELECT looked.*, CASE
+    SELECT chosen.*, CASE
              WHEN is_begun THEN 'begun'
              WHEN paused_until > v_now THEN 'paused'
-             WHEN head_id IS NOT NULL THEN CASE WHEN due_at <= v_now THEN 'ready' ELSE 'waiting' END
+             WHEN due_at <= v_now THEN 'ready'
              WHEN lease_name = ANY (v_enqueued_to) THEN 'look_again'
+             WHEN next_id IS NOT NULL THEN 'waiting'
              ELSE 'drained' END AS stream_state
-      FROM looked
+      FROM chosen
   ), decided AS MATERIALIZED (
     SELECT judged.*,
            is_kept AND (stream_state IN ('ready', 'begun', 'look_again') OR NOT p_free_idle) AS is_held,
@@ -81,10 +112,12 @@ BEGIN
     -- One row per head that the caller gets, and one for each other stream. Nothing is joined with itself later: that would
     -- take the square of the number of streams.
     SELECT d.*, batch.intent_id, coalesce(batch.place, 1) AS place,
-           coalesce(p_begin AND batch.intent_id IS NOT NULL AND d.expires_at > v_now AND d.step = 'call', false) AS is_begun_now
+           coalesce(p_begin AND batch.intent_id IS NOT NULL AND d.expires_at > v_now AND d.step = 'call'
+                    AND NOT d.is_asking, false) AS is_begun_now
       FROM decided d
       LEFT JOIN LATERAL (
-        SELECT d.head_id AS intent_id, 1 AS place WHERE d.stream_state = 'ready' AND d.is_held AND d.batch_max = 1
+        SELECT d.head_id AS intent_id, 1 AS place
+         WHERE d.stream_state = 'ready' AND d.is_held AND NOT d.is_asking AND d.batch_max = 1
          UNION ALL
         SELECT several.intent_id, several.place
           FROM (SELECT p.intent_id, p.place,
@@ -94,10 +127,18 @@ BEGIN
                                row_number() OVER (ORDER BY p.stream_seq) AS place,
                                leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
                           FROM leasehold.outbox_pending p
-                         WHERE d.stream_state = 'ready' AND d.is_held AND d.batch_max > 1
+                         WHERE d.stream_state = 'ready' AND d.is_held AND NOT d.is_asking AND d.batch_max > 1
                            AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
-                         ORDER BY p.stream_seq LIMIT d.batch_max) AS p) AS several
-         WHERE several.is_in_batch) AS batch ON true
+                           AND p.stream_seq >= d.stream_seq
+                         ORDER BY p.stream_seq LIMIT greatest(least(d.batch_max, d.room), 1)) AS p) AS several
+         WHERE several.is_in_batch
+         UNION ALL
+        SELECT p.intent_id, row_number() OVER (ORDER BY p.stream_seq)
+          FROM (SELECT p.intent_id, p.stream_seq FROM leasehold.outbox_pending p
+                 WHERE d.stream_state = 'ready' AND d.is_held AND d.is_asking AND p.last_state = 'SUBMITTED'
+                   AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
+                   AND p.due_at <= v_now AND p.contract_version = d.awaited_version
+                 ORDER BY p.stream_seq LIMIT 100) AS p) AS batch ON true
   ), changed AS (
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,
@@ -106,9 +147,12 @@ BEGIN
                          ELSE p.due_at END,
            begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
            first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
-      FROM (SELECT coalesce(s.intent_id, s.head_id) AS intent_id, s.paused_until, s.is_begun_now,
+      FROM (SELECT coalesce(s.intent_id, s.next_id) AS intent_id, s.paused_until, s.is_begun_now,
                    NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
-              FROM served s) AS c
+              FROM served s
+             UNION ALL
+            -- The head does not lead to the stream while others must be asked about first.
+            SELECT s.head_id, s.paused_until, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
      WHERE p.intent_id = c.intent_id
        AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
             OR c.is_claimable AND p.due_at < nullif(c.paused_until, 'infinity'))

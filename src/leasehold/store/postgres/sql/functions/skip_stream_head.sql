@@ -16,7 +16,9 @@ BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
   v_lease := leasehold.lock_stream_for_intervention(p_target, p_stream, p_operator, p_note);
   SELECT * INTO v_head FROM leasehold.outbox_pending p
-   WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream ORDER BY p.stream_seq LIMIT 1 FOR UPDATE;
+   WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream
+     AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+   ORDER BY p.stream_seq LIMIT 1 FOR UPDATE;
   IF v_lease.lease_name IS NULL THEN
     RETURN 'not_found';
   ELSIF v_head.intent_id IS DISTINCT FROM p_intent_id THEN

@@ -1,7 +1,8 @@
 -- Give these streams to a holder, each with epoch + 1, if they may be taken now; see claim_streams. Calls in flight are put
 -- in doubt. Returns the names of the leases that the holder has then, including those that it had before.
--- p_rows are the claimable rows that led to the streams. One that is not the first of its stream was made claimable
--- by an enqueuer that could not see the head; it loses the mark.
+-- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
+-- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
+-- serve_streams marks the row that leads to the stream next time.
 -- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the begun rows.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_streams(
@@ -25,7 +26,7 @@ BEGIN
    CROSS JOIN LATERAL (SELECT l.holder_id = p_holder_id AND l.expires_at > v_now AS is_own) AS own
    WHERE l.lease_name = ANY (p_lease_names)
      AND (is_own OR l.expires_at <= v_now AND (
-            l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream, 100)));
+            l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream)));
 
   IF cardinality(v_expired) > 0 THEN
     SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', l.holder_id, 'lease_taken_over', NULL, l.lease_name, l.lease_epoch,
@@ -36,7 +37,7 @@ BEGIN
      CROSS JOIN LATERAL (
        SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
         WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-        ORDER BY p.stream_seq LIMIT 100) AS p
+        ORDER BY p.stream_seq LIMIT 200) AS p
      WHERE l.lease_name = ANY (v_expired) AND p.begun_at IS NOT NULL;
   END IF;
   UPDATE leasehold.leases l
@@ -57,9 +58,9 @@ BEGIN
 
   UPDATE leasehold.outbox_pending p SET is_claimable = false
    WHERE p.intent_id = ANY (p_rows) AND p.is_claimable
-     AND (SELECT true FROM leasehold.outbox_pending earlier
+     AND (p.last_state = 'SUBMITTED' OR (SELECT true FROM leasehold.outbox_pending earlier
            WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-             AND earlier.stream_seq < p.stream_seq LIMIT 1);
+             AND earlier.stream_seq < p.stream_seq LIMIT 1));
   RETURN v_own || v_free;
 END
 $$;

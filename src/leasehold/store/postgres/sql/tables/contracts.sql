@@ -31,6 +31,7 @@ CREATE TABLE leasehold.contracts (
   batch_max integer NOT NULL GENERATED ALWAYS AS (coalesce((terms ->> 'batch_max')::integer, 1)) STORED,
   confirm_within_seconds double precision
     GENERATED ALWAYS AS ((terms ->> 'confirm_within_seconds')::double precision) STORED,
+  pipeline_max integer NOT NULL GENERATED ALWAYS AS (coalesce((terms ->> 'pipeline_max')::integer, 1)) STORED,
 
   CONSTRAINT contracts_pkey PRIMARY KEY (target, version),
   CONSTRAINT contracts_target_form CHECK (target ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
@@ -61,8 +62,13 @@ CREATE TABLE leasehold.contracts (
   CONSTRAINT contracts_block_bounded CHECK (block_seconds > 0 AND block_seconds <= 2592000),
   CONSTRAINT contracts_batch_bounded CHECK (batch_max BETWEEN 1 AND 100),
   CONSTRAINT contracts_batches_are_of_streams CHECK (batch_max = 1 OR scope = 'stream'),
-  CONSTRAINT contracts_confirmation_bounded CHECK (confirm_within_seconds > 0 AND confirm_within_seconds <= 2592000)
+  CONSTRAINT contracts_confirmation_bounded CHECK (confirm_within_seconds > 0 AND confirm_within_seconds <= 2592000),
+  CONSTRAINT contracts_pipeline_bounded CHECK (pipeline_max BETWEEN 1 AND 100),
+  CONSTRAINT contracts_pipelines_are_confirmed CHECK (pipeline_max = 1 OR scope = 'stream' AND can_look_up)
 );
+
+-- Mostly empty: whoever serves streams asks first whether there are pipelines at all.
+CREATE INDEX contracts_pipelined ON leasehold.contracts (target, version) WHERE pipeline_max > 1;
 
 COMMENT ON TABLE leasehold.contracts IS
   'The terms of each target by version; insert-only. The highest version is current.';

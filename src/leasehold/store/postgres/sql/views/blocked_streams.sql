@@ -1,6 +1,7 @@
 -- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried and has not ended. state:
 -- paused (until paused_until; infinity: until a person resumes it), held (a person must resolve the head), in_doubt,
--- confirming, or retrying. waiting counts the intents behind the head, up to 1,000.
+-- confirming, or retrying. waiting counts the intents behind the head, up to 1,000. Rows that await their confirmation in a
+-- pipeline block nothing; the head is the first other one.
 -- For one stream it reads by index. To read many, use read_blocked_streams, which reads a page.
 CREATE OR REPLACE VIEW leasehold.blocked_streams AS
 SELECT blocked.target, blocked.stream, head.intent_id AS head,
@@ -24,9 +25,12 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
         SELECT p.target, p.stream, NULL, NULL, NULL, NULL, NULL
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.last_state IS NOT NULL
+           AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
            AND (SELECT true FROM leasehold.outbox_pending earlier
                  WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                   AND earlier.stream_seq < p.stream_seq LIMIT 1) IS NULL
+                   AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
+                     earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                 ORDER BY earlier.stream_seq LIMIT 1) IS NULL
            AND (SELECT true FROM leasehold.leases l
                  WHERE l.lease_name = p.lease_name AND l.paused_since IS NOT NULL
                    AND l.paused_until > clock_timestamp()) IS NULL) AS blocked
@@ -34,6 +38,7 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
     SELECT p.intent_id, p.stream_seq, p.due_at, p.last_state, p.first_tried_at, p.last_modified_at, p.attempt_count
       FROM leasehold.outbox_pending p
      WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
+       AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
      ORDER BY p.stream_seq LIMIT 1) AS head ON true
   LEFT JOIN LATERAL (
     SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a

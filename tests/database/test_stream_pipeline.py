@@ -1,0 +1,233 @@
+"""Pipelines: with `pipeline_max` the next intent of a stream starts when the one before is SUBMITTED."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.lease_holder import claim_streams
+from tests.support.sqlstates import refused
+
+
+@pytest.fixture
+def streams(outbox):
+    outbox.publish("pay", scope="stream", guarantee="lookup", pipeline_max=3)
+    return outbox
+
+
+def heads_of(rows):
+    return [row["intent_id"] for row in rows if row["intent_id"]]
+
+
+def claim_one(outbox, name="holder-1"):
+    """Claim the one stream that can be claimed."""
+    [holder] = claim_streams(outbox, name)
+    return holder
+
+
+def submit_head(holder, rows=None):
+    """Call the one head and record that the gateway accepted it; return what is next."""
+    [head] = heads_of(holder.heads if rows is None else rows)
+    assert holder.begin([head]) == ["begun"]
+    return holder.record_next([head], "SUBMITTED", retry_after_seconds=60)
+
+
+def marked(database):
+    """The rows that lead a claim to their stream."""
+    rows = database.execute("SELECT intent_id FROM leasehold.outbox_pending WHERE is_claimable")
+    return {row["intent_id"] for row in rows}
+
+
+def make_due(database, *ids):
+    database.execute(
+        "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp() - interval '1 second'"
+        " WHERE intent_id = ANY (%s)",
+        [list(ids)],
+    )
+
+
+def test_next_intent_starts_when_the_one_before_is_submitted(streams):
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == ids[:1]
+    rows = submit_head(holder)
+    assert (rows[0]["stream_state"], heads_of(rows)) == ("ready", ids[1:2])
+
+
+def test_next_intent_waits_for_the_confirmation_without_a_pipeline(outbox):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    outbox.enqueue(2, "pay", stream="s")
+    [row] = submit_head(claim_one(outbox))
+    assert (row["stream_state"], row["intent_id"]) == ("waiting", None)
+
+
+def test_full_pipeline_starts_nothing_until_one_is_confirmed(streams, database):
+    ids = streams.enqueue(5, "pay", stream="s")
+    holder = claim_one(streams)
+    rows = list(holder.heads)
+    for _ in range(3):
+        rows = submit_head(holder, rows)
+    [row] = rows
+    assert (row["stream_state"], row["is_held"]) == ("waiting", False)
+    assert row["wait_seconds"] == pytest.approx(60, abs=5)
+    assert claim_streams(streams) == []
+
+    make_due(database, *ids[:2])
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == ids[:2]  # asked about together
+    rows = holder.record_next([ids[0]], "DISPATCHED")
+    assert heads_of(rows) == ids[1:2]  # due for longer than the next head
+    rows = holder.record_next([ids[1]], "SUBMITTED", retry_after_seconds=60)
+    assert heads_of(rows) == ids[3:4]
+
+
+def test_intent_that_is_in_doubt_blocks_the_calls_behind_it(streams, database):
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    rows = submit_head(holder)
+    rows = submit_head(holder, rows)
+    assert heads_of(rows) == ids[2:]
+    holder.release()
+    make_due(database, ids[0])
+    holder = claim_one(streams)
+    # The due time of a freed head is moved to the end of the line, so the question comes first.
+    assert heads_of(holder.heads) == ids[:1]
+    [row] = holder.record_next([ids[0]], "IN_DOUBT")
+    assert (row["stream_state"], row["is_held"]) == ("waiting", False)
+    [blocked] = database.execute("SELECT head, state, waiting FROM leasehold.blocked_streams")
+    assert blocked == {"head": ids[0], "state": "in_doubt", "waiting": 2}
+
+    make_due(database, ids[1])
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == ids[1:2]  # it is asked about all the same
+    [row] = holder.record_next([ids[1]], "DISPATCHED")
+    assert row["stream_state"] == "waiting"
+    make_due(database, ids[0])
+    assert heads_of(claim_one(streams).heads) == ids[:1]
+
+
+def test_pipeline_that_awaits_confirmations_blocks_nothing(streams, database):
+    streams.enqueue(2, "pay", stream="s")
+    holder = claim_one(streams)
+    submit_head(holder, submit_head(holder))
+    assert database.execute("SELECT FROM leasehold.blocked_streams") == []
+    assert streams.call("operator", "read_blocked_streams", 10) == []
+
+
+def test_intent_enqueued_behind_submitted_ones_is_claimed_at_once(streams, database):
+    [first] = streams.enqueue(target="pay", stream="s")
+    [row] = submit_head(claim_one(streams))
+    assert (row["stream_state"], row["is_held"]) == ("waiting", False)
+    [second] = streams.enqueue(target="pay", stream="s")
+    assert marked(database) == {first, second}
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == [second]
+    [row] = submit_head(holder)
+    assert row["stream_state"] == "waiting"
+    assert marked(database) == {first}
+
+
+def test_intent_enqueued_behind_a_full_pipeline_is_claimed_once_in_vain(streams, database):
+    streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    rows = list(holder.heads)
+    for _ in range(3):
+        rows = submit_head(holder, rows)
+    [late] = streams.enqueue(target="pay", stream="s")
+    assert late in marked(database)
+    assert claim_streams(streams) == []
+    assert late not in marked(database)
+
+
+def test_finisher_looks_again_if_an_enqueuer_saw_the_head_before_it_was_submitted(
+    streams, database
+):
+    streams.enqueue(target="pay", stream="s")
+    holder = claim_one(streams)
+    [head] = heads_of(holder.heads)
+    holder.begin([head])
+    enqueuer = database.session("ingest")
+    enqueuer.run("BEGIN")
+    entries = json.dumps([{"target": "pay", "payload": 1, "stream": "s"}])
+    enqueuer.run("SELECT * FROM leasehold.enqueue_intents(%s)", [entries])
+    [row] = holder.record_next([head], "SUBMITTED", retry_after_seconds=60)
+    assert (row["stream_state"], row["is_held"]) == ("look_again", True)
+    enqueuer.run("COMMIT")
+    [row] = holder.look()
+    assert row["stream_state"] == "ready"
+
+
+def test_takeover_puts_the_call_behind_submitted_ones_in_doubt(streams, database):
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    rows = submit_head(holder)
+    assert holder.begin(heads_of(rows)) == ["begun"]
+    database.execute(
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '2 seconds',"
+        " grace_expires_at = clock_timestamp() + interval '1 minute'"
+    )
+    assert claim_streams(streams, "holder-2") == []  # a call is in flight
+    database.execute(
+        "UPDATE leasehold.leases SET grace_expires_at = clock_timestamp() - interval '1 second'"
+    )
+    claim_streams(streams, "holder-2")
+    states = database.execute(
+        "SELECT intent_id, last_state FROM leasehold.outbox_pending ORDER BY stream_seq"
+    )
+    assert [tuple(row.values()) for row in states] == [
+        (ids[0], "SUBMITTED"),
+        (ids[1], "IN_DOUBT"),
+        (ids[2], None),
+    ]
+
+
+def test_begin_behind_an_unconfirmed_call_is_out_of_order_without_a_pipeline(outbox, database):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    ids = outbox.enqueue(2, "pay", stream="s")
+    holder = claim_one(outbox)
+    holder.begin(ids[:1])
+    assert holder.record(ids[:1], "SUBMITTED") == ["applied"]
+    assert holder.begin(ids[1:]) == ["out_of_order"]
+
+
+def test_rejected_confirmation_pauses_the_stream_and_is_asked_no_further(streams, database):
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    submit_head(holder, submit_head(holder))
+    holder.release()
+    make_due(database, ids[0])
+    holder = claim_one(streams)
+    [row] = holder.record_next([ids[0]], "FAILED", reason="invalid")
+    assert (row["stream_state"], row["is_held"]) == ("paused", False)
+    make_due(database, ids[1])
+    assert claim_streams(streams) == []
+    streams.call("operator", "resume_stream", "pay", "s", "ops", "mended")
+    assert heads_of(claim_one(streams).heads) == ids[2:]  # due for longer than the question
+
+
+def test_operator_skips_the_head_behind_submitted_intents(streams, database):
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    submit_head(holder)
+    holder.release()
+    skip = ("pay", "s", ids[1], "ops", "not wanted")
+    assert streams.call("operator", "skip_stream_head", *skip) == [{"skip_stream_head": "skipped"}]
+    assert heads_of(claim_one(streams).heads) == ids[2:]
+
+
+@pytest.mark.parametrize(
+    ("terms", "constraint"),
+    [
+        ({"scope": "item", "guarantee": "lookup"}, "contracts_pipelines_are_confirmed"),
+        ({"scope": "stream", "guarantee": "keyed"}, "contracts_pipelines_are_confirmed"),
+        (
+            {"scope": "stream", "guarantee": "lookup", "pipeline_max": 101},
+            "contracts_pipeline_bounded",
+        ),
+    ],
+)
+def test_pipeline_that_cannot_be_confirmed_is_refused(outbox, terms, constraint):
+    with refused("22023") as caught:
+        outbox.publish("pay", **{"pipeline_max": 3} | terms)
+    assert constraint in str(caught.value)
