@@ -1,4 +1,4 @@
-"""Pipelines: with `pipeline_max` the next intent of a stream starts when the one before is SUBMITTED."""
+"""Pipelines (`pipeline_max`): an intent starts when the one before it is SUBMITTED."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_takeover_puts_the_call_behind_submitted_ones_in_doubt(streams, database
     ]
 
 
-def test_begin_behind_an_unconfirmed_call_is_out_of_order_without_a_pipeline(outbox, database):
+def test_begin_behind_an_unconfirmed_call_is_out_of_order_without_a_pipeline(outbox):
     outbox.publish("pay", scope="stream", guarantee="lookup")
     ids = outbox.enqueue(2, "pay", stream="s")
     holder = claim_one(outbox)
@@ -206,7 +206,7 @@ def test_rejected_confirmation_pauses_the_stream_and_is_asked_no_further(streams
     assert heads_of(claim_one(streams).heads) == ids[2:]  # due for longer than the question
 
 
-def test_operator_skips_the_head_behind_submitted_intents(streams, database):
+def test_operator_skips_the_head_behind_submitted_intents(streams):
     ids = streams.enqueue(3, "pay", stream="s")
     holder = claim_one(streams)
     submit_head(holder)

@@ -258,8 +258,8 @@ class Contract(Terms):
             yield f"pipeline_max is only for scope stream, not {self.scope}"
         elif self.pipeline_max is not None and self.pipeline_max > 1 and not self.can_look_up:
             yield (
-                f"pipeline_max ({self.pipeline_max}) needs a gateway with a lookup: the next intent "
-                "starts while the submitted ones await their confirmation, and somebody must ask"
+                f"pipeline_max ({self.pipeline_max}) needs a gateway with a lookup: the next "
+                "intent starts while others await their confirmation, and somebody must ask"
             )
 
 

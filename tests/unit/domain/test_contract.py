@@ -426,8 +426,8 @@ def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
         (
             {"scope": "stream", "pipeline_max": 5},
             (
-                "pipeline_max (5) needs a gateway with a lookup: the next intent starts while the "
-                "submitted ones await their confirmation, and somebody must ask"
+                "pipeline_max (5) needs a gateway with a lookup: the next intent starts while "
+                "others await their confirmation, and somebody must ask"
             ),
         ),
     ],
