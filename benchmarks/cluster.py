@@ -89,9 +89,9 @@ class ClusterBenchmark:
             "LEASEHOLD_CLUSTER_LEASE_SECONDS": f"{amounts.lease_seconds:g}",
             "LEASEHOLD_CLUSTER_RENEW_SECONDS": f"{amounts.lease_seconds / 5:g}",
             "LEASEHOLD_CLUSTER_ACQUIRE_SECONDS": "1",
-            "LEASEHOLD_POOL_WAIT_SECONDS": "0.5",
-            "LEASEHOLD_STATEMENT_SECONDS": "1",
-            "LEASEHOLD_LOCK_SECONDS": "0.5",
+            "LEASEHOLD_POOL_WAIT_SECONDS": f"{amounts.lease_seconds / 10:g}",
+            "LEASEHOLD_STATEMENT_SECONDS": f"{amounts.lease_seconds / 5:g}",
+            "LEASEHOLD_LOCK_SECONDS": f"{amounts.lease_seconds / 10:g}",
             "LEASEHOLD_LOG_FORMAT": "json",
         }
 

@@ -200,12 +200,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> Self:
-        pool = self.pool()
         lease_seconds = LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
-        _require_below("the longest database call", pool.call_seconds, lease_seconds)
-        _require_below(
-            "idle_in_transaction_seconds", self.idle_in_transaction_seconds, lease_seconds
-        )
+        if self.idle_in_transaction_seconds >= lease_seconds:
+            raise ValueError(
+                f"idle_in_transaction_seconds ({self.idle_in_transaction_seconds:g} seconds) must "
+                f"be less than lease_seconds ({lease_seconds:g}): a stalled process must not hold "
+                "locks for longer than its leases"
+            )
         self._refuse_impossible_election()
         if self.embedded and (self._has_database_url() or self.database_tls):
             raise ValueError(
@@ -227,6 +228,11 @@ class Settings(BaseSettings):
             timings.require_pings()
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
+
+    @property
+    def database_seconds(self) -> float:
+        """The longest that a database call can take."""
+        return self.pool().call_seconds
 
     def timings(self) -> Timings:
         """Return the timings, which are the settings of the same names."""
@@ -321,11 +327,3 @@ def _names_in(settings_file: Path) -> Iterable[str]:
     from dotenv import dotenv_values  # a settings file is rare
 
     return dotenv_values(settings_file)
-
-
-def _require_below(name: str, seconds: float, lease_seconds: float) -> None:
-    if seconds >= lease_seconds:
-        raise ValueError(
-            f"{name} ({seconds:g} seconds) must be less than lease_seconds ({lease_seconds:g}): "
-            "a holder must notice a lost database before its lease ends"
-        )

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold import Instance, read_settings
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import until
+from tests.support.engine import FAST_CALLS, until
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.python_gateways import CallsAtOnce
 
@@ -15,7 +15,7 @@ COUNTING = {"kind": "python", "function": "tests.support.python_gateways:count"}
 
 def settings_of(engine, **more):
     quick = {"schedule_refresh_seconds": 0.1, "contracts_seconds": 0.1, "shutdown_seconds": 2}
-    quick |= {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3}
+    quick |= {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3, **FAST_CALLS}
     url = engine.database.url_as("executor")
     return read_settings(database_url=url, lease_seconds=30, **(quick | more))
 

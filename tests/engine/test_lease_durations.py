@@ -98,7 +98,7 @@ async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(en
             url=proxy.through(url),
             cluster_lease_seconds=3000,
             cluster_renew_seconds=0.3,
-            statement_seconds=60,
+            statement_seconds=30,
             lease_seconds=3000,
             pool_size_min=10,  # a new connection would need answers
         )

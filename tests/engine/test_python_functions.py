@@ -8,7 +8,7 @@ import pytest
 
 from leasehold import Instance, read_settings
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import until
+from tests.support.engine import FAST_CALLS, until
 
 GATEWAYS = "tests.support.python_gateways"
 
@@ -20,7 +20,8 @@ def publish(engine, function, **terms):
 
 def settings_of(engine, **more):
     quick = {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3, "shutdown_seconds": 2}
-    return read_settings(database_url=engine.database.url_as("executor"), **(quick | more))
+    url = engine.database.url_as("executor")
+    return read_settings(database_url=url, **(quick | FAST_CALLS | more))
 
 
 @pytest.mark.parametrize("scope", ["item", "cluster"])

@@ -10,8 +10,14 @@ from tests.support.elections import ROW_LEASE_SETTINGS
 IMPOSSIBLE = {
     "heartbeat": (
         {"lease_seconds": 1, "call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5},
-        {},
+        {"pool_wait_seconds": "0.1", "statement_seconds": "0.2", "lock_seconds": "0.1"},
         "heartbeat_seconds (0.4) must be less than lease_seconds / 3 (0.333333): two heartbeats",
+    ),
+    "result": (
+        {"lease_seconds": 1.5, "call_timeout_seconds": 1.2, "connect_timeout_seconds": 0.5},
+        {"shutdown_seconds": "1"},
+        "the longest database call (1.4 seconds) and heartbeat_seconds (0.4) together must be less"
+        " than lease_seconds (1.5): otherwise the result of a call may wait until its lease",
     ),
     "call": (
         {"lease_seconds": 30, "call_timeout_seconds": 25},

@@ -23,6 +23,8 @@ import psycopg
 import pytest
 
 from leasehold.web import request_context
+from leasehold.web.middleware import Middleware
+from leasehold.web.request_context import PIECE_BYTES, PIECES_MIN
 from leasehold.web.service import WebSettings
 from tests.support.api import make_token, serve
 from tests.support.database import Database
@@ -411,6 +413,47 @@ async def test_client_that_is_still_sending_gets_its_refusal(impatient):
     pieces = [b"x" * 100_000] * 50
     assert statuses(await send(impatient, huge, *pieces)) == [413]
     assert statuses(await send(impatient, huge)) == [413]
+
+
+@pytest.fixture
+def pieces_taken(monkeypatch):
+    """Counts the pieces of bodies that the application takes from the server."""
+    taken = []
+    answer = Middleware.__call__
+
+    async def count_and_answer(self, scope, receive, send):
+        async def receive_and_count():
+            message = await receive()
+            taken.append(message)
+            return message
+
+        await answer(self, scope, receive_and_count, send)
+
+    monkeypatch.setattr(Middleware, "__call__", count_and_answer)
+    return taken
+
+
+def in_chunks(request, body, size):
+    head = request.replace(b"Content-Length: 28", b"Transfer-Encoding: chunked")[: -len(GOOD)]
+    return head + chunked(body, size)
+
+
+@pytest.mark.parametrize(("token", "status"), [(b"Bearer ", 400), (b"Bearer x", 401)])
+async def test_body_of_many_tiny_chunks_does_not_keep_the_server_busy(
+    api, pieces_taken, token, status
+):
+    """Each piece is a step of the event loop, also of a body that is only thrown away."""
+    request = (await valid_request(api)).replace(b"Bearer ", token)
+    answer = await send(api, in_chunks(request, b" " * 20_000 + GOOD, 1))
+    assert statuses(answer) == [status]
+    assert len(pieces_taken) < 2 * (PIECES_MIN + 20_000 // PIECE_BYTES + 2)
+    assert api.intents() == 0
+
+
+async def test_large_body_in_chunks_of_a_packet_is_accepted(api, pieces_taken):
+    request = (await valid_request(api)).replace(HOST, HOST + b"Connection: close\r\n")
+    assert statuses(await send(api, in_chunks(request, b" " * 1_200_000 + GOOD, 1100))) == [201]
+    assert len(pieces_taken) > PIECES_MIN
 
 
 async def test_refused_requests_are_logged_and_counted(impatient, monkeypatch):

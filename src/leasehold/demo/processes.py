@@ -35,7 +35,7 @@ WORKER_SETTINGS: Mapping[str, str] = {
     "SHUTDOWN_SECONDS": "3",
     "POLL_SECONDS": "0.5",
     "POOL_WAIT_SECONDS": "1",
-    "STATEMENT_SECONDS": "1.5",
+    "STATEMENT_SECONDS": "1.2",
     "LOCK_SECONDS": "1",
     "IDLE_IN_TRANSACTION_SECONDS": "2",
     "CONNECT_SECONDS": "2",

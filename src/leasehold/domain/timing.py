@@ -46,6 +46,7 @@ class Timings:
     schedule_refresh_seconds: float = 1.0
     stream_claim_seconds: float = STREAM_CLAIM_SECONDS
     stream_grace_seconds: float = STREAM_GRACE_SECONDS
+    database_seconds: float = 0.0  # the longest that a database call can take
 
     def __post_init__(self) -> None:
         if self.cluster_renew_seconds >= self.cluster_lease_seconds:
@@ -97,8 +98,15 @@ class Timings:
     def require_cluster(self, call_timeout_seconds: float, quarantine_seconds: float) -> None:
         """Refuse a contract of scope cluster that a leader's lease cannot serve.
 
-        Its calls must end within the lease, and its quarantine must outlast a paused leader.
+        Its calls must end and be recorded within the lease, and its quarantine must outlast a paused
+        leader.
         """
+        self._require_time_to_write(
+            "cluster_renew_seconds",
+            self.cluster_renew_seconds,
+            "cluster_lease_seconds",
+            self.cluster_lease_seconds,
+        )
         if quarantine_seconds < 2 * self.cluster_lease_seconds:
             raise InvalidArgument(
                 f"quarantine_seconds ({quarantine_seconds:g}) must be at least 2 * "
@@ -115,9 +123,15 @@ class Timings:
     def require_stream(self, call_timeout_seconds: float, quarantine_seconds: float) -> None:
         """Refuse a contract of scope stream that the expiries of streams cannot serve.
 
-        A call may outlast the first expiry, but must end before the second. The quarantine must
-        outlast a paused holder, which may begin calls until the first expiry.
+        A call may outlast the first expiry, but must end and be recorded before the second. The
+        quarantine must outlast a paused holder, which may begin calls until the first expiry.
         """
+        self._require_time_to_write(
+            "heartbeat_seconds",
+            self.heartbeat_seconds,
+            "stream_claim_seconds + stream_grace_seconds",
+            self.stream_claim_seconds + self.stream_grace_seconds,
+        )
         if quarantine_seconds < 2 * self.stream_claim_seconds:
             raise InvalidArgument(
                 f"quarantine_seconds ({quarantine_seconds:g}) must be at least 2 * "
@@ -134,6 +148,9 @@ class Timings:
 
     def require(self, lease_seconds: float, call_timeout_seconds: float = 0) -> None:
         """Refuse a lease, or a call timeout under it, that these timings cannot serve."""
+        self._require_time_to_write(
+            "heartbeat_seconds", self.heartbeat_seconds, "lease_seconds", lease_seconds
+        )
         if self.heartbeat_seconds >= lease_seconds / 3:
             raise InvalidArgument(
                 f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
@@ -154,4 +171,19 @@ class Timings:
                 f"call_timeout_seconds ({call_timeout_seconds:g}) must be less than lease_seconds "
                 f"({lease_seconds:g}): a call must end while its lease is valid, even if every "
                 "renewal fails"
+            )
+
+    def _require_time_to_write(
+        self, interval_name: str, interval_seconds: float, lease_name: str, lease_seconds: float
+    ) -> None:
+        """Refuse a lease that may end while the result of a call waits for the database.
+
+        A call may end right before a renewal is due. Then the rest of the lease is its time.
+        """
+        if self.database_seconds + interval_seconds >= lease_seconds:
+            raise InvalidArgument(
+                f"the longest database call ({self.database_seconds:g} seconds) and "
+                f"{interval_name} ({interval_seconds:g}) together must be less than {lease_name} "
+                f"({lease_seconds:g}): otherwise the result of a call may wait until its lease has "
+                "ended, and is lost; lower pool_wait_seconds or statement_seconds"
             )

@@ -30,6 +30,10 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 SMALL_BODY_BYTES_MAX = 64 * 1024
 # All bodies that are being read at the same time.
 BODIES_BYTES_MAX = 64 * 1024 * 1024
+# Each piece of a body costs the event loop about 50 microseconds, even one of a single byte. So pieces
+# after the first ones must have this size on average; those of a network have.
+PIECES_MIN = 1000
+PIECE_BYTES = 1024
 BODY_SECONDS = 20.0
 # A body usually arrives together with its head.
 SLOW_BODY_SECONDS = 0.5
@@ -192,7 +196,7 @@ class RequestContext:
 
 
 class BodyReader:
-    """Reads bodies, bounded in bytes and seconds each, and in bytes all together.
+    """Reads bodies, bounded in bytes, pieces and seconds each, and in bytes all together.
 
     A token cannot starve others with bodies that it does not finish. It may hold at most as many
     bytes as are still free, so it gets half, or a third each if two tokens do the same. And only
@@ -267,6 +271,11 @@ class BodyReader:
                     # Usually the first piece is the whole body.
                     return b"".join((*pieces, piece)) if pieces else piece
                 pieces.append(piece)
+                if _is_crumbled(len(pieces), size):
+                    raise Problem(
+                        "bad_request",
+                        f"Send the body in pieces (chunks) of {PIECE_BYTES} bytes or more.",
+                    )
                 self._bytes[token] += len(piece)
                 if self._bytes[token] > self._bytes_max - self._bytes.total():
                     raise IntakeFull("Too many large bodies at once. Try again in a moment.")
@@ -286,16 +295,22 @@ async def drain(receive: Receive) -> None:
 
     A connection that is closed with unread data is reset, and the client can lose the response.
     """
-    left = DRAIN_BYTES_MAX
+    size = count = 0
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            while left > 0:
+            while size < DRAIN_BYTES_MAX and not _is_crumbled(count, size):
                 message = await receive()
                 if message["type"] != "http.request" or not message.get("more_body", False):
                     return
-                left -= len(message.get("body", b""))
+                count += 1
+                size += len(message.get("body", b""))
     except TimeoutError:
         return
+
+
+def _is_crumbled(pieces: int, size: int) -> bool:
+    """Whether a body arrives in so many small pieces that it would keep the event loop busy."""
+    return pieces > PIECES_MIN + size // PIECE_BYTES
 
 
 def _too_large(bytes_max: int) -> Problem:

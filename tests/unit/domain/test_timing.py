@@ -53,6 +53,28 @@ def test_quarantine_shorter_than_two_leader_leases_is_refused():
         timings.require_cluster(25, quarantine_seconds=119)
 
 
+def test_lease_that_may_end_before_a_result_is_written_is_refused():
+    """A call may end right before a renewal, and then wait for the slowest database call."""
+    timings = Timings(
+        database_seconds=12,
+        heartbeat_seconds=1,
+        reaper_seconds=2,
+        shutdown_seconds=3,
+        cluster_renew_seconds=20,
+        cluster_lease_seconds=32,
+        stream_claim_seconds=10,
+        stream_grace_seconds=3,
+    )
+    timings.require(13.1)
+    refused = r"longest database call \(12 seconds\) and heartbeat_seconds \(1\) .* lease_seconds \("
+    with pytest.raises(InvalidArgument, match=refused + r"13\)"):
+        timings.require(13)
+    with pytest.raises(InvalidArgument, match=r"cluster_renew_seconds \(20\) together must be less"):
+        timings.require_cluster(5, 64)
+    with pytest.raises(InvalidArgument, match=r"than stream_claim_seconds \+ stream_grace_seconds"):
+        timings.require_stream(5, 20)
+
+
 def test_process_can_only_shorten_the_lease_of_a_contract():
     assert Timings().lease_of(120) == 120
     assert Timings(lease_seconds=60).lease_of(120) == 60

@@ -68,7 +68,7 @@ class PostgresLockSession:
     def __init__(
         self, connection: Connection, settings: PoolSettings, lease_seconds: float
     ) -> None:
-        self.answer_seconds = settings.call_seconds - settings.wait_seconds
+        self.answer_seconds = settings.answer_seconds
         self._connection = connection
         self._lease_seconds = lease_seconds
         self._turn = asyncio.Lock()  # one statement at a time, and none while closing

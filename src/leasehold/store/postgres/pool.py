@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 CACHE_SIZE = 3
 CACHE_SECONDS = 60.0
 
-# Time for an answer to arrive after the server's own limit has ended a statement.
-_ANSWER_SECONDS = 2.0
+# Time for an answer to arrive after the server's own limit has ended a statement, at most. A shorter
+# limit says that answers are expected sooner.
+_ANSWER_SECONDS_MAX = 2.0
 # psycopg's pool doubles its wait after each failure to connect; this bounds how long the return of
 # the database can go unnoticed.
 _RECONNECT_SECONDS = 5.0
@@ -109,7 +110,12 @@ class PoolSettings:
     @property
     def call_seconds(self) -> float:
         """The longest that a call can take, from the request for a connection to the timeout."""
-        return self.wait_seconds + self.statement_seconds + _ANSWER_SECONDS
+        return self.wait_seconds + self.answer_seconds
+
+    @property
+    def answer_seconds(self) -> float:
+        """The longest that a statement can take until its answer is given up."""
+        return self.statement_seconds + min(self.statement_seconds, _ANSWER_SECONDS_MAX)
 
     def server_settings(self) -> dict[str, str]:
         """Return the limits as settings of the server, and the role."""
@@ -161,7 +167,7 @@ class Pool:
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection for one call: `async with`. Errors are still psycopg's."""
-        return _Lent(self, self.settings.statement_seconds + _ANSWER_SECONDS)
+        return _Lent(self, self.settings.answer_seconds)
 
     async def take(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """Take a cached connection, or one of psycopg's pool."""
@@ -245,7 +251,7 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
-        "tcp_user_timeout": round((settings.statement_seconds + _ANSWER_SECONDS) * 1000),
+        "tcp_user_timeout": round(settings.answer_seconds * 1000),
     }
     if settings.through_pooler:
         ours["prepare_threshold"] = None
