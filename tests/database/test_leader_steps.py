@@ -75,6 +75,8 @@ class Served:
 
 
 class IdleRunner:
+    latency_seconds = 0.0
+
     def __init__(self):
         self.started = []
 

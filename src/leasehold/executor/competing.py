@@ -154,7 +154,12 @@ class CompetingExecutor:
         rooms = self._rooms()
         if not rooms:
             return Pause(self._seconds_until_room(now))
-        if should_gather(self._slots, self._claimed_at):
+        if should_gather(
+            free=self._slots.free,
+            share=self._slots.share,
+            seconds_since_taken=now - self._claimed_at,
+            latency_seconds=self._runner.latency_seconds,
+        ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         found = 0

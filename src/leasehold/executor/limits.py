@@ -15,7 +15,7 @@ from leasehold.service.backoff import Backoff
 from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from leasehold.coordination.slots import Clock, Slots
+    from leasehold.coordination.slots import Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.observe.metrics import BreakerState
 
@@ -38,12 +38,19 @@ def claim_size(room: int, *, latency_seconds: float, lease_seconds: float) -> in
     return room
 
 
-def should_gather(slots: Slots, taken_at: float) -> bool:
-    """Say whether to wait for more free slots: less than a quarter of our share are free, and items
-    were taken a moment ago. A statement for each slot would cost more than the wait.
+def should_gather(
+    *, free: int, share: int, seconds_since_taken: float, latency_seconds: float
+) -> bool:
+    """Say whether to wait for more free slots: less than a quarter of our share are free, items
+    were taken a moment ago, and calls are so short that a quarter of them ends within the wait. A
+    statement for each slot would then cost more than the wait; with longer calls slots would only
+    stand idle.
     """
-    is_soon = slots.clock() - taken_at < GATHER_SECONDS
-    return is_soon and slots.free * 4 < slots.share
+    return (
+        seconds_since_taken < GATHER_SECONDS
+        and free * 4 < share
+        and latency_seconds <= 4 * GATHER_SECONDS
+    )
 
 
 class Breaker:

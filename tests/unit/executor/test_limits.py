@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable, Unknown
-from leasehold.executor.limits import Gate, claim_size
+from leasehold.executor.limits import GATHER_SECONDS, Gate, claim_size, should_gather
 
 FULL = Retryable(is_saturated=True)
 
@@ -118,3 +118,20 @@ def test_new_version_of_a_contract_ends_a_pause(clock):
     assert gate.room(0) == 0
     gate.adopt(5, None, 300)
     assert gate.room(0) == 5
+
+
+def gathers(*, free=1, since=0.0, latency=0.001):
+    return should_gather(free=free, share=10, seconds_since_taken=since, latency_seconds=latency)
+
+
+def test_few_free_slots_wait_a_moment_for_more_if_calls_are_short():
+    assert gathers()
+    assert not gathers(free=3), "a quarter of the slots is free"
+    assert not gathers(since=GATHER_SECONDS), "they have waited"
+
+
+def test_free_slot_waits_for_no_other_if_calls_last_longer_than_the_wait():
+    """A quarter of the calls would not end within the wait, so a slot would stand idle."""
+    assert gathers(latency=0.012)
+    assert not gathers(latency=0.013)
+    assert not gathers(latency=0.020)

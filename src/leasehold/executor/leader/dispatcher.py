@@ -122,7 +122,12 @@ class Dispatcher:
     async def _step(self) -> Pause:
         if not self._is_open or self._term.is_closing:
             return _IDLE
-        if should_gather(self._slots, self._taken_at):
+        if should_gather(
+            free=self._slots.free,
+            share=self._slots.share,
+            seconds_since_taken=self._slots.clock() - self._taken_at,
+            latency_seconds=self._runner.latency_seconds,
+        ):
             return Pause(GATHER_SECONDS)
         if self._marks_stale:
             await self._unmark()

@@ -239,6 +239,8 @@ class Targets:
 class Leader:
     """The parts of one term. It also is the runner: the test makes the calls."""
 
+    latency_seconds = 0.0
+
     def __init__(self, database, queue_class, marks_class, size_max):
         def trouble(error):
             raise error
