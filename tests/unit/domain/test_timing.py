@@ -66,10 +66,14 @@ def test_lease_that_may_end_before_a_result_is_written_is_refused():
         stream_grace_seconds=3,
     )
     timings.require(13.1)
-    refused = r"longest database call \(12 seconds\) and heartbeat_seconds \(1\) .* lease_seconds \("
+    refused = (
+        r"longest database call \(12 seconds\) and heartbeat_seconds \(1\) .* lease_seconds \("
+    )
     with pytest.raises(InvalidArgument, match=refused + r"13\)"):
         timings.require(13)
-    with pytest.raises(InvalidArgument, match=r"cluster_renew_seconds \(20\) together must be less"):
+    with pytest.raises(
+        InvalidArgument, match=r"cluster_renew_seconds \(20\) together must be less"
+    ):
         timings.require_cluster(5, 64)
     with pytest.raises(InvalidArgument, match=r"than stream_claim_seconds \+ stream_grace_seconds"):
         timings.require_stream(5, 20)
