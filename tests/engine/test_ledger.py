@@ -118,3 +118,26 @@ async def test_submission_that_nobody_can_be_asked_about_ends_in_doubt(engine, s
         ("SUBMITTED", None),
         ("IN_DOUBT", "unconfirmed"),
     ]
+
+
+@pytest.mark.parametrize("pipeline_max", [1, 10])
+async def test_pipeline_submits_in_order_while_earlier_batches_await_their_block(
+    engine, pipeline_max
+):
+    engine.sandbox.set_faults("ledger", pending_seconds=0.5)
+    publish(engine, scope="stream", quarantine_seconds=120, pipeline_max=pipeline_max)
+    names = [f"batch {number}" for number in range(12)]
+    ids = enqueue(engine, *names, stream=lambda _: "service-7")
+    engine.worker(concurrency="20")
+    await engine.until_status(ids)
+    kinds = [(one.kind, one.key) for one in engine.sandbox.requests()]
+    submitted = [key for kind, key in kinds if kind == "submission"]
+    assert submitted == [batch_id(name) for name in names]
+    before_first_lookup = [kind for kind, _ in kinds].index("lookup")
+    asked_at_once = max(map(len, lookups(engine)))
+    if pipeline_max == 1:
+        assert (before_first_lookup, asked_at_once) == (1, 1)
+    else:
+        assert before_first_lookup > 1
+        assert 1 < asked_at_once <= pipeline_max
+    assert all(engine.outbox.states(one) == ["SUBMITTED", "DISPATCHED"] for one in ids)

@@ -96,6 +96,22 @@ class Lookups:
         answer = await self._ask(item, served, submission)
         return after_asking(answer, item.claimed, served.contract)
 
+    async def look_up_all(
+        self, items: Sequence[Item], served: Served, submissions: Sequence[Submission]
+    ) -> list[Outcome | AskAgain]:
+        """Ask about the items of one stream; return when all answers are there."""
+        asked = zip(items, submissions, strict=True)
+        answers = await asyncio.gather(
+            *(self.look_up(item, served, submission) for item, submission in asked),
+            return_exceptions=True,
+        )
+        decided: list[Outcome | AskAgain] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            decided.append(answer)
+        return decided
+
     async def _ask(self, item: Item, served: Served, submission: Submission) -> LookupAnswer:
         if not isinstance(served.gateway, LookupBatcher):
             [answer] = await self._request(served.gateway, [submission])

@@ -271,8 +271,8 @@ class Runner:
             started_at = self._slots.clock()
             submission = submission_of(item, trace, self._slots.clock)
             match step:
-                case Submit() if item.followers:
-                    await self._submit_batch(item, served, trace)
+                case Submit() | Ask() | Confirm() if item.followers:
+                    await self._act_on_batch(item, served, step, trace)
                     return
                 case Submit():
                     call = served.gateway.submit(submission)
@@ -292,13 +292,19 @@ class Runner:
             decided = after_calling(decided, item.claimed, served.contract)
         self._finish(item, served, decided, elapsed)
 
-    async def _submit_batch(self, item: Item, served: Served, trace: Span) -> None:
-        """Submit consecutive heads of a stream with one call. The first item stands for all."""
+    async def _act_on_batch(self, item: Item, served: Served, step: Step, trace: Span) -> None:
+        """Submit heads of a stream with one call, or ask about them. The first stands for all."""
         batch = [item, *item.followers]
         for follower in item.followers:
             follower.state = CALLING
         started_at = self._slots.clock()
         submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
+        if not isinstance(step, Submit):
+            answers = await self._lookups.look_up_all(batch, served, submissions)
+            # All of them at once: the stream goes on when the first result is recorded.
+            for one, decided in zip(batch, answers, strict=True):
+                self._finish(one, served, decided, self._slots.clock() - started_at)
+            return
         outcomes = await submit_in_order(served.gateway, submissions)
         elapsed = self._slots.clock() - started_at
         self._count_call(item.target, elapsed)
