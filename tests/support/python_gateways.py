@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasehold.domain.outcome import Submitted
+from leasehold.gateway.errors import NotSent
 
 if TYPE_CHECKING:
     from leasehold.gateway.protocol import Submission
@@ -50,6 +51,12 @@ async def submit_only(_submission: Submission) -> Submitted:
 async def fail(_submission: Submission) -> None:
     """Raise an error."""
     raise ConnectionError
+
+
+async def poison(submission: Submission) -> None:
+    """Fail each call whose payload is `poison`."""
+    if submission.payload and submission.payload.value() == "poison":
+        raise NotSent("poison")
 
 
 async def stall(_submission: Submission) -> None:
