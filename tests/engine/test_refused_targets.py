@@ -16,8 +16,7 @@ IMPOSSIBLE = {
     "result": (
         {"lease_seconds": 1.5, "call_timeout_seconds": 1.2, "connect_timeout_seconds": 0.5},
         {"shutdown_seconds": "1"},
-        "the longest database call (1.4 seconds) and heartbeat_seconds (0.4) together must be less"
-        " than lease_seconds (1.5): otherwise the result of a call may wait until its lease",
+        "and heartbeat_seconds (0.4) together must be less than lease_seconds (1.5): otherwise the",
     ),
     "call": (
         {"lease_seconds": 30, "call_timeout_seconds": 25},

@@ -98,8 +98,8 @@ class Timings:
     def require_cluster(self, call_timeout_seconds: float, quarantine_seconds: float) -> None:
         """Refuse a contract of scope cluster that a leader's lease cannot serve.
 
-        Its calls must end and be recorded within the lease, and its quarantine must outlast a paused
-        leader.
+        Its calls must end and be recorded within the lease, and its quarantine must outlast a
+        paused leader.
         """
         self._require_time_to_write(
             "cluster_renew_seconds",

@@ -30,8 +30,8 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 SMALL_BODY_BYTES_MAX = 64 * 1024
 # All bodies that are being read at the same time.
 BODIES_BYTES_MAX = 64 * 1024 * 1024
-# Each piece of a body costs the event loop about 50 microseconds, even one of a single byte. So pieces
-# after the first ones must have this size on average; those of a network have.
+# Each piece of a body costs the event loop about 50 microseconds, even one of a single byte. So
+# pieces after the first ones must have this size on average; those of a network have.
 PIECES_MIN = 1000
 PIECE_BYTES = 1024
 BODY_SECONDS = 20.0

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 CACHE_SIZE = 3
 CACHE_SECONDS = 60.0
 
-# Time for an answer to arrive after the server's own limit has ended a statement, at most. A shorter
-# limit says that answers are expected sooner.
+# Time for an answer to arrive after the server's own limit has ended a statement, at most. A
+# shorter limit says that answers are expected sooner.
 _ANSWER_SECONDS_MAX = 2.0
 # psycopg's pool doubles its wait after each failure to connect; this bounds how long the return of
 # the database can go unnoticed.
