@@ -142,6 +142,8 @@ class Settings(BaseSettings):
     stream_grace_seconds: float = Field(default=180.0, ge=0, le=86400)
     """How much later the second expiry is: until then, a stream with a call in flight stays with
     its slow holder. 0: a stream has one expiry only."""
+    stream_linger_seconds: float = Field(default=86400.0, ge=60, le=315_360_000)
+    """How long after its last use the reaper deletes an empty stream; more than both expiries."""
     elector: Literal["row", "advisory"] = "row"
     """How a group elects its leader: by its lease row, or by a session advisory lock, which
     replaces a dead leader within seconds but does not work through a pooler."""

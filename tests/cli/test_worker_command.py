@@ -7,7 +7,7 @@ from signal import SIGTERM
 import pytest
 
 from tests.support.cli_process import assert_one_line_of_error, leasehold
-from tests.support.engine import Worker
+from tests.support.engine import Worker, until
 
 
 @pytest.fixture
@@ -32,6 +32,34 @@ def test_wrong_option_is_blamed_and_not_a_variable(database):
     assert "LEASEHOLD_CONCURRENCY" not in result.stderr
     result = leasehold("worker", url=database.url, concurrency="0")
     assert_one_line_of_error(result, "Error: LEASEHOLD_CONCURRENCY: Input should be")
+
+
+@pytest.mark.parametrize("command", ["worker", "serve"])
+def test_stream_timings_that_cannot_work_are_refused_with_the_reason(database, command):
+    result = leasehold(command, "--stream-claim-seconds", 12, url=database.url)
+    assert_one_line_of_error(result, "stream_claim_seconds / 3 (4): two heartbeats may fail")
+    result = leasehold(command, "--stream-grace-seconds", 86400, url=database.url)
+    assert_one_line_of_error(result, "stream_linger_seconds (86400) must be more than")
+    result = leasehold(command, "--stream-linger-seconds", 59, url=database.url)
+    assert_one_line_of_error(result, "Error: --stream-linger-seconds: Input should be greater")
+    result = leasehold(command, url=database.url, stream_grace_seconds="-1")
+    assert_one_line_of_error(result, "Error: LEASEHOLD_STREAM_GRACE_SECONDS: Input should be")
+
+
+async def test_stream_is_claimed_with_the_timings_of_the_options(worker, outbox, database):
+    gateway = {"kind": "http", "url": "http://127.0.0.1:9", "allow_private": True}
+    outbox.publish("pay", scope="stream", gateway=gateway)
+    outbox.enqueue(target="pay", stream="s")
+    timings = ("--stream-claim-seconds", "40", "--stream-grace-seconds", "0")
+    one = worker(*timings, "--stream-linger-seconds", "3600")
+    await one.started()
+    lease = await until(
+        lambda: database.execute(
+            "SELECT lease_seconds, grace_seconds FROM leasehold.leases WHERE lease_seconds > 0"
+            " AND stream = 's'"
+        )
+    )
+    assert [(row["lease_seconds"], row["grace_seconds"]) for row in lease] == [(40, 0)]
 
 
 async def test_misspelt_variable_is_named_with_the_setting_it_resembles(worker):

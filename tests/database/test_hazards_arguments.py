@@ -52,6 +52,7 @@ BAD = {
 }
 VALID = {
     "p_accepted_before": "2020-01-01T00:00:00Z",
+    "p_after": "stream/sms/stream",
     "p_after_attempt_no": 0,
     "p_after_due_at": ["-infinity"] * 4,
     "p_due_from": ["-infinity"] * 4,

@@ -25,7 +25,7 @@ LOOK_AT_STREAMS = (
 )
 PRUNE_STREAMS = (
     "WITH pruned AS MATERIALIZED ("
-    "  SELECT leasehold.prune_streams(now() - interval '2 days', 10) AS count)"
+    "  SELECT pruned AS count FROM leasehold.prune_streams(now() - interval '2 days', 10))"
     " SELECT 'second' AS stream FROM pruned, generate_series(1, count)"
 )
 BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"

@@ -65,6 +65,7 @@ SELECT gen_random_uuid(), 'stream', 'pay', 1, leasehold.stream_lease_name('pay',
 CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 180, '{pay}')"
 BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
 ONE = "SELECT * FROM leasehold.read_stream('pay', %s)"
+PRUNE = "SELECT * FROM leasehold.prune_streams(now() - interval '1 hour', 1000, 'stream/pay/s2')"
 # Some 60 pages for each of the ten streams, written ones included; none more for the others.
 PAGES_MAX = 800
 
@@ -144,3 +145,28 @@ def test_one_stream_is_read_by_its_name(explainer: Explainer) -> None:
     plans = explainer.run(ONE, ["s200000"], times=2)
     assert len(plans.rows) == 1
     assert plans.buffers <= 60, plans.buffers
+
+
+def test_step_of_a_prune_reads_only_the_streams_that_it_looks_at(explainer: Explainer) -> None:
+    plans = explainer.run(PRUNE, [], times=2)
+    assert plans.rows[0]["walked_to"] > "stream/pay/s2"
+    plans.assert_bounded(rows_max=1000, buffers_max=4000)
+
+
+def test_step_of_a_prune_deletes_idle_streams_without_reading_others(explainer: Explainer) -> None:
+    idle = (
+        "WITH names AS (SELECT 's2000' || n AS stream FROM generate_series(0, 9) AS n),"
+        " emptied AS ("
+        "  DELETE FROM leasehold.outbox_pending p USING names"
+        "   WHERE p.scope = 'stream' AND p.target = 'pay' AND p.stream = names.stream),"
+        " aged AS ("
+        "  UPDATE leasehold.streams s SET created_at = now() - interval '1 day' FROM names"
+        "   WHERE s.target = 'pay' AND s.stream = names.stream)"
+        " UPDATE leasehold.leases l SET renewed_at = now() - interval '1 day', paused_since = NULL,"
+        "   paused_until = NULL, paused_by = NULL, expires_at = '-infinity',"
+        "   grace_expires_at = '-infinity'"
+        "  FROM names WHERE l.lease_name = 'stream/pay/' || names.stream"
+    )
+    plans = explainer.run(PRUNE, [], before=[idle])
+    assert plans.rows[0]["pruned"] == 10
+    plans.assert_bounded(rows_max=1000, buffers_max=5000)

@@ -63,6 +63,7 @@ EXECUTION = (
     "create_ledger_partitions",
     "hold_lease",
     "mark_calls",
+    "prune_streams",
     "read_former_terms",
     "read_open_writers",
     "record_attempts",
@@ -141,7 +142,6 @@ OWNERS = (
     "batch_intent_id",
     "new_intent_id",
     "prune",
-    "prune_streams",
     "lock_stream_for_intervention",
     "record_intervention",
     "read_intents",
@@ -390,4 +390,4 @@ def test_security_definer_function_searches_the_temporary_schema_last(functions)
     # Granted functions run as the owner. Functions of the owner need not, except for retention.
     in_views = {"awaits_confirmation", "final_status"}
     callable_names = {name for name, roles in FUNCTIONS.items() if roles} - in_views
-    assert {row["name"] for row in definers} == callable_names | {"prune", "prune_streams"}
+    assert {row["name"] for row in definers} == callable_names | {"prune"}

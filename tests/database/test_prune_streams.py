@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from leasehold.cli.main import app
+from leasehold.coordination import reaper as reapers
+from leasehold.domain.timing import Timings
+from leasehold.observe.metrics import Metrics
 from tests.support.lease_holder import claim_streams
 from tests.support.sqlstates import refused
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
-PRUNE = "SELECT leasehold.prune_streams(now() - interval '2 days', 100)"
+PRUNE = "SELECT * FROM leasehold.prune_streams(now() - interval '2 days', 100)"
 WEEK = "interval '7 days'"
 
 
@@ -39,13 +40,16 @@ def let_a_week_pass(database):
 
 def prune(database):
     [row] = database.owner_execute(PRUNE)
-    return row["prune_streams"]
+    assert row["walked_to"] is None
+    return row["pruned"]
 
 
 def names(database):
     rows = database.execute(
         "SELECT s.stream, l.stream IS NOT NULL AS has_lease"
-        "  FROM leasehold.streams s FULL JOIN leasehold.leases l USING (target, stream)"
+        "  FROM leasehold.streams s"
+        "  FULL JOIN (SELECT * FROM leasehold.leases WHERE stream IS NOT NULL) l"
+        "       USING (target, stream)"
     )
     assert all(row["has_lease"] for row in rows)
     return {row["stream"] for row in rows}
@@ -140,22 +144,105 @@ def test_lease_of_a_cluster_or_of_a_held_stream_cannot_be_deleted(streams, datab
 
 
 @pytest.mark.parametrize(
-    ("before", "batch_size"),
-    [("NULL", 10), ("now()", 10), ("'infinity'", 10), ("now() - interval '2 days'", 0)],
+    "arguments",
+    [
+        "NULL, 10",
+        "now(), 10",
+        "'infinity', 10",
+        "now() - interval '50 seconds', 10",
+        "now() - interval '2 days', 0",
+        "now() - interval '2 days', 10, ''",
+    ],
 )
-def test_prune_of_recent_streams_or_without_a_size_is_refused(database, before, batch_size):
+def test_prune_of_recent_streams_or_without_a_size_is_refused(database, arguments):
     with refused("22023"):
-        database.owner_execute(f"SELECT leasehold.prune_streams({before}, {batch_size})")
+        database.owner_execute(f"SELECT leasehold.prune_streams({arguments})")
+
+
+def test_walk_looks_at_each_stream_once_whatever_it_deletes(streams, database):
+    streams.acquire()
+    for number in range(7):
+        use(streams, f"s{number}")
+    let_a_week_pass(database)
+    for stream in ("s0", "s4"):
+        streams.enqueue(target="pay", stream=stream)
+    after, steps = None, []
+    for _ in range(4):
+        [row] = database.owner_execute(
+            "SELECT * FROM leasehold.prune_streams(now() - interval '2 days', 3, %s)", [after]
+        )
+        steps.append(row["pruned"])
+        after = row["walked_to"]
+        if after is None:
+            break
+    assert steps == [2, 2, 1]
+    assert names(database) == {"s0", "s4"}
+
+
+def test_prune_does_not_wait_for_an_enqueuer_that_creates_streams(streams, database):
+    """It locks the floors, and would wait for the stream that the prune deletes: a deadlock."""
+    use(streams, "s")
+    let_a_week_pass(database)
+    enqueuer = database.session("ingest")
+    enqueuer.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    enqueuer.run(ENQUEUE, [json.dumps([{"target": "pay", "payload": 1, "stream": "new"}])])
+    assert prune(database) == 0
+    enqueuer.run(ENQUEUE, [json.dumps([{"target": "pay", "payload": 1, "stream": "s"}])])
+    enqueuer.run("COMMIT")
+    assert {one.stream for one in claim_streams(streams)} == {"s", "new"}
+
+
+def test_former_holder_of_a_pruned_stream_has_lost_its_lease(streams, database):
+    [head] = streams.enqueue(target="pay", stream="s")
+    [former] = claim_streams(streams)
+    former.begin([head])
+    former.record_next([head], "DISPATCHED")
+    let_a_week_pass(database)
+    assert prune(database) == 1
+    assert [row["stream_state"] for row in former.look()] == ["lease_lost"]
+    [again] = streams.enqueue(target="pay", stream="s")
+    assert former.begin([again]) == ["lease_lost"]
+
+
+def linger(seconds):
+    return lambda: Timings(stream_linger_seconds=seconds)
+
+
+async def test_reaper_deletes_streams_that_were_empty_for_long(streams, stores, database):
+    use(streams, "old")
+    let_a_week_pass(database)
+    use(streams, "young")
+    patient = reapers.Reaper(stores.executor, "one", linger(8 * 86400), Metrics("one"))
+    await patient.step()
+    await patient.release()
+    assert names(database) == {"old", "young"}
+    reaper = reapers.Reaper(stores.executor, "two", linger(6 * 86400), Metrics("two"))
+    await reaper.step()
+    assert names(database) == {"young"}
 
 
 @pytest.mark.one_server
-def test_prune_command_deletes_empty_streams_in_batches(streams, database):
-    for number in range(5):
+async def test_reaper_walks_in_steps_and_rests_between_two_walks(streams, stores, monkeypatch):
+    monkeypatch.setattr(reapers, "PRUNE_BATCH", 2)
+    for number in range(3):
         use(streams, f"s{number}")
-    let_a_week_pass(database)
-    streams.enqueue(target="pay", stream="s0")
-    arguments = ["prune", "--keep-days", "3", "--batch-size", "2", "--database-url", database.url]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "Deleted 4 empty streams.\n" in result.stdout
-    assert names(database) == {"s0"}
+    now = 0.0
+    asked = []
+    prune_streams = stores.executor.prune_streams
+
+    async def pruned(seconds, batch_size, after):
+        asked.append((now, after))
+        return await prune_streams(seconds, batch_size, after)
+
+    monkeypatch.setattr(stores.executor, "prune_streams", pruned)
+    reaper = reapers.Reaper(
+        stores.executor, "reaper-1", linger(86400), Metrics("reaper-1"), lambda: now
+    )
+    for _ in range(int(reapers.PRUNE_SECONDS / 10) + 2):
+        await reaper.step()
+        now += 10.0
+    assert asked == [
+        (0.0, None),
+        (10.0, "stream/pay/s1"),
+        (10.0 + reapers.PRUNE_SECONDS, None),
+    ]

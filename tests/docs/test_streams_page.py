@@ -60,8 +60,10 @@ def test_query_of_the_page_names_a_stream_whose_head_has_failed(database, bookin
 
 
 def test_timings_of_the_page_are_the_defaults():
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `LEASEHOLD_")]
-    assert len(rows) == 2
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `--stream-")]
+    assert len(rows) == 3
     for line in rows:
-        name, default = (cell.strip(" `") for cell in line.split("|")[1:3])
-        assert getattr(Timings(), name.removeprefix("LEASEHOLD_").lower()) == float(default)
+        option, variable, default = (cell.strip(" `") for cell in line.split("|")[1:4])
+        name = variable.removeprefix("LEASEHOLD_").lower()
+        assert option == f"--{name.replace('_', '-')}"
+        assert getattr(Timings(), name) == float(default)

@@ -92,6 +92,18 @@ AppDir: TypeAlias = Annotated[
     Path | None,
     setting("Folder to import Python gateways from, besides packages (the working directory)."),
 ]
+StreamClaimSeconds: TypeAlias = Annotated[
+    float | None,
+    setting("First expiry of a stream's lease; above three heartbeats (30)."),
+]
+StreamGraceSeconds: TypeAlias = Annotated[
+    float | None,
+    setting("Time after it in which a stream keeps a slow holder; 0 for none (180)."),
+]
+StreamLingerSeconds: TypeAlias = Annotated[
+    float | None,
+    setting("Delete streams this long empty; above the two before together (86400)."),
+]
 StartSeconds: TypeAlias = Annotated[
     float | None, setting("Time to wait for the database at start; 0 fails at once (60).")
 ]

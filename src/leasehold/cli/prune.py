@@ -1,4 +1,4 @@
-"""`leasehold prune`: delete old, finished intents, and streams that were empty as long."""
+"""`leasehold prune`: delete old, finished intents."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ def prune(
 ) -> None:
     """Delete whole months of finished intents with their ledger. Needs role leasehold_owner.
 
-    Streams that have been empty as long are deleted too.
-
     An idempotency key can be used again once its intent is deleted, so keep at least as many days
     as a client may repeat a request.
     """
@@ -55,10 +53,5 @@ def prune(
             months += 1
             typer.echo(f"Dropped {step.partition_dropped} ({intents} intents so far)")
     typer.echo(f"Deleted {intents} intents in {months} month{'s' * (months != 1)}.")
-    streams = retention.prune_streams(
-        address, before=moment, keep_days=keep_days or 0, batch_size=batch_size
-    )
-    if streams:
-        typer.echo(f"Deleted {streams} empty stream{'s' * (streams != 1)}.")
     if kept:
         typer.echo(f"Kept because of unfinished intents: {', '.join(kept)}")

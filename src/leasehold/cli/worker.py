@@ -17,6 +17,9 @@ from leasehold.cli.options import (
     SettingsFile,
     Standalone,
     StartSeconds,
+    StreamClaimSeconds,
+    StreamGraceSeconds,
+    StreamLingerSeconds,
     Targets,
     embedded_database,
     ignored_advice,
@@ -77,6 +80,9 @@ def worker(
     ] = None,
     elector: Elector = None,
     standalone: Standalone = None,
+    stream_claim_seconds: StreamClaimSeconds = None,
+    stream_grace_seconds: StreamGraceSeconds = None,
+    stream_linger_seconds: StreamLingerSeconds = None,
     start_seconds: StartSeconds = None,
     settings_file: SettingsFile = None,
 ) -> None:
@@ -107,6 +113,9 @@ def worker(
             reaper=reaper,
             elector=elector,
             standalone=standalone,
+            stream_claim_seconds=stream_claim_seconds,
+            stream_grace_seconds=stream_grace_seconds,
+            stream_linger_seconds=stream_linger_seconds,
             start_seconds=start_seconds,
         )
 

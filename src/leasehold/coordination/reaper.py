@@ -1,4 +1,5 @@
-"""The reaper: ends the expired claims of dead workers and creates the ledger's partitions in time.
+"""The reaper: ends the expired claims of dead workers, creates the ledger's partitions in time, and
+deletes streams that have been empty for long.
 
 Every instance has a reaper, and the lease `leasehold-reaper` decides which one works. Its holder
 renews the lease with every run; the others ask for it just as often, so a dead reaper is replaced
@@ -41,6 +42,9 @@ REPAIR_PAUSE_SECONDS_MAX = 60.0
 # How often all pending rows are read. In between, only the heads of the queues are.
 FULL_SECONDS = 60.0
 PARTITIONS_SECONDS = 6 * 3600.0
+# Empty streams are looked for in a walk over all streams, so many with each run; then it rests.
+PRUNE_BATCH = 5000
+PRUNE_SECONDS = 300.0
 # A dead instance stays visible for this many runs, so that a newly elected reaper still sees it.
 SILENT_INTERVALS = 10
 # The duration of a lease that is only acquired to find out whether it is free.
@@ -72,6 +76,8 @@ class Reaper:
         self._partitions_due_at = clock()
         self._repair_due_at = clock()
         self._full_due_at = clock()
+        self._prune_due_at = clock()
+        self._pruned_to: str | None = None
         self._reported_until: dict[str, float] = {}  # by the id of a dead worker
 
     async def step(self) -> Pause:
@@ -94,6 +100,7 @@ class Reaper:
         await self._create_partitions()
         if is_more:
             return AGAIN
+        await self._prune_streams()
         took_seconds = ended_at - started_at
         self._repair_due_at = ended_at + min(took_seconds / REPAIR_SHARE, REPAIR_PAUSE_SECONDS_MAX)
         return pause
@@ -194,6 +201,22 @@ class Reaper:
         self._partitions_due_at = self._clock() + PARTITIONS_SECONDS
         if created:
             _LOG.info("partitions_created", worker_id=self._worker_id, partitions=created)
+
+    async def _prune_streams(self) -> None:
+        started_at = self._clock()
+        if started_at < self._prune_due_at:
+            return
+        step = await self._store.prune_streams(
+            self._timings().stream_linger_seconds, PRUNE_BATCH, self._pruned_to
+        )
+        self._pruned_to = step.walked_to
+        ended_at = self._clock()
+        pause_seconds = (ended_at - started_at) / REPAIR_SHARE
+        if step.walked_to is None:
+            pause_seconds = max(pause_seconds, PRUNE_SECONDS)
+        self._prune_due_at = ended_at + pause_seconds
+        if step.pruned:
+            _LOG.info("streams_pruned", worker_id=self._worker_id, streams=step.pruned)
 
 
 class ReaperWatch:

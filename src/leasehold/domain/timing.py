@@ -17,6 +17,8 @@ CLUSTER_LEASE_SECONDS = 60.0
 # The defaults of the two phases of a stream's expiry.
 STREAM_CLAIM_SECONDS = 30.0
 STREAM_GRACE_SECONDS = 180.0
+# How long an empty stream keeps its rows.
+STREAM_LINGER_SECONDS = 86400.0
 # A call that takes longer than this many leases is aborted, so that nothing is held forever.
 ABORT_LEASES = 3
 # A leader by advisory lock begins no new calls when its last answered ping is this many intervals
@@ -46,6 +48,7 @@ class Timings:
     schedule_refresh_seconds: float = 1.0
     stream_claim_seconds: float = STREAM_CLAIM_SECONDS
     stream_grace_seconds: float = STREAM_GRACE_SECONDS
+    stream_linger_seconds: float = STREAM_LINGER_SECONDS
     database_seconds: float = 0.0  # the longest that a database call can take
 
     def __post_init__(self) -> None:
@@ -61,6 +64,13 @@ class Timings:
                 f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
                 f"stream_claim_seconds / 3 ({self.stream_claim_seconds / 3:g}): two heartbeats may "
                 "fail"
+            )
+        if self.stream_linger_seconds <= self.stream_claim_seconds + self.stream_grace_seconds:
+            raise InvalidArgument(
+                f"stream_linger_seconds ({self.stream_linger_seconds:g}) must be more than "
+                f"stream_claim_seconds + stream_grace_seconds "
+                f"({self.stream_claim_seconds + self.stream_grace_seconds:g}): a stream must not "
+                "be deleted while a holder may still count on its lease"
             )
 
     @property

@@ -292,6 +292,12 @@ class ExecutorStore(
         """Create the ledger's partitions ahead of time."""
         ...
 
+    async def prune_streams(
+        self, idle_seconds: float, batch_size: int, after: str | None
+    ) -> rows.PrunedStreams:
+        """Delete empty streams that were not used for so long; look at the next `batch_size`."""
+        ...
+
     async def notify_targets(self, targets: Sequence[str]) -> None:
         """Wake the executors of these targets."""
         ...

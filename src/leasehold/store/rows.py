@@ -109,6 +109,14 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedStreams:
+    """How many streams one step deleted; go on after `walked_to`, None ends the walk."""
+
+    pruned: int
+    walked_to: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissedDeadline:
     """An intent that repair ended because its deadline had passed."""
 

@@ -19,6 +19,18 @@ from leasehold.domain.timing import Timings
         ({"heartbeat_seconds": 4, "lease_seconds": 12}, r"lease_seconds / 3 \(4\)"),
         ({"reaper_seconds": 30}, r"reaper_seconds \(30\) must be less than lease_seconds \(30\)"),
         ({"shutdown_seconds": 30.5}, r"shutdown_seconds \(30.5\) must not exceed lease_seconds"),
+        (
+            {"stream_claim_seconds": 15},
+            r"heartbeat_seconds \(5\) must be less than stream_claim_seconds / 3 \(5\): two",
+        ),
+        (
+            {"stream_linger_seconds": 210},
+            r"stream_linger_seconds \(210\) must be more than stream_claim.* \(210\): a stream",
+        ),
+        (
+            {"stream_claim_seconds": 43200, "stream_grace_seconds": 43200},
+            r"stream_linger_seconds \(86400\) must be more than",
+        ),
     ],
 )
 def test_timings_that_cannot_work_together_are_refused_with_the_reason(given, reason):
@@ -77,6 +89,15 @@ def test_lease_that_may_end_before_a_result_is_written_is_refused():
         timings.require_cluster(5, 64)
     with pytest.raises(InvalidArgument, match=r"than stream_claim_seconds \+ stream_grace_seconds"):
         timings.require_stream(5, 20)
+
+
+def test_contract_that_the_expiries_of_streams_cannot_serve_is_refused():
+    timings = Timings(stream_claim_seconds=30, stream_grace_seconds=0)
+    timings.require_stream(29.9, quarantine_seconds=60)
+    with pytest.raises(InvalidArgument, match=r"call_timeout_seconds \(30\) must be less than"):
+        timings.require_stream(30, quarantine_seconds=60)
+    with pytest.raises(InvalidArgument, match=r"quarantine_seconds \(59\) must be at least 2 \*"):
+        timings.require_stream(10, quarantine_seconds=59)
 
 
 def test_process_can_only_shorten_the_lease_of_a_contract():

@@ -11,12 +11,13 @@ from leasehold.store.postgres.leases import PostgresLeases
 from leasehold.store.postgres.monitoring import PostgresMonitoring
 from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.postgres.streams import PostgresStreams
-from leasehold.store.rows import FormerTerms
+from leasehold.store.rows import FormerTerms, PrunedStreams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FORMER = rows_of(FormerTerms)
+_PRUNED = rows_of(PrunedStreams)
 
 
 class PostgresExecutor(
@@ -38,6 +39,20 @@ class PostgresExecutor(
         return await self._query.rows(
             first_column, "SELECT leasehold.create_ledger_partitions(%s)", months_ahead
         )
+
+    async def prune_streams(
+        self, idle_seconds: float, batch_size: int, after: str | None
+    ) -> PrunedStreams:
+        """Delete empty streams that were not used for so long; look at the next `batch_size`."""
+        [step] = await self._query.rows(
+            _PRUNED,
+            "SELECT * FROM leasehold.prune_streams("
+            "clock_timestamp() - make_interval(secs => %s), %s, %s)",
+            idle_seconds,
+            batch_size,
+            after,
+        )
+        return step
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
         """Wake the executors of these targets."""

@@ -1,4 +1,4 @@
-"""Retention: deletes whole months of the ledger and empty streams, as the schema's owner."""
+"""Retention: deletes whole months of the ledger, as the schema's owner."""
 
 from __future__ import annotations
 
@@ -48,26 +48,6 @@ def prune(
             yield step
             if step.done:
                 return
-
-
-def prune_streams(
-    database_url: str,
-    *,
-    before: datetime | None = None,
-    keep_days: int = 0,
-    batch_size: int = 10000,
-) -> int:
-    """Delete streams that have been empty since a time or for so many days; return their number."""
-    statement = "SELECT leasehold.prune_streams(%s, %s)"
-    with connect(database_url, application_name="leasehold prune") as connection:
-        moment = before or _days_ago(connection, keep_days)
-        total, deleted = 0, batch_size
-        while deleted == batch_size:
-            with translated(), connection.transaction():
-                connection.execute("SET LOCAL ROLE leasehold_owner")
-                deleted = connection.execute(statement, [moment, batch_size]).fetchall()[0][0]
-            total += deleted
-        return total
 
 
 def _days_ago(connection: psycopg.Connection[Any], days: int) -> datetime:
