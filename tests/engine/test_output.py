@@ -43,6 +43,7 @@ ENVIRONMENT = {
     "PROVIDER_TOKEN": PROVIDER_TOKEN,
     "SHOP_DATABASE_URL": f"postgresql://shop:{SHOP_PASSWORD}@db.example/shop",
 }
+BATCH = INTENTS[1] | {"metadata": {"batch_id": "ab" * 64, "customer": PAYLOAD_TEXT}}
 FUNCTIONS = "tests.support.leaky_gateways"
 
 
@@ -102,18 +103,21 @@ PYTHON = [
     "fail", "fail_chained", "fail_in_group", "quote_content", "not_sent", "not_sent_at_length",
     "unprintable", "endless", "time_out", "answer_nonsense", "accepted", "rejected", "retryable",
     "unknown", "submitted", "forget_coroutine", "fail_in_background", "fail_in_thread",
-    "fail_when_freed", "fail_plainly",
+    "fail_when_freed", "fail_plainly", "leave",
 ]  # fmt: skip
+LEDGER = ["silent", "reset", "garbage", "partial", "long", "200", "202", "400", "429", "500"]
 # The targets whose lookup fails too, and the reasons that must have occurred.
 LOOKUPS_FAIL = [
     "http-silent", "http-reset", "http-garbage", "http-header", "http-partial", "http-head",
     "http-long", "python-fail", "python-quote-content", "python-unprintable", "python-time-out",
-    "leader-http", "leader-python",
+    "leader-http", "leader-python", "stream-http", "stream-python", "stream-ledger",
+    "ledger-silent", "ledger-reset", "ledger-garbage", "ledger-partial", "ledger-long",
 ]  # fmt: skip
 REASONS = {
     "connect", "connection_lost", "exception", "forbidden_address", "response_too_long",
     "response_unreadable", "timeout",
 }  # fmt: skip
+SCOPES = {"leader": "cluster", "stream": "stream"}
 NOT_SERVED = {
     "python-missing": "no_such_module:send",
     "python-broken": "tests.support.unimportable_gateways:send",
@@ -149,6 +153,12 @@ def http_terms(url, **changes):
     return terms | {"secret_headers": secrets, "signing_secret_env": "TEST_SIGNING"} | changes
 
 
+def ledger_terms(url):
+    secrets = {"Authorization": "TEST_HEADER", "X-Login": "TEST_LOGIN"}
+    bounds = {"allow_private": True, "response_bytes_max": 10_000}
+    return {"kind": "ledger", "url": url, "secret_headers": secrets, **bounds}
+
+
 def python_terms(path):
     return {"kind": "python", "function": path, "lookup": path}
 
@@ -169,8 +179,12 @@ def gateways(echo_server):
     }
     for name in PYTHON:
         named[f"python-{name.replace('_', '-')}"] = python_terms(f"{FUNCTIONS}:{name}")
-    named["leader-http"] = http_terms(f"{url}/reset")
-    named["leader-python"] = python_terms(f"{FUNCTIONS}:fail_chained")
+    for path in LEDGER:
+        named[f"ledger-{path}"] = ledger_terms(f"{url}/{path}")
+    for scope in ("leader", "stream"):
+        named[f"{scope}-http"] = http_terms(f"{url}/reset")
+        named[f"{scope}-python"] = python_terms(f"{FUNCTIONS}:fail_chained")
+        named[f"{scope}-ledger"] = ledger_terms(f"{url}/reset")
     not_served = {name: python_terms(path) for name, path in NOT_SERVED.items()}
     not_served["http-unset"] = http_terms(url, secret_headers={"Authorization": "TEST_UNSET"})
     not_served["http-metadata"] = http_terms("https://169.254.169.254/")
@@ -184,13 +198,18 @@ def publish_all(engine, echo_server):
         engine.publish(
             target,
             "lookup",
-            scope="cluster" if target.startswith("leader-") else "item",
+            scope=SCOPES.get(target.partition("-")[0], "item"),
             gateway=gateway,
+            quarantine_seconds=60,
             call_timeout_seconds=0.5,
             connect_timeout_seconds=0.3,
             retry={"first_seconds": 3600, "longest_seconds": 3600},
         )
-    entries = [entry | {"target": target} for target in served | not_served for entry in INTENTS]
+    entries = [
+        entry | {"target": target} | ({"stream": f"s{number}"} if "stream-" in target else {})
+        for target in served | not_served
+        for number, entry in enumerate([*INTENTS, BATCH])
+    ]
     engine.outbox.enqueue_entries(entries)
     return list(served), list(not_served)
 

@@ -168,6 +168,11 @@ async def fail_when_freed(_submission: Submission) -> None:
     Grudge()
 
 
+async def leave(_submission: Submission) -> None:
+    """End the process with a message."""
+    raise SystemExit(f"401 for {secret()}")
+
+
 def fail_plainly(_submission: Submission) -> None:
     """Fail in the thread of a plain function."""
     raise RuntimeError(secret())
