@@ -8,6 +8,8 @@ server: autovacuum looks at tables once a minute, as by default. Each engine run
 - idle in transaction: a session has written something and does not commit;
 - readers of the hot table: four sessions read the engine's busiest table in long transactions;
 - readers of another table: the same, on a table of the same size that no engine uses;
+- four serve beside it (ours only): a million further intents wait, and four instances of `leasehold
+  serve --no-execute` watch the queue;
 - pickup: 300 items per second, enqueued one by one; from commit to call.
 
 In a disturbed cell the worker first runs undisturbed. "Kept" is the rate at the end of the
@@ -21,6 +23,8 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -45,12 +49,14 @@ if TYPE_CHECKING:
 console = Console(stderr=True)
 
 ENGINES = (OURS, "awa", "pgqueuer")
-CELLS = ("slots", "clean", "idle", "readers", "pickup")
+CELLS = ("slots", "clean", "idle", "readers", "four", "pickup")
 BACKLOG = 4_000
 WORK_SECONDS = 0.001
 SLOTS_MAX = 256
 PICKUPS_PER_SECOND = 300
 READERS = 4
+SERVERS = 4
+FOUR_SERVE = "four serve beside it"
 # The table of each engine that is written most.
 HOT_TABLES = {
     OURS: "leasehold.outbox_pending",
@@ -71,10 +77,19 @@ class Durations:
     measured: float = 30.0
     minute: float = 60.0
     pickup: float = 30.0
+    # Not a duration: how many intents wait beside the backlog in the cell with four servers.
+    waiting: int = 1_000_000
 
 
 SMOKE = Durations(
-    clean=2.0, few_slots=1.0, undisturbed=1.0, disturbed=1.0, measured=1.0, minute=1.0, pickup=1.0
+    clean=2.0,
+    few_slots=1.0,
+    undisturbed=1.0,
+    disturbed=1.0,
+    measured=1.0,
+    minute=1.0,
+    pickup=1.0,
+    waiting=10_000,
 )
 
 
@@ -213,10 +228,47 @@ def readers_of_another_table(url: str, _engine: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def four_serve(url: str, _engine: str) -> Iterator[None]:
+    settings = {"DATABASE_URL": url, "HTTP_PORT": "0", "EXECUTE": "false", "LOG_FORMAT": "json"}
+    environment = os.environ | {f"LEASEHOLD_{name}": value for name, value in settings.items()}
+    with ExitStack() as stack:
+        for _ in range(SERVERS):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "leasehold", "serve"],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            log = process.stderr
+            assert log is not None
+            if not any(b"server_started" in line for line in log):
+                raise EngineFailed("leasehold serve did not start")
+            # A process whose output nobody reads would stop.
+            threading.Thread(target=log.read, daemon=True).start()
+        yield
+
+
+def let_wait(url: str, count: int) -> None:
+    """Add intents that are due tomorrow, in the form in which the functions would write them."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,"
+            "   priority, due_at, attempt_count, last_modified_at)"
+            " SELECT leasehold.new_intent_id(), 'item', 'waiting', 1, 1,"
+            "        now() + interval '1 day', 0, now() FROM generate_series(1, %s)",
+            [count],
+        )
+        connection.execute("VACUUM ANALYZE leasehold.outbox_pending")
+
+
 DISTURBANCES: dict[str, Callable[[str, str], Any]] = {
     "idle in transaction": idle_in_transaction,
     "readers of the hot table": readers_of_hot_table,
     "readers of another table": readers_of_another_table,
+    FOUR_SERVE: four_serve,
 }
 
 
@@ -296,7 +348,11 @@ class EnduranceBenchmark:
 
     def disturbed(self, name: str, kind: str) -> None:
         measured = self.durations.measured
+        if kind == FOUR_SERVE and name != OURS:
+            return
         with self.station(name, kind, SLOTS_MAX) as (station, run, database):
+            if kind == FOUR_SERVE:
+                let_wait(database.url, self.durations.waiting)
             station.go(min(5.0, measured))
             _, undisturbed_at = station.go(self.durations.undisturbed)
             with DISTURBANCES[kind](database.url, name):
@@ -413,7 +469,8 @@ def scaled(durations: Durations, clean_seconds: float | None) -> Durations:
     if clean_seconds is None:
         return durations
     factor = clean_seconds / durations.clean
-    return Durations(**{name: value * factor for name, value in vars(durations).items()})
+    lengths = {name: value * factor for name, value in vars(durations).items()}
+    return Durations(**(lengths | {"waiting": durations.waiting}))
 
 
 if __name__ == "__main__":
