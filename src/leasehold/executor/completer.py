@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Recorded
 
-BATCH_MAX = 1000
+BATCH_MAX = 500  # so that the next calls are made while the rest is written
 # How long the first result waits for others, so that calls that end together share one write.
 LINGER_SECONDS = 0.001
 _IDLE = Pause(60.0)

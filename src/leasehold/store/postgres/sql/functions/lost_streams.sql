@@ -10,7 +10,8 @@ BEGIN
   v_lost.is_held := false;
   FOR v_lost.lease_name, v_lost.lease_epoch IN
     SELECT asked.lease_name, asked.lease_epoch FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
-     WHERE asked.lease_name <> ALL (p_held)
+     -- Hashed; <> ALL would compare each name with all others.
+     WHERE asked.lease_name NOT IN (SELECT unnest(p_held))
   LOOP
     RETURN NEXT v_lost;
   END LOOP;

@@ -42,7 +42,8 @@ BEGIN
     SELECT o.intent_id, CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
                              WHEN p.lease_name = ANY (p_lease_names) THEN 'lease_lost' ELSE 'not_found' END
       FROM unnest(v_outcomes) AS o LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
-     WHERE p.lease_name = ANY (v_held) IS NOT TRUE
+     -- Hashed, as below; = ANY would compare each name with all others.
+     WHERE (p.lease_name IN (SELECT unnest(v_held))) IS NOT TRUE
   LOOP
     RETURN NEXT v_result;
   END LOOP;
@@ -52,7 +53,7 @@ BEGIN
     FROM unnest(v_outcomes) AS o
     JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
     JOIN leasehold.leases l ON l.lease_name = p.lease_name
-   WHERE p.lease_name = ANY (v_held);
+   WHERE (p.lease_name IN (SELECT unnest(v_held))) IS TRUE;
   IF v_outcomes IS NOT NULL THEN
     FOR v_result.intent_id, v_result.verdict, v_result.attempt_no, v_result.state, v_result.reason, v_result.due_at IN
       SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease')

@@ -50,7 +50,7 @@ BEGIN
   RETURN QUERY
   WITH looked AS MATERIALIZED (
     SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
-           p_kept IS NULL OR l.lease_name = ANY (p_kept) AS is_kept,
+           p_kept IS NULL OR l.lease_name IN (SELECT unnest(p_kept)) AS is_kept,
            head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.contract_version, head.step,
            awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
            awaited.contract_version AS awaited_version, c.batch_max,
