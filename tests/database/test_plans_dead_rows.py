@@ -7,7 +7,6 @@ reaper.py).
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -15,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.database import Database
-from tests.support.outbox import Outbox
+from tests.support.outbox import ZERO_ID, Outbox
 from tests.support.query_plans import Explainer
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
-# In the thorough suite a million.
-DEAD_ROWS = int(os.environ.get("TEST_DEAD_ROWS", "200000"))
+DEAD_ROWS = [200_000, pytest.param(1_000_000, marks=pytest.mark.thorough)]
 BATCH = 10
 DIE = """
 INSERT INTO leasehold.outbox_pending
@@ -39,8 +37,9 @@ SELECT gen_random_uuid(), %(scope)s, %(scope)s, 1, %(lease)s, 1,
 class Graveyard:
     """A database with dead rows before a few live ones."""
 
-    def __init__(self, database: Database):
+    def __init__(self, database: Database, dead_rows: int):
         self.database = database
+        self.dead_rows = dead_rows
         self.outbox = Outbox(database)
         database.execute("ALTER TABLE leasehold.outbox_pending SET (autovacuum_enabled = off)")
         self.outbox.publish("item")
@@ -49,9 +48,10 @@ class Graveyard:
         self.open.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
         self.open.run("SELECT pg_current_xact_id()")
         for scope, lease in (("item", None), ("cluster", "executor")):
-            values: dict[str, Any] = {"scope": scope, "lease": lease, "rows": DEAD_ROWS // 2}
+            values: dict[str, Any] = {"scope": scope, "lease": lease, "rows": dead_rows // 2}
             database.owner_execute(DIE, values)
         database.owner_execute("DELETE FROM leasehold.outbox_pending")
+        self.lease = self.outbox.acquire("leader", "executor")
         for scope in ("item", "cluster"):
             self.outbox.enqueue(3 * BATCH, scope)
         self.claims: list[DictRow] = self.outbox.claim("worker-1", BATCH, ["item"])
@@ -64,10 +64,10 @@ class Graveyard:
         return plans.buffers
 
 
-@pytest.fixture(scope="module")
-def graveyard(server: Server) -> Iterator[Graveyard]:
+@pytest.fixture(scope="module", params=DEAD_ROWS, ids="{:,} dead rows".format)
+def graveyard(server: Server, request: pytest.FixtureRequest) -> Iterator[Graveyard]:
     database = Database(server, server.create_database())
-    graveyard = Graveyard(database)
+    graveyard = Graveyard(database, request.param)
     yield graveyard
     graveyard.open.run("ROLLBACK")
     database.close()
@@ -78,7 +78,9 @@ def test_claim_from_a_mark_reads_no_dead_rows(graveyard: Graveyard) -> None:
     claim = "claim_outbox_batch(%s, 'worker-1', 30, '{item}', NULL, %s)"
     assert graveyard.buffers(claim, BATCH, [mark] * 4) < 300
     start = [mark - timedelta(hours=2)] * 4
-    assert graveyard.buffers(claim, BATCH, start) > DEAD_ROWS / 200, "the naive form reads them"
+    assert graveyard.buffers(claim, BATCH, start) > graveyard.dead_rows / 200, (
+        "the naive form reads them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,27 @@ def test_completion_reads_no_dead_rows(graveyard: Graveyard, state: str) -> None
     tokens = [claim["lease_token"] for claim in graveyard.claims]
     call = f"complete_outbox_attempts('worker-1', {results})"
     assert graveyard.buffers(call, state, ids, tokens) < 600
+
+
+def test_window_of_a_leader_from_its_marks_reads_no_dead_rows(graveyard: Graveyard) -> None:
+    lease = graveyard.lease["lease_epoch"]
+    window = "refresh_due_rows('leader', '{executor}', %s, '{cluster}', %s, 1000, %s, %s)"
+    rows = graveyard.outbox.call(
+        "executor", "refresh_due_rows", "leader", ["executor"], [lease], ["cluster"], BATCH
+    )
+    marks, first_ids = [rows[0]["due_at"]] * 4, [ZERO_ID] * 4
+    assert len(rows) == BATCH
+    assert graveyard.buffers(window, [lease], BATCH, marks, first_ids) < 300
+    start = [rows[0]["due_at"] - timedelta(hours=2)] * 4
+    naive = graveyard.buffers(window, [lease], BATCH, start, first_ids)
+    assert naive > graveyard.dead_rows / 200, "the naive form reads them"
+
+
+def test_changes_after_the_cursor_of_a_leader_read_no_dead_rows(graveyard: Graveyard) -> None:
+    lease = graveyard.lease["lease_epoch"]
+    changes = "refresh_schedule('leader', '{executor}', %s, %s, %s, 100)"
+    cursor = graveyard.lease["acquired_at"]
+    assert graveyard.buffers(changes, [lease], cursor, ZERO_ID) < 300
 
 
 def test_claims_and_renewals_are_heap_only_updates(graveyard: Graveyard) -> None:

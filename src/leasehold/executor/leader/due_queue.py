@@ -104,6 +104,10 @@ class DueQueue:
             if queue.read_to and not queue.has_gaps and queue.size <= self.page
         }
 
+    def beginning(self, targets: Iterable[str]) -> dict[str, dict[int, Position]]:
+        """Return where the rows of targets begin: what was due before is finished."""
+        return {target: self._queues[target].beginning() for target in targets}
+
     def partial(self) -> set[str]:
         """Name the targets of which the database has more than is here."""
         return {target for target, queue in self._queues.items() if queue.has_gaps or queue.read_to}
@@ -128,6 +132,8 @@ class DueQueue:
 
     def learn(self, row: DueRow, received_at: float) -> None:
         """Learn a row, unless a version at least as new is known."""
+        if (queue := self._queues.get(row.target)) is not None:
+            queue.lower_marks([row])
         item = self._items.get(row.intent_id.int)
         if item is not None:
             if row.last_modified_at <= item.row.last_modified_at:
@@ -181,6 +187,9 @@ class DueQueue:
             queue.forget_stale()
             queue.has_gaps = queue.is_displaced = queue.has_left_out = False
             queue.read_to.clear()
+            queue.reset_marks()
+        for target, of_target in _by_target(rows):
+            self._queues[target].lower_marks(of_target)
         self.learn_page(rows, received_at, limit)
 
     def read_on(self, targets: Iterable[str]) -> None:

@@ -1,13 +1,14 @@
 """The reader fills the due queue from the database. It reads in three ways:
 
 - a window: what is due next by the index of due times, from the beginning or on from where the last
-  window ended;
+  window ended. The beginning is a low-water mark, so that a window does not pass over the dead rows
+  of everything that was finished since the last vacuum;
 - changes, in the order of (last_modified_at, intent_id), from where the last refresh ended. A row
   becomes visible when its transaction commits, which may be after rows with a later timestamp. So a
   refresh also remembers which writers were open. When one of them has ended, the changes since it
   began are read again. A writer that stays open costs nothing, and no row is missed;
-- now and then everything from the beginning (the reconcile), and what the refreshes had missed is
-  counted: it must be 0.
+- once a minute everything from the very beginning (the reconcile), and what the refreshes had
+  missed is counted: it must be 0.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Reader:
         """Read everything for the first time, before the leader acts."""
         self._queue.serve(self._served())
         await self._look_at_writers()
-        await self._read_from_beginning(self._served())
+        await self._read_from_beginning(self._served(), is_full=True)
         now = self._slots.clock()
         self._refresh_at = now + self._timings().schedule_refresh_seconds
         self._reconcile_at = now + RECONCILE_SECONDS
@@ -141,14 +142,21 @@ class Reader:
     def _served(self) -> list[str]:
         return self._targets.of_group(self._term.lease.name)
 
-    async def _read_from_beginning(self, targets: Sequence[str]) -> Sequence[DueRow]:
-        """Read the first rows of targets, in place of what is known of them."""
+    async def _read_from_beginning(
+        self, targets: Sequence[str], *, is_full: bool = False
+    ) -> Sequence[DueRow]:
+        """Read the first rows of targets, in place of what is known of them.
+
+        Unless it is a full read, it begins at the low-water marks: before them are only the dead
+        rows of what was finished.
+        """
         if not targets:
             return []
         with self._queue.reading():
             # What is in flight is found too, and must not hide the rows behind it.
             limit = min(LIMIT_MAX, self._queue.page + self._queue.in_flight)
-            rows = await self._read_window(targets, limit)
+            after = None if is_full else self._queue.beginning(targets)
+            rows = await self._read_window(targets, limit, after)
             self._queue.relearn(targets, rows, self._slots.clock(), limit)
         return rows
 
@@ -216,7 +224,7 @@ class Reader:
         self._reconcile_at = self._slots.clock() + RECONCILE_SECONDS
         known, partial = self._queue.known(), self._queue.partial()
         certain_to = self._certain_to()
-        rows = await self._read_from_beginning(self._served())
+        rows = await self._read_from_beginning(self._served(), is_full=True)
         missed = [
             row
             for row in rows

@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right, insort
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from leasehold.coordination.item import MARKED, READY, WAITING
+from leasehold.domain.intent import PRIORITIES, IntentId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator
 
     from leasehold.coordination.item import Item
     from leasehold.store.rows import DueRow, Position
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     # The arrival number makes every place different, so that items are never compared.
     WaitingPlace = tuple[float, int, Item]  # until when, arrival
     ReadyPlace = tuple[int, datetime | None, int, int, Item]  # priority, since when, id, arrival
+
+
+_START = datetime.min.replace(tzinfo=UTC)
+_END = datetime.max.replace(tzinfo=UTC)
+_FIRST_ID = IntentId(UUID(int=0))
 
 
 class TargetQueue:
@@ -33,10 +40,27 @@ class TargetQueue:
         self.size = 0
         # How far each priority was read of which the database has more.
         self.read_to: dict[int, Position] = {}
+        # The low-water mark of each priority: the last read from the beginning found nothing before
+        # it, and nothing that was learned since is due before it.
+        self.due_from = [_START] * PRIORITIES
         # Something that is not here comes before something that was read; before what is here.
         self.has_gaps = True
         self.is_displaced = False
         self.has_left_out = False  # a mark left something out that was not read again
+
+    def lower_marks(self, rows: Iterable[DueRow]) -> None:
+        """Lower the marks to what was learned."""
+        for row in rows:
+            if row.due_at is not None and row.due_at < self.due_from[row.priority]:
+                self.due_from[row.priority] = row.due_at
+
+    def reset_marks(self) -> None:
+        """Raise the marks: what a read from the beginning has found will lower them."""
+        self.due_from = [_END] * PRIORITIES
+
+    def beginning(self) -> dict[int, Position]:
+        """Return where the rows of each priority begin."""
+        return {priority: (due_at, _FIRST_ID) for priority, due_at in enumerate(self.due_from)}
 
     def is_behind(self, row: DueRow, until: float) -> bool:
         """Say whether something here would be called after a row."""

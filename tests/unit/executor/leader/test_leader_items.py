@@ -649,9 +649,30 @@ def mark_while_one_of_two_is_called(machine):
     machine.each_call_is_marked()
 
 
+class KeepsItsLowWaterMarks(DueQueue):
+    def learn(self, row, received_at):
+        kept = list(self._queues["sms"].due_from)
+        super().learn(row, received_at)
+        self._queues["sms"].due_from = kept
+
+
+def drain_what_did_not_fit(machine):
+    """Changes that did not fit into the queue are read again when there is room."""
+    machine.enqueue(20, priority=1, delay=0)
+    machine.read("hint", is_answered=True)
+    for _ in range(10):
+        machine.dispatch(is_answered=True)
+        machine.call(SLOTS)
+        machine.finish(SLOTS, Accepted(), is_recorded=True)
+        machine.database.now += 1.0
+        machine.read("as it comes", is_answered=True)
+    assert not machine.database.rows, "what did not fit was lost sight of"
+
+
 @pytest.mark.parametrize(
     ("broken", "script"),
     [
+        (KeepsItsLowWaterMarks, drain_what_did_not_fit),
         (ForgetsWhatEnds, finish_during_a_read),
         (IgnoresChangesInFlight, change_in_flight),
         (ForgetsDelays, give_back_for_a_while),
@@ -662,11 +683,12 @@ def mark_while_one_of_two_is_called(machine):
     ids=lambda one: one.__name__,
 )
 def test_model_refuses_the_broken_variant(broken, script):
-    machine = LeaderItems()
+    right = FewFit if script is drain_what_did_not_fit else LeaderItems
+    machine = right()
     script(machine)
     machine.teardown()
     part = "queue_class" if issubclass(broken, DueQueue) else "marks_class"
-    machine = type("Broken", (LeaderItems,), {part: broken})()
+    machine = type("Broken", (right,), {part: broken})()
     with pytest.raises(AssertionError):
         script(machine)
     machine.close()
