@@ -65,6 +65,53 @@ def test_second_instance_gets_no_turn_and_reads_what_the_first_has_counted(outbo
     assert 9 < pause_seconds(outbox) <= 10
 
 
+def test_streams_that_wait_for_a_person_are_counted_by_target(outbox, database):
+    for target in ("mail", "pay"):
+        outbox.publish(target, scope="stream")
+    for stream, seconds in (("a", None), ("b", None), ("for a time", 3600), ("goes on", None)):
+        outbox.enqueue(target="pay", stream=stream)
+        if stream != "goes on":
+            outbox.call("operator", "pause_stream", "pay", stream, "ada", "wait", seconds)
+    assert outbox.count_queue()["streams_blocked"] == {"mail": 0, "pay": 2}
+    outbox.call("operator", "resume_stream", "pay", "a", "ada", "go on")
+    # Turns of a large queue come every second; the streams are not counted with each.
+    assert outbox.count_queue()["streams_blocked"] == {"mail": 0, "pay": 2}
+    for moved in ("- interval '10 seconds'", "+ interval '1 hour'"):
+        database.owner_execute(
+            f"UPDATE leasehold.blocked_counts SET seen_at = seen_at {moved}, blocked = 7"
+        )
+        assert outbox.count_queue()["streams_blocked"] == {"mail": 0, "pay": 1}
+
+
+async def test_every_instance_shows_the_blocked_streams_that_one_has_counted(outbox, stores):
+    outbox.publish("pay", scope="stream")
+    outbox.enqueue(target="pay", stream="s")
+    outbox.call("operator", "pause_stream", "pay", "s", "ada", "wait")
+    for store in (stores.executor, stores.readonly):
+        metrics = Metrics()
+        await QueueWatch(store, metrics).step()
+        labels = {"target": "pay"}
+        assert metrics.registry.get_sample_value("leasehold_streams_blocked", labels) == 1
+
+
+def test_many_paused_streams_are_counted_up_to_a_bound(outbox, database):
+    outbox.publish("pay", scope="stream")
+    database.owner_execute(
+        "INSERT INTO leasehold.leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
+        "  expires_at, grace_expires_at, target, stream, paused_since, paused_until, paused_by)"
+        " SELECT 'stream/pay/' || n, 'x', 1, now(), now(), '-infinity', '-infinity', 'pay', n,"
+        "  now(), 'infinity', 'x' FROM generate_series(1, 30000) AS n"
+    )
+    begin(outbox)
+    explainer = Explainer(database)
+    plans = explainer.run("SELECT leasehold.record_queue_counts(1)")
+    explainer.connection.close()
+    [scan] = [one for one in plans.nodes if one.get("Relation Name") == "leases"]
+    assert scan["Index Name"] == "leases_paused"
+    assert scan["Actual Rows"] == 20_000
+    assert outbox.count_queue()["streams_blocked"] == {"pay": 20_000}
+
+
 def test_count_that_failed_is_not_repeated_sooner_and_then_less_and_less_often(outbox):
     pauses = []
     for _ in range(9):

@@ -83,6 +83,7 @@ def test_supervisor_of_an_empty_queue_counts_zero(outbox):
         "pending_by_last_state": {},
         "pending_by_attempts": {},
     }
+    assert row.pop("streams_blocked") == {}
     assert set(row.values()) == {0}
 
 
@@ -122,6 +123,7 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
         "confirming": 1,
         "pending_by_last_state": {"NEW": 9, "IN_DOUBT": 2, "SUBMITTED": 1, "RETRYABLE": 1},
         "pending_by_attempts": {"0": 9, "1": 3, "2": 1},
+        "streams_blocked": {},
     }
 
 

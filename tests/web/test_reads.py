@@ -227,10 +227,14 @@ async def test_only_who_holds_its_lease_is_told_as_a_leader(api, outbox, databas
 async def test_stats_count_the_queue(api, outbox):
     outbox.enqueue(3)
     outbox.claim(batch_size=1)
+    outbox.publish("pay", scope="stream")
+    outbox.enqueue(target="pay", stream="s")
+    outbox.call("operator", "pause_stream", "pay", "s", "ada", "wait")
     counted = outbox.count_queue()
     outbox.enqueue(2)
     answer = (await api.get("/v1/stats")).json()
-    assert (answer["pending"], answer["leased"]) == (3, 1), "as they were counted"
+    assert (answer["pending"], answer["leased"]) == (4, 1), "as they were counted"
+    assert answer["streams_blocked"] == {"pay": 1}
     assert datetime.fromisoformat(answer["seen_at"]) == counted["seen_at"]
     assert answer["age_seconds"] > 0
 

@@ -96,6 +96,12 @@ class Metrics:
             column: Gauge(f"leasehold_{name}", help_text, registry=self.registry)
             for column, (name, help_text) in _QUEUE.items()
         }
+        self._streams_blocked = Gauge(
+            "leasehold_streams_blocked",
+            "Streams that are paused until a person resumes them.",
+            ["target"],
+            registry=self.registry,
+        )
 
     def _add_worker_metrics(self, factory: Factory) -> None:
         self._lease_lost = factory.of_worker(
@@ -259,6 +265,12 @@ class Metrics:
         for column, gauge in self._queue.items():
             value = row[column]
             gauge.set(value.timestamp() if isinstance(value, datetime) else value or 0)
+        blocked: dict[str, int] = {}
+        for target, streams in (row["streams_blocked"] or {}).items():
+            name = self._targets.bounded(target)
+            blocked[name] = blocked.get(name, 0) + streams
+        for target, streams in blocked.items():
+            self._streams_blocked.labels(target).set(streams)
 
     def worker_death(self, worker_id: str) -> None:
         """Count a worker that was found dead."""

@@ -27,6 +27,7 @@ QUEUE = {
     "confirming": 0,
     "expired_leases": 0,
     "oldest_xmin_age": 4711,
+    "streams_blocked": {"pay": 3, "mail": 0},
     "seen_at": datetime(2026, 1, 1, tzinfo=UTC),
 }
 
@@ -129,6 +130,8 @@ def test_queue_metrics_equal_the_view_and_null_becomes_zero(metrics):
     assert value(metrics, "queue_depth") == 7
     assert value(metrics, "queue_oldest_age_seconds") == 12.5
     assert value(metrics, "held") == 1
+    assert value(metrics, "streams_blocked", target="pay") == 3
+    assert value(metrics, "streams_blocked", target="mail") == 0
     assert value(metrics, "in_doubt_oldest_age_seconds") == 90
     assert value(metrics, "oldest_xmin_age_transactions") == 4711
     assert value(metrics, "queue_counted_timestamp_seconds") == QUEUE["seen_at"].timestamp()
@@ -152,6 +155,14 @@ def test_names_beyond_the_limit_are_counted_as_other():
             one: value(metrics, name, **more | {label: one}) for one in ("a", "b", "c", "other")
         }
         assert found == {"a": 2, "b": 1, "c": None, "other": 2}
+
+
+def test_blocked_streams_of_targets_beyond_the_limit_are_added_up():
+    metrics = Metrics("worker-1", names_max=1)
+    for blocked, others in (({"a": 1, "b": 2, "c": 3}, 5), ({"a": 0, "b": 0, "c": 1}, 1)):
+        metrics.supervisor(QUEUE | {"streams_blocked": blocked})
+        assert value(metrics, "streams_blocked", target="a") == blocked["a"]
+        assert value(metrics, "streams_blocked", target="other") == others
 
 
 def test_two_workers_of_one_process_do_not_share_counts(metrics):

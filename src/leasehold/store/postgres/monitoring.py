@@ -26,10 +26,10 @@ class PostgresMonitoring:
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
             "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age, seen_at,"
-            "       age_seconds"
+            "       age_seconds, streams_blocked"
             "  FROM leasehold.supervisor",
         )
-        return row
+        return row | {"streams_blocked": row["streams_blocked"].value()}
 
     async def begin_watch_turn(self, name: str) -> int | None:
         """Begin a turn of counting if one is due, and return its number."""

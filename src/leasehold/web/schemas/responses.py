@@ -279,7 +279,8 @@ class Stats(ResponseBody):
     """Totals of the whole queue as they were last counted.
 
     `seen_at` is when the oldest part was counted. It is null until every part was, and the totals
-    are too low until then.
+    are too low until then. `streams_blocked` counts, by target, streams that are paused until
+    somebody resumes them.
     """
 
     pending: int
@@ -291,6 +292,7 @@ class Stats(ResponseBody):
     held: int
     confirming: int
     oldest_pending_seconds: float | None
+    streams_blocked: dict[str, int]
     seen_at: datetime | None
     age_seconds: float | None
 

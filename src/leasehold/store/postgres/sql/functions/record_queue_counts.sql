@@ -3,7 +3,8 @@
 -- reads the segment that was not read for longest. A table of one segment is counted every 10 seconds; a larger one
 -- takes one turn per segment, up to one a second, so its sum has parts of different moments. The pause is at least
 -- 20 times what the turn took, so the count uses a twentieth of the time at most, however slow the server is.
--- When the oldest doubt began is read from the ledger, for at most 1,000 doubts of the segment.
+-- When the oldest doubt began is read from the ledger, for at most 1,000 doubts of the segment. Paused streams are counted
+-- too, see record_blocked_counts.
 -- Locks: the row of the turn; it never waits for it. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.record_queue_counts(p_turn_no bigint) RETURNS double precision
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -78,6 +79,8 @@ BEGIN
           ) AS began)
      WHERE c.segment_no = v_segment AND c.last_state = 'IN_DOUBT';
   END IF;
+
+  PERFORM leasehold.record_blocked_counts(v_began_at);
 
   v_pause_seconds := least(600, greatest(
     10.0 / v_segments, 1, 20 * extract(epoch FROM clock_timestamp() - v_began_at)::double precision));

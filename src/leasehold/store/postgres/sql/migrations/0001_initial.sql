@@ -781,6 +781,18 @@ COMMENT ON TABLE leasehold.queue_counts IS 'Counts of pending rows per segment o
 COMMENT ON COLUMN leasehold.queue_counts.last_state IS 'As in outbox_pending; NEW if the intent was never tried.';
 COMMENT ON COLUMN leasehold.queue_counts.segments IS 'How many segments outbox_pending had at that moment.';
 
+-- How many streams of each target wait until a person resumes them, as record_blocked_counts last found. The view supervisor
+-- shows it.
+CREATE TABLE leasehold.blocked_counts (
+  target text COLLATE "C" NOT NULL,
+  blocked bigint NOT NULL,
+  seen_at timestamptz NOT NULL,
+
+  CONSTRAINT blocked_counts_pkey PRIMARY KEY (target)
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE leasehold.blocked_counts IS 'Counts of paused streams per target; read the view supervisor.';
+
 -- How many unfinished intents each target with a limit (pending_max) has, as record_queue_depths last counted them. All
 -- instances that accept intents over HTTP read it.
 CREATE TABLE leasehold.queue_depths (

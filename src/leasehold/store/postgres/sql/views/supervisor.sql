@@ -2,7 +2,8 @@
 -- of the queue. seen_at is when the oldest part was counted; it is NULL while some part was never counted, and the
 -- counts are then too low. Only oldest_xmin_age is of this moment: how many transactions ago the oldest began that may
 -- still need rows as they were then. Until it ends, no row that died since can be removed. Only some logins may see
--- whose it is; every login may see how old it is.
+-- whose it is; every login may see how old it is. streams_blocked has the number of streams that wait until a person resumes
+-- them, by target, for up to 1,000 targets.
 CREATE OR REPLACE VIEW leasehold.supervisor AS
 SELECT coalesce(sum(c.pending), 0)::bigint AS pending,
        coalesce(sum(c.due), 0)::bigint AS due,
@@ -31,7 +32,10 @@ SELECT coalesce(sum(c.pending), 0)::bigint AS pending,
        CASE WHEN count(DISTINCT c.segment_no) >= (array_agg(c.segments ORDER BY c.seen_at DESC))[1]
             THEN min(c.seen_at) END AS seen_at,
        CASE WHEN count(DISTINCT c.segment_no) >= (array_agg(c.segments ORDER BY c.seen_at DESC))[1]
-            THEN extract(epoch FROM clock_timestamp() - min(c.seen_at))::double precision END AS age_seconds
+            THEN extract(epoch FROM clock_timestamp() - min(c.seen_at))::double precision END AS age_seconds,
+       (SELECT coalesce(jsonb_object_agg(b.target, b.blocked), '{}')
+          FROM (SELECT target, blocked FROM leasehold.blocked_counts ORDER BY blocked DESC, target LIMIT 1000) AS b)
+         AS streams_blocked
   FROM leasehold.queue_counts c;
 COMMENT ON VIEW leasehold.supervisor IS 'The state of the queue in one row, as it was last counted.';
 REVOKE ALL ON leasehold.supervisor FROM PUBLIC;
