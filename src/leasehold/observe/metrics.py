@@ -265,8 +265,9 @@ class Metrics:
         for column, gauge in self._queue.items():
             value = row[column]
             gauge.set(value.timestamp() if isinstance(value, datetime) else value or 0)
+        counted: Mapping[str, int] = row["streams_blocked"] or {}
         blocked: dict[str, int] = {}
-        for target, streams in (row["streams_blocked"] or {}).items():
+        for target, streams in counted.items():
             name = self._targets.bounded(target)
             blocked[name] = blocked.get(name, 0) + streams
         for target, streams in blocked.items():
