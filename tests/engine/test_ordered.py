@@ -78,6 +78,20 @@ async def test_stopped_worker_gives_up_its_streams_at_once(engine):
     assert effects_by_stream(engine, ids) == ids
 
 
+async def test_stopped_worker_wakes_the_others_for_its_streams(engine):
+    engine.publish(TARGET, scope="stream")
+    engine.sandbox.set_faults(latency_ms=200)
+    enqueue_rounds(engine, streams=5, rounds=10)
+    leaving = engine.worker()
+    await until(lambda: held(engine))
+    listener = engine.database.connect("executor", autocommit=True)
+    listener.execute("LISTEN leasehold_due")
+    leaving.send(signal.SIGTERM)
+    assert await leaving.ended() == 0
+    hints = [one.payload for one in listener.notifies(timeout=5, stop_after=1)]
+    assert hints == [TARGET]
+
+
 def publish_batches(engine, **terms):
     """A gateway that takes up to five intents of a stream with one request."""
     gateway = {

@@ -71,6 +71,7 @@ class HeldStreams:
     def __init__(self, holder_id: str) -> None:
         self.holder_id = holder_id
         self.is_closing = False
+        self.freed_targets: set[str] = set()  # of which others can go on with streams
         self._held: dict[str, HeldStream] = {}
         self._of_item: dict[int, HeldStream] = {}  # by the integer of the intent's id
 

@@ -195,6 +195,7 @@ class StreamFence:
         )
         for one in held:
             self._streams.forget(one)
+            self._streams.freed_targets.add(one.target)
         return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released)
 
     async def _record(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # How long a stream rests whose enqueuer has not committed yet.
 LOOK_AGAIN_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
+TARGETS_MAX = 1000  # of one hint; polling finds the rest
 
 _LOG = get_logger(__name__)
 
@@ -85,6 +86,7 @@ class OrderedExecutor:
 
     async def step(self) -> Pause:
         """Look again at streams that had nothing visible while an enqueuer was open."""
+        await self._hint()
         now = self._slots.clock()
         streams = self._streams.to_look_at(now)[: self._slots.free]
         if streams:
@@ -111,6 +113,13 @@ class OrderedExecutor:
             await self._store.release_streams(self._streams.holder_id, [one.lease for one in idle])
         for one in idle:
             self._streams.forget(one)
+        await self._hint()
+
+    async def _hint(self) -> None:
+        """Tell other instances of streams that we gave up with work in them."""
+        freed, self._streams.freed_targets = self._streams.freed_targets, set()
+        if freed:
+            await self._store.notify_targets(sorted(freed)[:TARGETS_MAX])
 
     def go_on(self, work: Iterable[StreamWork], asked_at: float) -> None:
         """Start the next heads of streams whose results were recorded."""
@@ -129,6 +138,9 @@ class OrderedExecutor:
             if not work.is_held:
                 if held is not None and held.lease.epoch == work.lease.lease.epoch:
                     self._forget(held, work.state)
+                if work.state is StreamState.READY:
+                    self._streams.freed_targets.add(work.lease.target)
+                    self.wake.set()
             elif work.state is StreamState.READY:
                 items += self._heads(self._hold(work, asked_at), work, asked_at)
             elif work.state is StreamState.LOOK_AGAIN:
