@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Submitted,
         Unknown,
     )
+    from leasehold.executor.observer import ObservedIntent, Observer
     from leasehold.gateway.errors import NotSent
     from leasehold.gateway.protocol import Submission
     from leasehold.gateway.python import gateway_function
@@ -51,6 +52,8 @@ __all__ = [
     "NewIntent",
     "NotFound",
     "NotSent",
+    "ObservedIntent",
+    "Observer",
     "Rejected",
     "Retryable",
     "Settings",
@@ -77,6 +80,7 @@ _HOMES = {
     "leasehold.domain.outcome": (
         *("Accepted", "NotFound", "Rejected", "Retryable", "Submitted", "Unknown"),
     ),
+    "leasehold.executor.observer": ("ObservedIntent", "Observer"),
     "leasehold.gateway.errors": ("NotSent",),
     "leasehold.gateway.protocol": ("Submission",),
     "leasehold.gateway.python": ("gateway_function",),

@@ -162,8 +162,10 @@ class Settings(BaseSettings):
     targets: Annotated[tuple[str, ...] | None, NoDecode, BeforeValidator(_split_targets)] = None
     """The targets to serve; None: all that have a contract. As text: names separated by commas."""
     app_dir: DirectoryPath | None = None
-    """The folder that the functions of Python gateways are imported from, besides installed
+    """The folder that Python gateways and the observer are imported from, besides installed
     packages; None: the working directory."""
+    observer: str | None = Field(default=None, pattern=r"^[\w.]+:[\w.]+$")
+    """The object that is told what this instance does, as package.module:object; None: nobody."""
     listen: bool = True
     """Whether to LISTEN for notifications, on one extra connection. Polling is correct without."""
     reaper: bool = True

@@ -16,7 +16,7 @@ from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
-from leasehold.executor.limits import GATHER_SECONDS, Gate
+from leasehold.executor.limits import GATHER_SECONDS, CallTimes, Gate
 from leasehold.observe.metrics import Metrics
 
 
@@ -30,7 +30,7 @@ class Clock:
 class Calls:
     """Stands for the runner: keeps what was started until a test ends it."""
 
-    latency_seconds = 0.0
+    times = CallTimes(Metrics())
 
     def __init__(self):
         self.items = []

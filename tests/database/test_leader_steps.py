@@ -24,7 +24,7 @@ from leasehold.executor.leader import reader
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
-from leasehold.executor.limits import Gate
+from leasehold.executor.limits import CallTimes, Gate
 from leasehold.observe.metrics import Metrics
 from tests.support.database import LONG_AGO
 from tests.support.outbox import ZERO_ID
@@ -75,7 +75,7 @@ class Served:
 
 
 class IdleRunner:
-    latency_seconds = 0.0
+    times = CallTimes(Metrics())
 
     def __init__(self):
         self.started = []

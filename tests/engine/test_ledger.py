@@ -92,8 +92,8 @@ async def test_many_batches_that_wait_for_blocks_are_confirmed_with_few_requests
     await engine.until_status(ids)
     asked = lookups(engine)
     assert {one for batch in asked for one in batch} == {batch_id(name) for name in names}
-    assert max(map(len, asked)) == 50
-    assert sum(map(len, asked)) >= 10 * len(asked)
+    assert max(map(len, asked)) <= 50
+    assert sum(map(len, asked)) >= 10 * len(asked), "that is 10 ids per request on average"
     for intent_id in ids:
         assert engine.outbox.states(intent_id) == ["SUBMITTED", "DISPATCHED"]
 

@@ -90,7 +90,10 @@ DataDir: TypeAlias = Annotated[
 ]
 AppDir: TypeAlias = Annotated[
     Path | None,
-    setting("Folder to import Python gateways from, besides packages (the working directory)."),
+    setting("Folder to import Python code from, besides packages (the working directory)."),
+]
+Observer: TypeAlias = Annotated[
+    str | None, setting("Object to tell what this instance does: package.module:object (none).")
 ]
 StreamClaimSeconds: TypeAlias = Annotated[
     float | None,

@@ -14,6 +14,7 @@ from leasehold.cli.options import (
     Embedded,
     LogFormat,
     LogLevel,
+    Observer,
     SettingsFile,
     Standalone,
     StartSeconds,
@@ -50,6 +51,7 @@ def worker(
     data_dir: DataDir = None,
     targets: Targets = None,
     app_dir: AppDir = None,
+    observer: Observer = None,
     concurrency: Concurrency = None,
     lease_seconds: Annotated[
         float | None, setting("Upper bound of a claim's lease (as in each contract).")
@@ -100,6 +102,7 @@ def worker(
             data_dir=data_dir,
             targets=targets,
             app_dir=app_dir,
+            observer=observer,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,

@@ -166,6 +166,9 @@ class Item:
     # The contract under which its gateway is being asked; None while it is submitted.
     asked_under: Contract | None = None
 
+    # Whether an observer was told that its call is about to be made.
+    is_observed: bool = False
+
     # The next heads of its stream that the same call submits.
     followers: Sequence[Item] = ()
 
@@ -198,16 +201,21 @@ class Item:
         if self.call is not None:
             self.call.cancel()
 
-    def log_fields(self) -> dict[str, object]:
-        """Return the fields that every log line about an item carries."""
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace that its calls belong to."""
         if self.trace is None:
             self.trace = trace_of(self.claimed.trace_context)
+        return self.trace.trace_id
+
+    def log_fields(self) -> dict[str, object]:
+        """Return the fields that every log line about an item carries."""
         return {
             "worker_id": self.fence.holder_id,
             "intent_id": str(self.claimed.intent_id),
             "attempt_no": self.claimed.attempt_no,
             "target": self.target,
-            "trace_id": self.trace.trace_id,
+            "trace_id": self.trace_id,
         }
 
 

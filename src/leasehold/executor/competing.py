@@ -158,7 +158,7 @@ class CompetingExecutor:
             free=self._slots.free,
             share=self._slots.share,
             seconds_since_taken=now - self._claimed_at,
-            latency_seconds=self._runner.latency_seconds,
+            latency_seconds=self._runner.times.average_seconds,
         ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
@@ -178,7 +178,7 @@ class CompetingExecutor:
     ) -> int:
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
-            latency_seconds=self._runner.latency_seconds,
+            latency_seconds=self._runner.times.average_seconds,
             lease_seconds=lease_seconds,
         )
         if batch_size == 0:

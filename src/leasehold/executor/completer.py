@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
+    from leasehold.executor.observer import ObserverThread
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Recorded
 
@@ -54,12 +55,14 @@ class Completer:
         *,
         trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
+        observer: ObserverThread | None = None,
     ) -> None:
         self.wake = asyncio.Event()
         self._slots = slots
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
+        self._observer = observer
         self._finished: list[Item] = []
         self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
@@ -193,11 +196,14 @@ class Completer:
             by_state[_DISPATCHED] += items
         for state, group in by_state.items():
             self._count(state, group)
-            if _logs_level(logging.DEBUG):
-                for item in group:
-                    answer = answers.get(item.intent_no)
-                    reason = answer.reason if answer else None
-                    self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
+            if self._observer is None and not _logs_level(logging.DEBUG):
+                continue
+            for item in group:
+                answer = answers.get(item.intent_no)
+                reason = answer.reason if answer else None
+                self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
+                if self._observer is not None and state.is_terminal:
+                    self._observer.terminal(item, state, reason)
 
     def _count(self, state: AttemptState, items: Sequence[Item]) -> None:
         now = self._slots.clock()
@@ -249,5 +255,7 @@ class Completer:
             self._slots.let_go(item for item, _ in given_back)
 
     def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
+        if not _logs_level(level):
+            return
         outcome = type(item.outcome).__name__
         _LOG.log(level, event, outcome=outcome, **item.log_fields(), **fields)

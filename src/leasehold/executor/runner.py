@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias
 
 from leasehold.coordination.item import CALLING, MARKED, RECORDING
 from leasehold.domain.errors import (
@@ -39,6 +38,7 @@ from leasehold.domain.retry import (
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.fence import by_fence
+from leasehold.executor.limits import CallTimes
 from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from leasehold.domain.retry import Step
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
+    from leasehold.executor.observer import ObserverThread
     from leasehold.executor.targets import Served, Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import Span
@@ -66,7 +67,6 @@ CANNOT_SERVE_SECONDS = 10.0
 CALL_OVERRUN_SECONDS = 2.0
 # How often a call that was begun checks whether a late renewal has been answered.
 _RENEWAL_CHECK_SECONDS = 0.02
-_LATENCY_WEIGHT = 0.05  # of the newest call, in the moving average
 
 _LOG = get_logger(__name__)
 
@@ -83,17 +83,18 @@ class Runner:
         *,
         trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
+        observer: ObserverThread | None = None,
     ) -> None:
-        self.latency_seconds = 0.0
+        self.times = CallTimes(metrics)
         self._slots = slots
         self._targets = targets
         self._completer = completer
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
+        self._observer = observer
         self._lookups = Lookups(metrics, faults)
         self._is_closed = False
-        self._call_seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._batches: set[asyncio.Task[None]] = set()
         self._unbegun: dict[asyncio.Task[None], Sequence[Item]] = {}
 
@@ -125,7 +126,9 @@ class Runner:
             unknown = Unknown(retry_after_seconds=0, reason=reason)
             for one in (item, *item.followers):
                 if one.state is CALLING:
-                    self._hand_in(one, after_abort(one, unknown), None)
+                    decided = after_abort(one, unknown)
+                    self._observe(one, decided)
+                    self._hand_in(one, decided, None)
             if item.call is not None:
                 self._slots.keep_slot(item.call)
 
@@ -257,6 +260,7 @@ class Runner:
             unknown = Unknown(reason="exception", detail=type(error).__name__)
             for one in (item, *item.followers):
                 if one.state < RECORDING:  # else it was aborted meanwhile
+                    self._observe(one, unknown)
                     outcome = with_delay(unknown, served.contract, one.claimed.attempt_no, 0)
                     self._completer.complete(one, outcome)
         finally:
@@ -270,24 +274,25 @@ class Runner:
             item.trace = trace
             started_at = self._slots.clock()
             submission = submission_of(item, trace, self._slots.clock)
-            match step:
-                case Submit() | Ask() | Confirm() if item.followers:
-                    await self._act_on_batch(item, served, step, trace)
-                    return
-                case Submit():
-                    call = served.gateway.submit(submission)
-                    if self._faults is not NO_FAULTS:
-                        call = with_faults(call, self._faults)
-                    decided = await call
-                case Ask() | Confirm():
-                    decided = await self._lookups.look_up(item, served, submission)
-                case Finish() | Hold():
-                    decided = step.outcome
-                case _:
-                    assert_never(step)
+            if self._observer is not None:
+                self._observer.begun(item, step)
+            if item.followers and not isinstance(step, (Finish, Hold)):
+                await self._act_on_batch(item, served, step, trace)
+                return
+            if isinstance(step, Submit):
+                call = served.gateway.submit(submission)
+                decided = await (
+                    call if self._faults is NO_FAULTS else with_faults(call, self._faults)
+                )
+            elif isinstance(step, (Ask, Confirm)):
+                decided = await self._lookups.look_up(item, served, submission)
+            else:
+                decided = step.outcome
             elapsed = self._slots.clock() - started_at
+        if self._observer is not None:
+            self._observer.ended(item, decided)
         if isinstance(step, Submit) and not isinstance(decided, AskAgain):
-            self._count_call(item.target, elapsed)
+            self.times.add(item.target, elapsed)
             self._targets.observe(item, decided, self._metrics)
             decided = after_calling(decided, item.claimed, served.contract)
         self._finish(item, served, decided, elapsed)
@@ -303,16 +308,22 @@ class Runner:
             answers = await self._lookups.look_up_all(batch, served, submissions)
             # All of them at once: the stream goes on when the first result is recorded.
             for one, decided in zip(batch, answers, strict=True):
+                self._observe(one, decided)
                 self._finish(one, served, decided, self._slots.clock() - started_at)
             return
         outcomes = await submit_in_order(served.gateway, submissions)
         elapsed = self._slots.clock() - started_at
-        self._count_call(item.target, elapsed)
+        self.times.add(item.target, elapsed)
         self._targets.observe(item, outcomes[-1], self._metrics)
         for one in batch[len(outcomes) :]:
             self._completer.put_back(one)
         for one, outcome in zip(batch, outcomes, strict=False):
+            self._observe(one, outcome)
             self._finish(one, served, after_calling(outcome, one.claimed, served.contract), elapsed)
+
+    def _observe(self, item: Item, decided: Outcome | AskAgain) -> None:
+        if self._observer is not None:
+            self._observer.ended(item, decided)
 
     def _finish(
         self, item: Item, served: Served, decided: Outcome | AskAgain, elapsed: float
@@ -330,18 +341,6 @@ class Runner:
             self._completer.give_back(item, decided.seconds)
         else:
             self._completer.complete(item, decided, elapsed)
-
-    def _count_call(self, target: str, seconds: float) -> None:
-        """Report all calls that end in the same pass of the event loop to the metrics at once."""
-        self.latency_seconds += _LATENCY_WEIGHT * (seconds - self.latency_seconds)
-        if not self._call_seconds:
-            asyncio.get_running_loop().call_soon(self._count_calls)
-        self._call_seconds[target].append(seconds)
-
-    def _count_calls(self) -> None:
-        for target, seconds in self._call_seconds.items():
-            self._metrics.call(target, *seconds)
-        self._call_seconds.clear()
 
     def _give_back(self, items: Sequence[Item]) -> None:
         for item in items:

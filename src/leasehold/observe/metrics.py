@@ -121,6 +121,12 @@ class Metrics:
         self._loop_blocked = factory.of_worker(
             Counter, "loop_blocked", "Times that a function kept the event loop from running."
         )
+        self._observer_failures = factory.of_worker(
+            Counter, "observer_failures", "Methods of the observer that raised."
+        )
+        self._observations_dropped = factory.of_worker(
+            Counter, "observations_dropped", "Events that the observer was too slow for."
+        )
         self._heartbeat_lag = factory.of_worker(
             Gauge, "heartbeat_lag_seconds", "How late the last heartbeat was."
         )
@@ -247,6 +253,14 @@ class Metrics:
     def loop_blocked(self) -> None:
         """Count a function that kept the event loop from running."""
         self._loop_blocked.inc()
+
+    def observer_failed(self) -> None:
+        """Count a method of the observer that raised."""
+        self._observer_failures.inc()
+
+    def observations_dropped(self, n: int) -> None:
+        """Count events that the observer was not told."""
+        self._observations_dropped.inc(n)
 
     def heartbeat_lag(self, seconds: float) -> None:
         """Set how late the last heartbeat was."""

@@ -20,18 +20,12 @@ from leasehold.runtime.registration import ScopeState
 from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leasehold.coordination.advisory_lock import OpenSession
     from leasehold.coordination.elector import LeaseBackend, TermSession
-    from leasehold.coordination.slots import SlotPool
     from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
-    from leasehold.domain.timing import Timings
-    from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Targets
-    from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.runtime.sessions import Parts
 
 _JOIN_SECONDS = 5.0
 
@@ -48,24 +42,18 @@ class Elections:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        parts: Parts,
         targets: Targets,
-        metrics: Metrics,
-        timings: Callable[[], Timings],
-        holder_id: str,
-        pool: SlotPool,
         open_lock_session: OpenSession | None,
-        faults: Faults,
     ) -> None:
         self.wake = asyncio.Event()
-        self._store = store
+        self._parts = parts
+        self._store = parts.store
         self._targets = targets
-        self._metrics = metrics
-        self._timings = timings
-        self._holder_id = holder_id
-        self._pool = pool
+        self._metrics = parts.metrics
+        self._timings = parts.timings
+        self._holder_id = parts.worker_id
         self._open_lock_session = open_lock_session
-        self._faults = faults
         self._electors: dict[str, Elector] = {}
         self._loops: dict[str, Loop] = {}
         self._sessions: dict[str, LeaderSession] = {}
@@ -207,16 +195,8 @@ class Elections:
         self._metrics.forget_group(lease_name)
 
     def _begin_session(self, elector: Elector, term: Term) -> TermSession:
-        session = self._sessions[elector.lease_name] = LeaderSession(
-            self._store,
-            self._targets,
-            self._metrics,
-            self._timings,
-            self._pool,
-            elector,
-            term,
-            self._faults,
-        )
+        session = LeaderSession(self._parts, self._targets, elector, term)
+        self._sessions[elector.lease_name] = session
         return session
 
     def _report_partial_groups(self) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
 from leasehold.coordination.slots import SlotPool
 from leasehold.executor.faults import NO_FAULTS
+from leasehold.executor.observer import ObserverThread, find_observer
 from leasehold.executor.targets import Targets
 from leasehold.gateway.python import Threads
 from leasehold.gateway.registry import open_gateway
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
+    from leasehold.executor.observer import Observer
     from leasehold.gateway.protocol import Gateway
     from leasehold.service.service import Service
     from leasehold.store.lock_session import LockSession
@@ -70,7 +72,9 @@ class Instance:
         metrics: Metrics | None = None,
         environment: Mapping[str, str] = os.environ,
         faults: Faults = NO_FAULTS,
+        observer: Observer | None = None,
     ) -> None:
+        """Observe with `observer`, or with what the setting of that name names."""
         self.worker_id = settings.holder_id or new_worker_id()
         self.metrics = metrics or Metrics(self.worker_id)
         self._settings = settings
@@ -88,19 +92,24 @@ class Instance:
         self._loop_watch = LoopWatch(self.worker_id, self.metrics)
         self._targets = self._targets_of("item")
         self._cluster_targets = self._targets_of("cluster")
-        parts = Parts(self._store, self.metrics, self.timings, self.worker_id, self._pool, faults)
-        self._items = ItemSession(parts, self._targets)
-        self._streams = StreamSession(parts, self._targets_of("stream"))
-        self.elections = Elections(
+        secrets = passwords_in(settings.required_database_url())
+        observer = find_observer(observer, settings.observer, secrets, environment)
+        self._observer = (
+            None if observer is None else ObserverThread(observer, self.metrics, self.worker_id)
+        )
+        parts = Parts(
             self._store,
-            self._cluster_targets,
             self.metrics,
             self.timings,
             self.worker_id,
             self._pool,
-            self._open_lock_session if is_elected_by_lock else None,
             faults,
+            self._observer,
         )
+        self._items = ItemSession(parts, self._targets)
+        self._streams = StreamSession(parts, self._targets_of("stream"))
+        open_session = self._open_lock_session if is_elected_by_lock else None
+        self.elections = Elections(parts, self._cluster_targets, open_session)
         self._registration = Registration(
             self._store,
             self.worker_id,
@@ -176,6 +185,8 @@ class Instance:
             await self.elections.resign(0)
             await self._store.pool.close()
             raise
+        if self._observer is not None:
+            self._observer.start()
         for service in self._services():
             self._loops[service] = Loop(service, self.worker_id)
         _LOG.info(
@@ -330,4 +341,6 @@ class Instance:
         await self._cluster_targets.close()
         await self._streams.targets.close()
         self._threads.close()
+        if self._observer is not None:
+            await self._observer.close(FLUSH_SECONDS)
         await self._store.pool.close()

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.coordination.elector import Elector
-    from leasehold.coordination.slots import SlotPool
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
-    from leasehold.executor.faults import Faults
     from leasehold.executor.targets import Targets
-    from leasehold.observe.metrics import Metrics
+    from leasehold.runtime.sessions import Parts
     from leasehold.store.protocol import ExecutorStore
 
 _JOIN_SECONDS = 2.0
@@ -40,18 +38,14 @@ class LeaderSession:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        parts: Parts,
         targets: Targets,
-        metrics: Metrics,
-        timings: Callable[[], Timings],
-        pool: SlotPool,
         elector: Elector,
         term: Term,
-        faults: Faults,
     ) -> None:
-        self._slots = Slots(elector.holder_id, pool)
+        self._slots = Slots(elector.holder_id, parts.pool)
         self._term = term
-        self._metrics = metrics
+        self._metrics = parts.metrics
 
         def trouble(error: Exception) -> None:
             elector.step_down(term, error)
@@ -60,17 +54,18 @@ class LeaderSession:
             await elector.confirm(term)
 
         self._executor = LeaderExecutor(
-            store,
+            parts.store,
             term,
             self._slots,
             targets,
-            metrics,
-            timings,
+            parts.metrics,
+            parts.timings,
             confirm=confirm,
             trouble=trouble,
-            faults=faults,
+            faults=parts.faults,
+            observer=parts.observer,
         )
-        heartbeat = LeaderHeartbeat(store, term, self._detail, timings, trouble)
+        heartbeat = LeaderHeartbeat(parts.store, term, self._detail, parts.timings, trouble)
         self._loops = [
             Loop(service, elector.holder_id) for service in (*self._executor.services, heartbeat)
         ]

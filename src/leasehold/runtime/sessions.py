@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.executor.competing import Claimer
     from leasehold.executor.faults import Faults
+    from leasehold.executor.observer import ObserverThread
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service
@@ -42,6 +43,7 @@ class Parts(NamedTuple):
     worker_id: str
     pool: SlotPool
     faults: Faults
+    observer: ObserverThread | None
 
 
 class Session:
@@ -53,10 +55,21 @@ class Session:
         self.targets = targets
         self.slots = Slots(parts.worker_id, parts.pool)
         self._parts = parts
-        metrics, faults = parts.metrics, parts.faults
-        self._completer = Completer(self.slots, metrics, trouble=self._trouble, faults=faults)
+        self._completer = Completer(
+            self.slots,
+            parts.metrics,
+            trouble=self._trouble,
+            faults=parts.faults,
+            observer=parts.observer,
+        )
         self._runner = Runner(
-            self.slots, targets, self._completer, metrics, trouble=self._trouble, faults=faults
+            self.slots,
+            targets,
+            self._completer,
+            parts.metrics,
+            trouble=self._trouble,
+            faults=parts.faults,
+            observer=parts.observer,
         )
 
     def close(self) -> None:

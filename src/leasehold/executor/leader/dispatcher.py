@@ -126,7 +126,7 @@ class Dispatcher:
             free=self._slots.free,
             share=self._slots.share,
             seconds_since_taken=self._slots.clock() - self._taken_at,
-            latency_seconds=self._runner.latency_seconds,
+            latency_seconds=self._runner.times.average_seconds,
         ):
             return Pause(GATHER_SECONDS)
         if self._marks_stale:

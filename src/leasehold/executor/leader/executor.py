@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
+    from leasehold.executor.observer import ObserverThread
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service
@@ -57,6 +58,7 @@ class LeaderExecutor:
         confirm: Callable[[], Awaitable[None]],
         trouble: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
+        observer: ObserverThread | None = None,
     ) -> None:
         self.name = f"leader {term.lease.name}"
         self.wake = asyncio.Event()
@@ -67,9 +69,17 @@ class LeaderExecutor:
         self._faults = faults
         self._is_promoted = False
         self._queue = DueQueue(SIZE_MAX, LeaseFence(store, term.lease), term)
-        self._completer = Completer(slots, metrics, trouble=trouble, faults=faults)
+        self._completer = Completer(
+            slots, metrics, trouble=trouble, faults=faults, observer=observer
+        )
         self._runner = Runner(
-            slots, targets, self._completer, metrics, trouble=trouble, faults=faults
+            slots,
+            targets,
+            self._completer,
+            metrics,
+            trouble=trouble,
+            faults=faults,
+            observer=observer,
         )
         self._reader = Reader(
             store, term, self._queue, slots, targets, metrics, timings, trouble=trouble

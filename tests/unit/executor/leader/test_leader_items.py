@@ -39,7 +39,7 @@ from leasehold.executor.fence import LeaseFence
 from leasehold.executor.leader.dispatcher import Dispatcher, Marks
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
-from leasehold.executor.limits import Gate
+from leasehold.executor.limits import CallTimes, Gate
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import DueRow, Marked, OpenWriters, as_claimed
 
@@ -239,7 +239,7 @@ class Targets:
 class Leader:
     """The parts of one term. It also is the runner: the test makes the calls."""
 
-    latency_seconds = 0.0
+    times = CallTimes(Metrics())
 
     def __init__(self, database, queue_class, marks_class, size_max):
         def trouble(error):
