@@ -15,7 +15,8 @@ from signal import SIGCONT, SIGSTOP, SIGTERM
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import until
+from tests.support.engine import LEASE_SECONDS, until
+from tests.support.stream_orders import STREAM_SETTINGS
 
 # Each round pauses all senders once; a long run has more.
 ROUNDS = int(os.environ.get("TEST_PAUSES", "1"))
@@ -26,7 +27,7 @@ SLOTS = 100
 PAUSED_WITHIN_SECONDS = 0.1
 
 
-@pytest.mark.parametrize("scope", ["item", "cluster"])
+@pytest.mark.parametrize("scope", ["item", "cluster", "stream"])
 async def test_paused_sender_sends_nothing_when_it_wakes_after_the_quarantine(engine, scope):
     ids = []
     for number in range(ROUNDS):
@@ -44,12 +45,19 @@ async def pause_busy_senders(engine, scope, targets):
     """
     for target in targets:
         group = {"lease_name": target} if scope == "cluster" else {}
-        engine.publish(target, "lookup", scope=scope, concurrency=SLOTS, **group)
-    settings = ROW_LEASE_SETTINGS | {"concurrency": str(SLOTS)}
+        engine.publish(
+            target,
+            "lookup",
+            scope=scope,
+            concurrency=SLOTS,
+            quarantine_seconds=2 * LEASE_SECONDS,
+            **group,
+        )
+    settings = ROW_LEASE_SETTINGS | STREAM_SETTINGS | {"concurrency": str(SLOTS)}
     senders = [engine.worker("--targets", target, **settings) for target in targets]
     await asyncio.gather(*(sender.started() for sender in senders))
     before = engine.sandbox.effects("lookup").effects
-    ids = [one for target in targets for one in engine.outbox.enqueue(ITEMS, target)]
+    ids = [one for target in targets for one in enqueue(engine, ITEMS, target)]
     await until(lambda: engine.sandbox.effects("lookup").effects > before)
     for sender in senders:
         await asyncio.sleep(random.uniform(0, PAUSED_WITHIN_SECONDS))
@@ -59,11 +67,19 @@ async def pause_busy_senders(engine, scope, targets):
     await end(successor)
     for sender in senders:
         sender.send(SIGCONT)
-    more = [one for target in targets for one in engine.outbox.enqueue(1, target)]
+    more = [one for target in targets for one in enqueue(engine, 1, target)]
     await engine.until_status(more)
     for sender in senders:
         await end(sender)
     return ids + more
+
+
+def enqueue(engine, count, target):
+    """Enqueue intents, each into a stream of its own; the other scopes ignore streams."""
+    entries = [
+        {"target": target, "payload": number, "stream": f"s{number}"} for number in range(count)
+    ]
+    return [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
 
 
 async def end(worker):

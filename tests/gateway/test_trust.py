@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 
 import pytest
@@ -11,6 +12,7 @@ import uvloop
 
 from leasehold.domain.outcome import Accepted, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured, TrustEnded
+from leasehold.gateway.http.checked_socket import Call, CheckedSocket
 from tests.support.certificates import self_signed
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
 
@@ -104,6 +106,26 @@ async def test_connection_forgets_the_trust_of_an_earlier_call(tls):
         earlier.has_ended = True
         assert await gateway.submit(make_submission(permit=Trust())) == Accepted(code="200")
         assert (len(server.requests), server.connections) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "send", [lambda one: one.send(b"x"), lambda one: one.sendmsg([b"x"])], ids=["send", "sendmsg"]
+)
+def test_socket_checks_each_way_in_which_event_loops_send(send):
+    """Python 3.11 uses `send` only; newer ones use both, depending on the size of a request."""
+    ours, theirs = socket.socketpair()
+    checked = CheckedSocket(ours.family, ours.type, ours.proto, fileno=ours.detach())
+    with checked, theirs:
+        checked.call = Call(Trust())
+        assert send(checked) == 1
+        checked.call = Call(Trust(has_ended=True))
+        with pytest.raises(ConnectionAbortedError):
+            send(checked)
+        assert checked.call.is_refused
+        assert not checked.call.has_sent
+        checked.close()
+        assert theirs.recv(10) == b"x"
+        assert theirs.recv(10) == b""
 
 
 @large
