@@ -1,4 +1,4 @@
-"""`leasehold enqueue` and `leasehold intents` over the HTTP API, as separate processes."""
+"""`leasehold enqueue`, `intents` and `streams` over the HTTP API, as separate processes."""
 
 from __future__ import annotations
 
@@ -136,6 +136,32 @@ async def test_error_is_one_line(leasehold, arguments, environment, told):
     result = await leasehold("intents", *arguments, **environment)
     assert_one_line_of_error(result, told)
     assert "lh_of-nobody" not in result.stderr
+
+
+async def test_streams_are_listed_shown_and_skipped_in_the_name_of_the_token(leasehold, outbox):
+    heads = {}
+    for target in ("mail", "pay"):
+        outbox.publish(target, scope="stream")
+        [heads[target]] = outbox.enqueue(target=target, stream="a/b")
+        paused = await leasehold("streams", "pause", target, "a/b", "--note", "audit")
+        assert (paused.returncode, paused.stdout) == (0, f"{target}/a/b: paused\n")
+    listed = await leasehold("streams", "list")
+    assert [target in listed.stdout for target in heads] == [True, True]
+    some = await leasehold("streams", "list", "--target", "pay", "--target", "mail", "--limit", 1)
+    assert ["mail" in some.stdout, "pay" in some.stdout] == [True, False]
+    assert "There may be more than 1" in some.stderr
+    shown = await leasehold("streams", "show", "pay", "a/b")
+    assert "night-shift" in shown.stdout
+    assert (await leasehold("streams", "show", "pay", "a")).returncode == 1
+    skip = ("streams", "skip", "pay", "a/b", heads["pay"], "--note", "poison")
+    assert (await leasehold(*skip)).stdout == "pay/a/b: skipped\n"
+    assert outbox.ledger(heads["pay"])[-1]["holder"] == "night-shift"
+    again = await leasehold(*skip)
+    assert_one_line_of_error(again, "already_terminal")
+    resumed = await leasehold("streams", "resume", "pay", "a/b", "--note", "go on")
+    assert resumed.stdout == "pay/a/b: resumed\n"
+    named = await leasehold("streams", "resume", "pay", "a/b", "--note", "x", "--operator", "me")
+    assert_one_line_of_error(named, "the name of the token")
 
 
 async def test_command_line_overrides_the_environment(leasehold, api, outbox, database):

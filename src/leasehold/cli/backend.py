@@ -1,4 +1,4 @@
-"""The two ways in which `enqueue` and `intents` work: on the database or through the HTTP API."""
+"""The two ways in which `enqueue`, `intents` and `streams` work: on the database or by the API."""
 
 from __future__ import annotations
 
@@ -22,10 +22,22 @@ if TYPE_CHECKING:
     from leasehold.client.async_client import AsyncClient
     from leasehold.config import Settings
     from leasehold.domain.intent import IntentId, NewIntent, Resolution, Status
-    from leasehold.domain.verdict import CancelVerdict, ResolveVerdict
+    from leasehold.domain.verdict import (
+        CancelVerdict,
+        PauseVerdict,
+        ResolveVerdict,
+        ResumeVerdict,
+        SkipVerdict,
+    )
     from leasehold.intake.intake import Intake
     from leasehold.store.postgres.store import PostgresStore
-    from leasehold.store.reader_rows import Attempt, IntentStatus, PublishedContract
+    from leasehold.store.reader_rows import (
+        Attempt,
+        BlockedStream,
+        IntentStatus,
+        PublishedContract,
+        StreamSeen,
+    )
     from leasehold.store.rows import Enqueued, Redriven
 
     StatusAndLedger = tuple[IntentStatus, Sequence[Attempt]]
@@ -153,6 +165,30 @@ class _DatabaseBackend:
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return await self._store.redrive_intents(intent_ids, operator_name(self._operator), note)
 
+    async def blocked_streams(
+        self, targets: Sequence[str] | None, limit: int
+    ) -> Sequence[BlockedStream]:
+        return await self._store.read_blocked_streams(targets, None, limit)
+
+    async def stream(self, target: str, stream: str) -> StreamSeen | None:
+        return await self._store.read_stream(target, stream)
+
+    async def pause_stream(
+        self, target: str, stream: str, note: str, seconds: float | None
+    ) -> PauseVerdict:
+        operator = operator_name(self._operator)
+        return await self._store.pause_stream(target, stream, operator, note, seconds)
+
+    async def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
+        operator = operator_name(self._operator)
+        return await self._store.resume_stream(target, stream, operator, note)
+
+    async def skip_stream_head(
+        self, target: str, stream: str, intent_id: IntentId, note: str
+    ) -> SkipVerdict:
+        operator = operator_name(self._operator)
+        return await self._store.skip_stream_head(target, stream, intent_id, operator, note)
+
 
 class _ApiBackend:
     """Calls the HTTP API; the token needs the scope for what it asks."""
@@ -188,6 +224,33 @@ class _ApiBackend:
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return [await self._client.retry(one, note) for one in intent_ids]
+
+    async def blocked_streams(
+        self, targets: Sequence[str] | None, limit: int
+    ) -> Sequence[BlockedStream]:
+        found: list[BlockedStream] = []
+        for target in (None,) if targets is None else sorted(set(targets)):
+            async for one in self._client.blocked_streams(target):
+                if len(found) == limit:
+                    return found
+                found.append(one)
+        return found
+
+    async def stream(self, target: str, stream: str) -> StreamSeen | None:
+        return await self._client.stream(target, stream)
+
+    async def pause_stream(
+        self, target: str, stream: str, note: str, seconds: float | None
+    ) -> PauseVerdict:
+        return await self._client.pause_stream(target, stream, note, seconds=seconds)
+
+    async def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
+        return await self._client.resume_stream(target, stream, note)
+
+    async def skip_stream_head(
+        self, target: str, stream: str, intent_id: IntentId, note: str
+    ) -> SkipVerdict:
+        return await self._client.skip_stream_head(target, stream, intent_id, note)
 
 
 # What the commands use; both give the same answers.

@@ -8,14 +8,16 @@ from uuid import UUID
 
 import typer
 
-from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
+from leasehold.cli.backend import Endpoint
+from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator  # noqa: TC001 (Typer reads them)
 from leasehold.cli.tables import console, print_table, stream_table
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from leasehold.cli.backend import Backend
 
 Answer = TypeVar("Answer")
 
@@ -46,6 +48,7 @@ _ADVICE = {
 @app.command("list")
 def list_(
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     targets: Annotated[
         list[str] | None,
@@ -54,8 +57,8 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most streams to list.")] = 100,
 ) -> None:
     """List streams that are paused, or whose head was tried and has not ended."""
-    blocked = _run(
-        database_url, lambda store: store.read_blocked_streams(targets or None, None, limit)
+    blocked = _call(
+        database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
     )
     if not blocked:
         typer.echo("No stream is blocked.")
@@ -81,9 +84,11 @@ def list_(
 
 
 @app.command()
-def show(target: Target, stream: Stream, database_url: DatabaseUrl = None) -> None:
+def show(
+    target: Target, stream: Stream, database_url: DatabaseUrl = None, api_url: ApiUrl = None
+) -> None:
     """Show a stream, blocked or not: its head, its state and its holder."""
-    seen = _run(database_url, lambda store: store.read_stream(target, stream))
+    seen = _call(database_url, api_url, lambda backend: backend.stream(target, stream))
     if seen is None:
         typer.echo(f"{target}/{stream}: no such stream", err=True)
         raise typer.Exit(1)
@@ -95,6 +100,7 @@ def pause(
     target: Target,
     stream: Stream,
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     note: Note,
     seconds: Annotated[
@@ -104,9 +110,11 @@ def pause(
     operator: Operator = None,
 ) -> None:
     """Begin nothing more of a stream. A call in flight goes on."""
-    name = operator_name(operator)
-    verdict = _run(
-        database_url, lambda store: store.pause_stream(target, stream, name, note, seconds)
+    verdict = _call(
+        database_url,
+        api_url,
+        lambda backend: backend.pause_stream(target, stream, note, seconds),
+        operator,
     )
     _report(target, stream, verdict, is_done=verdict is PauseVerdict.PAUSED)
 
@@ -116,13 +124,15 @@ def resume(
     target: Target,
     stream: Stream,
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     note: Note,
     operator: Operator = None,
 ) -> None:
     """Go on with a stream that was paused, by a person or by a failed intent."""
-    name = operator_name(operator)
-    verdict = _run(database_url, lambda store: store.resume_stream(target, stream, name, note))
+    verdict = _call(
+        database_url, api_url, lambda backend: backend.resume_stream(target, stream, note), operator
+    )
     _report(target, stream, verdict, is_done=verdict is ResumeVerdict.RESUMED)
 
 
@@ -132,28 +142,35 @@ def skip(
     stream: Stream,
     intent_id: Head,
     database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
     *,
     note: Note,
     operator: Operator = None,
 ) -> None:
     """Cancel the head of a stream, so that the next intent can go. A pause stays."""
-    name = operator_name(operator)
-    verdict = _run(
+    verdict = _call(
         database_url,
-        lambda store: store.skip_stream_head(target, stream, IntentId(intent_id), name, note),
+        api_url,
+        lambda backend: backend.skip_stream_head(target, stream, IntentId(intent_id), note),
+        operator,
     )
     _report(target, stream, verdict, is_done=verdict is SkipVerdict.SKIPPED)
 
 
-def _run(database_url: str | None, call: Callable[[PostgresStore], Awaitable[Answer]]) -> Answer:
-    async def run() -> Answer:
-        settings = read_command_settings(
-            database_url=database_url, application_name="leasehold streams", pool_size_max=1
-        )
-        async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
-            return await call(store)
+def _call(
+    database_url: str | None,
+    api_url: str | None,
+    call: Callable[[Backend], Awaitable[Answer]],
+    operator: str | None = None,
+) -> Answer:
+    """Connect to the database or the API, and make one call."""
+    endpoint = Endpoint.choose(database_url, api_url, "leasehold streams", pool_size_max=1)
 
-    return asyncio.run(run())
+    async def connect_and_call() -> Answer:
+        async with endpoint.connect(operator) as backend:
+            return await call(backend)
+
+    return asyncio.run(connect_and_call())
 
 
 def _report(target: str, stream: str, verdict: str, *, is_done: bool) -> None:
