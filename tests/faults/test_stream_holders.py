@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import random
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.engine import until
+from tests.support.http_gateways import batch_id
 from tests.support.stream_orders import (
     STREAM_SETTINGS,
     TARGET,
@@ -105,6 +107,41 @@ async def test_dead_holder_with_a_call_in_flight_loses_its_stream_at_the_second_
     assert sent["state"] == "DISPATCHED"
     assert sent["lease_epoch"] > 1
     assert doubted["finished_at"] >= lease["grace_expires_at"]
+
+
+async def test_holder_killed_while_it_asks_loses_its_stream_at_the_first_expiry(engine):
+    """A question is no submission in flight: nobody waits for the second expiry."""
+    engine.publish(
+        TARGET, "lookup", scope="stream", gateway=ledger_of(engine), quarantine_seconds=120
+    )
+    entry = {"target": TARGET, "stream": "s0", "content_type": "application/octet-stream"}
+    entries = [
+        entry
+        | {
+            "body": base64.b64encode(name.encode()).decode(),
+            "metadata": {"batch_id": batch_id(name)},
+        }
+        for name in ("a", "b")
+    ]
+    ids = [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
+    patient = STREAM_SETTINGS | {"stream_grace_seconds": "600"}
+    dead = engine.worker(fault="before_lookup:kill", **patient)
+    assert await dead.ended() == -signal.SIGKILL
+    assert dead.lines("fault")
+    engine.worker(**patient)
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["SUBMITTED", "DISPATCHED"]] * 2
+    assert engine.sandbox.accepted() == {"s0": [batch_id("a"), batch_id("b")]}
+
+
+def ledger_of(engine):
+    return {
+        "kind": "ledger",
+        "url": f"{engine.sandbox.url}/ledger",
+        "allow_private": True,
+        "ask_after_seconds": 0.1,
+        "stream_header": "Leasehold-Stream",
+    }
 
 
 async def test_slow_holder_keeps_its_stream_past_the_first_expiry(engine):

@@ -222,10 +222,12 @@ class Completer:
                 self._metrics.time_to_terminal(target, *lifetimes)
 
     def _recorded_state(self, item: Item, answer: Recorded) -> AttemptState | None:
-        """Return what the ledger says of a result now; None if it was not recorded."""
+        """Return what the ledger says of a result now; None if nothing was written there."""
         if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
             self._drop(item, answer.verdict)
             return None
+        if item.asked_under is not None and (answer.attempt_no or 0) < item.claimed.attempt_no:
+            return None  # a lookup without news
         if answer.is_held:
             self._log(logging.WARNING, "intent_held", item, state=answer.state)
         return answer.state

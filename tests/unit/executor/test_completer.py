@@ -8,12 +8,19 @@ import pytest
 
 from leasehold.coordination.item import claimed_items
 from leasehold.coordination.slots import SlotPool, Slots
+from leasehold.domain.contract import Contract
 from leasehold.domain.errors import DatabaseUnavailable, InvalidCompletionState, LeaseLost
+from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow
-from leasehold.domain.outcome import Accepted, Rejected
+from leasehold.domain.outcome import Accepted, Rejected, Submitted
+from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.completer import Completer
 from leasehold.observe.metrics import Metrics
-from tests.support.claimed_item import claim_of
+from leasehold.store.rows import Recorded
+from tests.support.claimed_item import NOW, claim_of
+
+APPLIED, SUBMITTED = RecordVerdict.APPLIED, AttemptState.SUBMITTED
 
 
 class RecordingFence:
@@ -133,3 +140,35 @@ async def test_lease_that_fails_does_not_hold_up_the_results_of_the_others(
             await completer.step()
     assert events == ["sent 3", type(error).__name__, "sent 2"]
     assert slots.free == 1000
+
+
+class AnsweringFence(RecordingFence):
+    """A fence whose results become what the test says."""
+
+    def __init__(self, events, *recorded):
+        super().__init__(events)
+        self._recorded = recorded
+
+    async def record(self, results):
+        await super().record(results)
+        return list(self._recorded)
+
+
+async def test_lookup_without_news_is_not_counted_as_an_attempt(slots, events):
+    metrics = Metrics()
+    completer = Completer(slots, metrics, trouble=events.append)
+    written, unwritten = (
+        Recorded(claim_of(number).intent_id, APPLIED, row, SUBMITTED, None, NOW, is_held=False)
+        for number, row in ((0, 1), (1, 0))
+    )
+    still = Submitted(reference="r", ask_after_seconds=1)
+    items = complete(completer, slots, AnsweringFence(events, written, unwritten), 2, still)
+    items[1].asked_under = Contract(
+        target="sms",
+        scope="item",
+        guarantee="lookup",
+        gateway=PythonTerms(function="a:b", lookup="a:c"),
+    )
+    await completer.step()
+    labels = {"worker_id": "", "target": "sms", "state": "SUBMITTED"}
+    assert metrics.registry.get_sample_value("leasehold_attempts_total", labels) == 1
