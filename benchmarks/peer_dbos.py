@@ -20,6 +20,10 @@ CONCURRENCY = 100
 POLL_SECONDS = 0.01
 POOL = 20
 VERSION = "bench"
+queue_options: dict[str, Any] = {
+    "worker_concurrency": CONCURRENCY,
+    "polling_interval_sec": POLL_SECONDS,
+}
 
 
 class Engine:
@@ -65,26 +69,26 @@ def _launch(url: str, called: Called) -> None:
         called(given["number"])
 
     DBOS.launch()
-    DBOS.register_queue(QUEUE, worker_concurrency=CONCURRENCY, polling_interval_sec=POLL_SECONDS)
+    DBOS.register_queue(QUEUE, **queue_options)
 
 
 class Producer:
     """Its calls block the event loop; nothing else runs in this process."""
 
     def __init__(self, client: DBOSClient, url: str) -> None:
-        self._client = client
+        self.client = client
         address = url.replace("postgresql://", "postgresql+psycopg://", 1)
-        self._database = sqlalchemy.create_engine(address)
-        self._options: Any = {
+        self.database = sqlalchemy.create_engine(address)
+        self.options: Any = {
             "workflow_name": "call",
             "queue_name": QUEUE,
             "app_version": VERSION,
         }
 
     async def one(self, number: int) -> None:
-        self._client.enqueue(self._options, payload(number))
+        self.client.enqueue(self.options, payload(number))
 
     async def many(self, numbers: range) -> None:
-        with self._database.begin() as connection:
+        with self.database.begin() as connection:
             for number in numbers:
-                self._client.enqueue_in_transaction(connection, self._options, payload(number))
+                self.client.enqueue_in_transaction(connection, self.options, payload(number))
