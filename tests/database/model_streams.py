@@ -120,12 +120,11 @@ class StreamModel(Model):
             one.lease_name
             for one in self.items.values()
             if one.is_pending and one.claimable and one.due <= self.now
-            if (lease := self.leases[one.lease_name]).expires <= self.now or lease.holder == holder
+            if self.leases[one.lease_name].expires <= self.now
         ]
         found = {name for name in [*expired, *due] if name in names}
         for name in sorted(found):
-            if self.leases[name].expires <= self.now:
-                self.take_stream(name, holder, grace)
+            self.take_stream(name, holder, grace)
         return self.serve(found, found, free_idle=True, begin=begin)
 
     def take_stream(self, name: str, holder: str, grace: int) -> None:
@@ -173,8 +172,7 @@ class StreamModel(Model):
     def pause(self, name: str, until: float) -> str:
         if name not in self.leases:
             return "not_found"
-        self.leases[name].paused_until = until
-        self.settle_stream(name)
+        self.end_pause(name, until)
         return "paused"
 
     def resume(self, name: str) -> str:
@@ -183,13 +181,18 @@ class StreamModel(Model):
             return "not_found"
         if lease.paused_until == -NEVER:
             return "not_paused"
+        self.end_pause(name, -NEVER)
+        return "resumed"
+
+    def end_pause(self, name: str, next_until: float) -> None:
+        """End a pause, if there is one, which has moved the head; another one may follow."""
+        lease = self.leases[name]
         for head in self.rows(name)[:1]:
             is_moved = head.due == head.due_after_pause == lease.paused_until
             if is_moved and self.is_free_head(head):
                 head.due = self.now
-        lease.paused_until = -NEVER
+        lease.paused_until = next_until
         self.settle_stream(name)
-        return "resumed"
 
     def skip(self, name: str, item: Item) -> str:
         if name not in self.leases:

@@ -128,6 +128,18 @@ def test_intent_enqueued_behind_submitted_ones_is_claimed_at_once(streams, datab
     assert marked(database) == {first}
 
 
+def test_holder_that_asks_is_not_given_the_same_stream_again(streams, database):
+    [first] = streams.enqueue(target="pay", stream="s")
+    submit_head(claim_one(streams))
+    make_due(database, first)
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == [first]
+    [second] = streams.enqueue(target="pay", stream="s")
+    assert second in marked(database)
+    assert claim_streams(streams) == []
+    assert heads_of(holder.record_next([first], "DISPATCHED")) == [second]
+
+
 def test_intent_enqueued_behind_a_full_pipeline_is_claimed_once_in_vain(streams, database):
     streams.enqueue(3, "pay", stream="s")
     holder = claim_one(streams)

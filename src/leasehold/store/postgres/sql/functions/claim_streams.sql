@@ -7,8 +7,8 @@
 -- p_due_from says where each walk starts, four entries (one per priority) for each target in turn, as in claim_outbox_batch.
 -- Leave it out about once a second: then the walk is complete, and streams of dead holders are taken over too.
 -- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no call is in
--- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already and that
--- got a new head is returned too, under its present epoch.
+-- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already is not
+-- returned: the holder may be asking about some of its rows, which leaves no mark.
 -- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as serve_streams.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
@@ -69,7 +69,7 @@ BEGIN
              WHERE p.scope = 'stream' AND p.is_claimable AND p.target = shared.target AND p.priority = level::smallint
                AND p.due_at >= coalesce(p_due_from[(shared.place - 1) * 4 + level + 1], '-infinity')
                AND p.due_at <= v_now AND p.intent_id <> ALL (v_rows)
-               AND (l.expires_at <= v_now OR l.holder_id = p_holder_id)
+               AND l.expires_at <= v_now
              ORDER BY p.due_at, p.intent_id
              LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
                FOR UPDATE OF l SKIP LOCKED) AS level_due

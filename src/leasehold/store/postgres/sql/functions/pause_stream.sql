@@ -25,6 +25,10 @@ BEGIN
          paused_by = p_operator, pause_note = p_note, paused_for = NULL
    WHERE l.lease_name = v_lease.lease_name;
   IF v_lease.expires_at = '-infinity' THEN
+    -- An earlier pause for a time has moved the due time of the head to its end.
+    UPDATE leasehold.outbox_pending p SET due_at = v_now
+     WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream AND p.is_claimable
+       AND p.due_at = v_lease.paused_until;
     PERFORM leasehold.serve_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL);

@@ -90,9 +90,11 @@ BEGIN
   ), judged AS MATERIALIZED (
     SELECT chosen.*, CASE
              WHEN is_begun THEN 'begun'
+             -- Whoever resumes it looks at it. Nobody does when a pause for a time is over, so that one must have a head.
+             WHEN paused_until = 'infinity' THEN 'paused'
+             WHEN lease_name = ANY (v_enqueued_to) AND (due_at <= v_now) IS NOT TRUE THEN 'look_again'
              WHEN paused_until > v_now THEN 'paused'
              WHEN due_at <= v_now THEN 'ready'
-             WHEN lease_name = ANY (v_enqueued_to) THEN 'look_again'
              WHEN next_id IS NOT NULL THEN 'waiting'
              ELSE 'drained' END AS stream_state
       FROM chosen

@@ -1,5 +1,5 @@
 -- Give these streams to a holder, each with epoch + 1, if they may be taken now; see claim_streams. Calls in flight are put
--- in doubt. Returns the names of the leases that the holder has then, including those that it had before.
+-- in doubt. Returns the names of the leases that were taken.
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
 -- serve_streams marks the row that leads to the stream next time.
@@ -13,20 +13,16 @@ LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_free text[];
-  v_own text[];
   v_expired text[];
   v_doubts leasehold.outcome[];
 BEGIN
   -- A free stream has no call in flight: whoever freed it has looked.
-  SELECT coalesce(array_agg(l.lease_name) FILTER (WHERE NOT is_own), '{}'),
-         coalesce(array_agg(l.lease_name) FILTER (WHERE is_own), '{}'),
-         coalesce(array_agg(l.lease_name) FILTER (WHERE NOT is_own AND l.expires_at > '-infinity'), '{}')
-    INTO v_free, v_own, v_expired
+  SELECT coalesce(array_agg(l.lease_name), '{}'),
+         coalesce(array_agg(l.lease_name) FILTER (WHERE l.expires_at > '-infinity'), '{}')
+    INTO v_free, v_expired
     FROM leasehold.leases l
-   CROSS JOIN LATERAL (SELECT l.holder_id = p_holder_id AND l.expires_at > v_now AS is_own) AS own
-   WHERE l.lease_name = ANY (p_lease_names)
-     AND (is_own OR l.expires_at <= v_now AND (
-            l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream)));
+   WHERE l.lease_name = ANY (p_lease_names) AND l.expires_at <= v_now
+     AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream));
 
   IF cardinality(v_expired) > 0 THEN
     SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', l.holder_id, 'lease_taken_over', NULL, l.lease_name, l.lease_epoch,
@@ -61,7 +57,7 @@ BEGIN
      AND (p.last_state = 'SUBMITTED' OR (SELECT true FROM leasehold.outbox_pending earlier
            WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
              AND earlier.stream_seq < p.stream_seq LIMIT 1));
-  RETURN v_own || v_free;
+  RETURN v_free;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.take_streams(text[], uuid[], text, double precision, double precision) FROM PUBLIC;
