@@ -22,6 +22,7 @@ SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_due_from timestamptz[] := p_due_from;
   -- Randomness is drawn once: on a server without OpenSSL, each draw opens a device.
   v_secret bytea := uuid_send(gen_random_uuid());
   v_targets_count integer := cardinality(p_targets);
@@ -45,7 +46,7 @@ BEGIN
   -- Each call starts at another target, so that a small batch reaches all of them.
   v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
-    PERFORM leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
+    v_due_from := leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
   END IF;
   -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP
@@ -66,7 +67,7 @@ BEGIN
           CROSS JOIN LATERAL (
             SELECT p.ctid AS place FROM leasehold.outbox_pending p
              WHERE p.scope = 'item' AND p.target = shared.target AND p.priority = level::smallint
-               AND p.due_at >= coalesce(p_due_from[(shared.place - 1) * 4 + level + 1], '-infinity')
+               AND p.due_at >= v_due_from[(shared.place - 1) * 4 + level + 1]
                AND p.due_at <= v_now AND p.claimed_by IS NULL
              ORDER BY p.due_at, p.intent_id
              LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
