@@ -82,6 +82,7 @@ class translated:  # noqa: N801 (a block, as those of contextlib are)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, psycopg.Error):
+            _hide_row(error)
             ours = translate(error, self._lease_name, self._statement)
             if ours is not None:
                 raise ours from error
@@ -107,6 +108,17 @@ def translate(
     if kind is AccessDenied:
         return _access_denied(message, statement)
     return kind(message)
+
+
+def _hide_row(error: psycopg.Error) -> None:
+    """Keep what failed and where, but not the row or key that the server quotes: errors are logged,
+    and a row may have the payload of an intent.
+    """
+    said = error.diag.message_primary
+    if said is not None:
+        places = (error.diag.context or "").splitlines()
+        ours = [place for place in places if place.startswith("PL/pgSQL function")]
+        error.args = ("\n".join([said, *ours]),)
 
 
 def _access_denied(message: str, statement: str) -> AccessDenied:
