@@ -352,7 +352,9 @@ async def test_server_writes_nothing_but_json_lines_without_secrets_and_content(
             )
             assert (await client.get(f"/v1/intents/{finished}")).status_code == 500
             # PostgreSQL quotes the row that a constraint refuses.
-            database.execute("ALTER TABLE leasehold.intents ADD CHECK (created_at < to_timestamp(0)) NOT VALID")
+            database.execute(
+                "ALTER TABLE leasehold.intents ADD CHECK (created_at < to_timestamp(0)) NOT VALID"
+            )
             assert 500 in await send_all(client, one.token)
             for function in ("list_intents", "enqueue_intents", "enqueue_intent"):
                 database.execute(f"ALTER FUNCTION leasehold.{function} RENAME TO {function}_gone")
