@@ -30,8 +30,6 @@ SKEWED_CLOCK = Path(__file__).parents[1] / "support" / "skewed_clock"
 ELECTIONS = int(os.environ.get("TEST_ELECTIONS", "8"))
 # Every run visits these; the test of workers visits every fault point.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
-# The shortest possible lease, for tests that wait for its end.
-SHORT = ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "1", "cluster_renew_seconds": "0.2"}
 SHORT_CALLS = {"call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5}
 # Longer than any test: an instance that is elected sooner was notified.
 FOREVER = {"cluster_lease_seconds": "600", "cluster_acquire_seconds": "600"}
@@ -165,12 +163,12 @@ async def test_leader_that_wakes_after_its_lease_makes_no_call_and_writes_nothin
     cluster.publish("ledger", scope="cluster", **SHORT_CALLS)
     cluster.sandbox.set_faults(latency_ms=400)
     ids = cluster.outbox.enqueue(3, "ledger")
-    sleeper = member(cluster, fault="during_call:stop", **SHORT)
+    sleeper = member(cluster, fault="during_call:stop")
     await sleeper.logged("fault")
     more = cluster.outbox.enqueue(4, "ledger")
     await until(lambda: fences(cluster) == [1, 1, 1])  # answered, but nobody hears it
     cluster.sandbox.set_faults()
-    other = member(cluster, **SHORT)
+    other = member(cluster)
     await cluster.until_status([*ids, *more])
     sleeper.send(SIGCONT)
     await sleeper.logged("leader_lost")
@@ -192,9 +190,9 @@ async def test_leader_that_wakes_after_its_lease_makes_no_call_and_writes_nothin
 async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, point, terms):
     engine.publish("ledger", scope="cluster", **SHORT_CALLS, **terms)
     ids = engine.outbox.enqueue(3, "ledger")
-    sleeper = member(engine, fault=f"{point}:stop", **SHORT)
+    sleeper = member(engine, fault=f"{point}:stop")
     await sleeper.logged("fault")
-    other = member(engine, **SHORT)
+    other = member(engine)
     await engine.until_status(ids)
     sleeper.send(SIGCONT)
     await sleeper.logged("leader_lost")

@@ -19,7 +19,7 @@ from tests.support.engine import until
     ],
 )
 async def test_worker_killed_anywhere_loses_nothing_and_doubles_nothing(engine, point):
-    engine.publish("bank", "lookup", lease_seconds=1.3, call_timeout_seconds=1.2)
+    engine.publish("bank", "lookup", lease_seconds=1.9, call_timeout_seconds=1.2)
     is_lookup = point is FaultPoint.BEFORE_LOOKUP
     engine.sandbox.set_faults(latency_ms=300, lost_response_rate=is_lookup)
     [intent_id] = engine.outbox.enqueue(1, "bank")
