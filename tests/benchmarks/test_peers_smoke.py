@@ -65,5 +65,5 @@ def test_smoke_run_reports_every_measurement_and_names_every_peer():
         assert f"drain of 100 no-op items: {name}" in values
     ordered = {"procrastinate": "locks", "dbos": "partitions"}
     for name in ordered.keys() - skipped:
-        in_order = f"drain of 500 items in 100 {ordered[name]}: {name}_"
+        in_order = f"drain in 100 {ordered[name]}: {name}_"
         assert any(measured.startswith(in_order) for measured in values)
