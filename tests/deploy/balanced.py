@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "shutdown_seconds": "4",
     "pool_size_max": "5",
     "pool_wait_seconds": "1",
-    "statement_seconds": "2",
+    "statement_seconds": "1.2",
     "lock_seconds": "1",
     "idle_in_transaction_seconds": "2",
     "cluster_lease_seconds": "10",
