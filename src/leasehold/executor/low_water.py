@@ -11,8 +11,8 @@ once a second under load. Each target counts for itself: one that has no room at
 walk when it has. If a full walk finds more below a mark than can start now, the mark goes back.
 
 If a full walk is slow, because a transaction that stays open keeps millions of dead rows, the next
-one waits for twenty times its duration, but no longer than half a minute: a database that stalled
-once must not hide work for long. A million dead rows take 0.1 seconds, so it waits two.
+one waits for fifty times its duration, but no longer than half a minute: a database that stalled
+once must not hide work for long. A million dead rows take 0.1 seconds, so it waits five.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TOLERANCE_SECONDS = 0.05
 FULL_WALK_SECONDS = 1.0
 # A full walk takes at most this share of the time, unless it would come more rarely than this.
-FULL_WALK_SHARE = 0.05
+FULL_WALK_SHARE = 0.02
 FULL_WALK_PAUSE_SECONDS_MAX = 30.0
 
 _START = datetime.min.replace(tzinfo=UTC)
