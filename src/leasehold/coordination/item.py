@@ -187,8 +187,12 @@ class Item:
 
     @property
     def is_put_back(self) -> bool:
-        """Whether it is an item of a batch that was not sent."""
-        return self.state is RECORDING and self.outcome is None and self.given_back_until is None
+        """Whether it returns without a result: it was not sent, or is to be asked about later."""
+        return self.state is RECORDING and self.outcome is None
+
+    def delay_left(self, now: float) -> float:
+        """Return after how long it is due again, if it is put back."""
+        return 0.0 if self.given_back_until is None else max(0.0, self.given_back_until - now)
 
     @property
     def is_lost(self) -> bool:

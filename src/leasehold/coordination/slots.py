@@ -167,7 +167,8 @@ class Slots:
         self.clock = pool.clock
         self._pool = pool
         self._items: set[Item] = set()
-        self._in_slots: set[Item] = set()  # the others wait to be recorded
+        self._in_slots: set[Item] = set()  # the others wait to be recorded, or are followers
+        self._followers: set[Item] = set()
         self._by_target: Counter[str] = Counter()
         self._on_free: list[Callable[[Sequence[Item]], None]] = []
 
@@ -224,6 +225,11 @@ class Slots:
         self._pool.occupy(self, len(items))
         self._pool.count_items(targets, 1)
 
+    def join(self, followers: Collection[Item]) -> None:
+        """Have items in flight that need no slot: the call of another item is theirs too."""
+        self._items.update(followers)
+        self._followers.update(followers)
+
     def end_call(self, item: Item) -> None:
         """Free the slot of an item whose call has ended; its result waits to be recorded."""
         if item in self._in_slots:
@@ -248,7 +254,9 @@ class Slots:
                 ended.append(item)
         self._items.difference_update(ended)
         in_slots = self._in_slots.intersection(ended)
-        self._pool.end_results(len(ended) - len(in_slots))
+        followers = self._followers.intersection(ended)
+        self._followers -= followers
+        self._pool.end_results(len(ended) - len(in_slots) - len(followers))
         self._vacate(in_slots)
         for callback in self._on_free:
             callback(ended)

@@ -118,9 +118,13 @@ class HeldStreams:
 
     def end(self, item: Item) -> None:
         """Leave a stream to expire whose item ended without a word from the database."""
+        if self.has(item):
+            self.forget(self._of_item[item.intent_no])
+
+    def has(self, item: Item) -> bool:
+        """Say whether an item is being worked on. It may have been replaced by a newer one."""
         held = self._of_item.get(item.intent_no)
-        if held is not None and item in held.items:
-            self.forget(held)
+        return held is not None and item in held.items
 
     def is_kept(self, held: HeldStream) -> bool:
         """Say whether we go on with a stream after its present call."""

@@ -96,17 +96,31 @@ class Completer:
 
     async def step(self) -> Pause:
         """Write the results that are there, unless more are about to come."""
+        if self._finished:
+            waited = self._slots.clock() - self._first_at
+            is_more_to_come = len(self._finished) < len(self._slots)
+            if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
+                return Pause(LINGER_SECONDS - waited)
+            await self._write(self._next_batch())
+        # After the results: what a stream gives back is written together with its results.
         if self._given_back:
             await self._release()
-        if not self._finished:
-            return AGAIN if self._given_back else _IDLE
-        waited = self._slots.clock() - self._first_at
-        is_more_to_come = len(self._finished) < len(self._slots)
-        if is_more_to_come and waited < LINGER_SECONDS and len(self._finished) < BATCH_MAX:
-            return Pause(LINGER_SECONDS - waited)
-        batch, self._finished = self._finished[:BATCH_MAX], self._finished[BATCH_MAX:]
-        await self._write(batch)
         return AGAIN if self._finished or self._given_back else _IDLE
+
+    def _next_batch(self) -> Sequence[Item]:
+        """Take the next results to write. Those of one stream stay together.
+
+        The stream goes on after the first write.
+        """
+        end, finished = BATCH_MAX, self._finished
+        while (
+            end < len(finished)
+            and finished[end].fence.keeps_slot
+            and finished[end].trust is finished[end - 1].trust
+        ):
+            end += 1
+        self._finished = finished[end:]
+        return finished[:end]
 
     async def _write(self, batch: Sequence[Item]) -> None:
         """Write the results of each fence. A fence that fails does not hold up the others."""

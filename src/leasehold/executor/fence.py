@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import (
     DatabaseUnavailable,
     InvalidCompletionState,
@@ -179,8 +180,18 @@ class StreamFence:
 
     async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
         """Put heads off, or release their streams if there is no delay."""
+        # Without those that were written together with the results of their streams.
+        items = [item for item in items if self._streams.has(item)]
+        if not items:
+            return 0
         if delay_seconds > 0:
-            deferred = {item.claimed.intent_id: delay_seconds for item in items}
+            # With the others of their batches, if nothing was called for these.
+            deferred = {
+                one.claimed.intent_id: delay_seconds
+                for item in items
+                for one in (item, *item.followers)
+                if one is item or one.state < RECORDING
+            }
             await self._record([], deferred)
             return 0
         held = self._held(item.intent_no for item in items)
@@ -203,10 +214,10 @@ class StreamFence:
     ) -> list[Recorded]:
         ids = [*(result.intent_id for result in results), *deferred]
         held = self._held(one.int for one in ids)
-        # Items of a batch that were not sent are due again at once.
-        unsent = [one for stream in held for one in stream.items if one.is_put_back]
-        deferred = {one.claimed.intent_id: 0.0 for one in unsent} | deferred
         asked_at = self._clock()
+        # The other items of these streams go with them, because the streams go on after this write.
+        put_back = [one for stream in held for one in stream.items if one.is_put_back]
+        deferred = {one.claimed.intent_id: one.delay_left(asked_at) for one in put_back} | deferred
         recorded = await self._store.record_stream_attempts(
             self.holder_id,
             [one.lease for one in held],

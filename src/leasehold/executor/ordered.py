@@ -13,6 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import MARKED, RECORDING, Item
+from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
 from leasehold.executor.fence import StreamFence
 from leasehold.observe.logs import get_logger
@@ -163,15 +164,20 @@ class OrderedExecutor:
     def _heads(self, held: HeldStream, work: StreamWork, asked_at: float) -> list[Item]:
         fence = self._begun if work.is_begun else self._unbegun
         items: list[Item] = []
-        for claimed in work.heads:
+        # The runner begins only the first, which is enough for heads to ask about.
+        is_asked = work.heads[0].last_state in (AttemptState.IN_DOUBT, AttemptState.SUBMITTED)
+        for claimed in work.heads if work.is_begun or is_asked else work.heads[:1]:
             item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
             item.take(claimed, self._timings().stream_claim_seconds, asked_at)
             items.append(item)
         self._streams.work_on(held, items)
-        # One call submits all of them; the first stands for the others.
+        # One call submits all of them, or asks about them; the first stands for the others.
         first, *followers = items
         first.followers = followers
-        self._slots.take(followers)
+        if is_asked:
+            self._slots.join(followers)
+        else:
+            self._slots.take(followers)
         return [first]
 
     def _forget(self, held: HeldStream, state: StreamState) -> None:

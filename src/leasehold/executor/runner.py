@@ -28,8 +28,6 @@ from leasehold.domain.retry import (
     Ask,
     AskAgain,
     Confirm,
-    Finish,
-    Hold,
     Submit,
     after_calling,
     next_step,
@@ -40,7 +38,7 @@ from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.fence import by_fence
 from leasehold.executor.limits import CallTimes
 from leasehold.executor.lookups import Lookups, after_abort
-from leasehold.executor.submissions import submission_of, submit_in_order
+from leasehold.executor.submissions import is_for_all, submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
@@ -276,7 +274,7 @@ class Runner:
             submission = submission_of(item, trace, self._slots.clock)
             if self._observer is not None:
                 self._observer.begun(item, step)
-            if item.followers and not isinstance(step, (Finish, Hold)):
+            if item.followers and is_for_all(step, served.gateway):
                 await self._act_on_batch(item, served, step, trace)
                 return
             if isinstance(step, Submit):

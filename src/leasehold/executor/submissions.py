@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import Permit
-from leasehold.gateway.protocol import Submission, SubmissionBatcher
+from leasehold.domain.retry import Ask, Confirm, Submit
+from leasehold.gateway.protocol import LookupBatcher, Submission, SubmissionBatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Clock
     from leasehold.domain.outcome import Outcome
+    from leasehold.domain.retry import Step
     from leasehold.gateway.protocol import Gateway
     from leasehold.observe.traces import Span
 
@@ -36,6 +38,17 @@ def submission_of(item: Item, trace: Span, clock: Clock) -> Submission:
         claimed.stream,
         Permit(item, clock),
     )
+
+
+def is_for_all(step: Step, gateway: Gateway) -> bool:
+    """Say whether a step is done for all heads of a batch together.
+
+    A gateway that takes one lookup at a time is asked about the first. The others follow when the
+    answer is recorded: their questions would need slots, and time, of their own.
+    """
+    if isinstance(step, Submit):
+        return True
+    return isinstance(step, (Ask, Confirm)) and isinstance(gateway, LookupBatcher)
 
 
 async def submit_in_order(gateway: Gateway, submissions: Sequence[Submission]) -> list[Outcome]:

@@ -1,0 +1,220 @@
+"""The ordered executor, the runner and the completer on a real database, one claim at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from leasehold.coordination.slots import SlotPool, Slots
+from leasehold.coordination.streams import HeldStreams
+from leasehold.domain.contract import Contract
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.outcome import Accepted, Submitted, Unknown
+from leasehold.domain.timing import Timings
+from leasehold.executor import completer
+from leasehold.executor.completer import Completer
+from leasehold.executor.limits import Gate
+from leasehold.executor.ordered import OrderedExecutor
+from leasehold.executor.runner import Runner
+from leasehold.executor.targets import Served
+from leasehold.observe.metrics import Metrics
+
+pytestmark = pytest.mark.one_server
+
+
+class BatchGateway:
+    """Takes several at once, and notes what it was asked to do."""
+
+    submissions_max = lookups_max = 100
+
+    def __init__(self):
+        self.submitted, self.asked = [], []
+        self.answers = {}
+
+    async def submit(self, submission):
+        [outcome] = await self.submit_many([submission])
+        return outcome
+
+    async def submit_many(self, submissions):
+        self.submitted += [one.intent_id for one in submissions]
+        return [Accepted() for _ in submissions]
+
+    async def lookup(self, submission):
+        [answer] = await self.lookup_many([submission])
+        return answer
+
+    async def lookup_many(self, submissions):
+        self.asked += [one.intent_id for one in submissions]
+        return [self.answers.get(one.intent_id, Accepted()) for one in submissions]
+
+
+class SingleGateway:
+    """Takes one at a time, and counts how many are under way."""
+
+    def __init__(self):
+        self.under_way = self.most = 0
+
+    async def submit(self, submission):
+        return Submitted(reference=str(submission.intent_id), ask_after_seconds=60)
+
+    async def lookup(self, submission):
+        del submission
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.01)
+        self.under_way -= 1
+        return Accepted()
+
+
+class Targets:
+    def __init__(self, gateway):
+        contract = Contract(
+            target="pay",
+            version=1,
+            scope="stream",
+            guarantee="lookup",
+            gateway=PythonTerms(function="a:b", lookup="a:c"),
+        )
+        self.served = Served(contract=contract, gateway=gateway, lease_seconds=30)
+        self.is_refused = False
+        self._gate = Gate(10, None)
+
+    async def of(self, target, version):
+        if self.is_refused:
+            raise LeaseholdError(f"{target} v{version} is not known here")
+        return self.served
+
+    def gate(self, target):
+        del target
+        return self._gate
+
+    def observe(self, item, outcome, metrics):
+        pass
+
+
+class Instance:
+    def __init__(self, store, gateway, concurrency=10):
+        self.troubles = []
+        self.slots, self.targets = Slots("a", SlotPool(concurrency)), Targets(gateway)
+        metrics, trouble = Metrics(), self.troubles.append
+        self.completer = Completer(self.slots, metrics, trouble=trouble)
+        self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
+        self.streams = HeldStreams("a")
+        self.ordered = OrderedExecutor(
+            store, self.slots, self.streams, self.runner, metrics, Timings
+        )
+
+    async def claim(self):
+        items = await self.ordered.claim(10, 30, {"pay": 10}, None)
+        self.slots.take(items)
+        return items
+
+    async def work(self):
+        """Claim what is due, and work until nothing is left to do."""
+        self.runner.start(await self.claim())
+        await self.until_idle()
+
+    async def until_idle(self):
+        async with asyncio.timeout(20):
+            while len(self.slots):
+                await asyncio.sleep(0.002)
+                await self.completer.step()
+        assert self.slots.free == self.slots.total
+
+
+def put_in_doubt(database, ids):
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET last_state = 'IN_DOUBT',"
+        " first_tried_at = clock_timestamp() WHERE intent_id = ANY (%s)",
+        [ids],
+    )
+
+
+@pytest.fixture
+def gateway():
+    return BatchGateway()
+
+
+async def test_results_of_one_batch_are_written_together(outbox, stores, gateway, monkeypatch):
+    monkeypatch.setattr(completer, "BATCH_MAX", 3)
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
+    ids = outbox.enqueue(7, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    await instance.work()
+    assert gateway.submitted == ids
+    assert [outbox.states(one) for one in ids] == [["DISPATCHED"]] * 7
+
+
+async def test_answers_without_news_do_not_ask_about_the_others_again(
+    outbox, stores, gateway, database
+):
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
+    ids = outbox.enqueue(5, "pay", stream="s")
+    put_in_doubt(database, ids)
+    gateway.answers = {ids[1]: Unknown(), ids[3]: Unknown(retry_after_seconds=200)}
+    instance = Instance(stores.executor, gateway)
+    await instance.work()
+    assert gateway.asked == ids
+    ended = [outbox.states(one)[-1:] == ["DISPATCHED"] for one in ids]
+    assert ended == [True, False, True, False, True]
+    assert len(instance.streams) == 0
+
+
+async def test_batch_whose_contract_cannot_be_opened_is_given_back_as_a_whole(
+    outbox, stores, gateway, database
+):
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
+    ids = outbox.enqueue(3, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    instance.targets.is_refused = True
+    await instance.work()
+    [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
+    assert lease["is_free"]
+    assert [outbox.pending(one)["begun_at"] for one in ids] == [None] * 3
+
+
+async def test_batch_that_came_too_late_to_be_begun_is_sent_once(outbox, stores, gateway, database):
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
+    ids = outbox.enqueue(3, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    store = stores.executor
+    [claimed] = await store.claim_streams(10, "a", 30, 180, ["pay"])
+    leases = [claimed.lease.lease]
+    database.execute("UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1s'")
+    work = await store.refresh_streams("a", leases, begin=True)
+    assert not work[0].is_begun
+    await store.renew_streams("a", leases, 30, 180)
+    instance.ordered.go_on(work, instance.slots.clock())
+    await instance.until_idle()
+    assert Counter(gateway.submitted) == Counter(ids)
+    assert [outbox.states(one) for one in ids] == [["DISPATCHED"]] * 3
+
+
+async def test_gateway_that_takes_one_lookup_is_asked_about_one_after_the_other(
+    outbox, stores, database
+):
+    outbox.publish("pay", scope="stream", guarantee="lookup", pipeline_max=50)
+    ids = outbox.enqueue(30, "pay", stream="s")
+    single = SingleGateway()
+    instance = Instance(stores.executor, single, concurrency=5)
+    await instance.work()
+    database.execute("UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()")
+    await instance.work()
+    assert single.most == 1
+    assert [outbox.states(one)[-1] for one in ids] == ["DISPATCHED"] * 30
+
+
+async def test_questions_about_many_intents_of_a_stream_take_one_slot(
+    outbox, stores, gateway, database
+):
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=50)
+    ids = outbox.enqueue(30, "pay", stream="s")
+    put_in_doubt(database, ids)
+    instance = Instance(stores.executor, gateway, concurrency=5)
+    instance.runner.start(await instance.claim())
+    assert instance.slots.free == 4
+    await instance.until_idle()
+    assert gateway.asked == ids
