@@ -15,8 +15,9 @@ from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
+from leasehold.executor.claim_size import GATHER_SECONDS, CallTimes
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
-from leasehold.executor.limits import GATHER_SECONDS, CallTimes, Gate
+from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
 
 

@@ -18,13 +18,14 @@ from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Retryable
 from leasehold.domain.timing import Timings
+from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
-from leasehold.executor.fence import LeaseFence
+from leasehold.executor.fenced_writes import LeaseFence
 from leasehold.executor.leader import reader
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
-from leasehold.executor.limits import CallTimes, Gate
+from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
 from tests.support.database import LONG_AGO
 from tests.support.outbox import ZERO_ID

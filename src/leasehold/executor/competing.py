@@ -16,9 +16,9 @@ from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.claim_size import GATHER_SECONDS, claim_size, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
-from leasehold.executor.fence import ClaimFence
-from leasehold.executor.limits import GATHER_SECONDS, claim_size, should_gather
+from leasehold.executor.fenced_writes import ClaimFence
 from leasehold.executor.low_water import LowWaterMarks
 from leasehold.service.service import AGAIN, Pause
 

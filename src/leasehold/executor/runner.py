@@ -34,9 +34,9 @@ from leasehold.domain.retry import (
     with_delay,
 )
 from leasehold.domain.verdict import BeginVerdict
+from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
-from leasehold.executor.fence import by_fence
-from leasehold.executor.limits import CallTimes
+from leasehold.executor.fenced_writes import by_fence
 from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import is_for_all, submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.outcome import Accepted, Retryable, Unknown
-from leasehold.executor.limits import GATHER_SECONDS, Gate, claim_size, should_gather
+from leasehold.executor.limits import Gate
 
 FULL = Retryable(is_saturated=True)
 
@@ -96,42 +96,9 @@ def test_slow_rate_allows_one_call_at_a_time(clock):
     assert gate.room(0) == 1
 
 
-@pytest.mark.parametrize(
-    ("room", "latency_seconds", "size"),
-    [
-        (10, 0, 10),
-        (0, 0, 0),
-        (1, 0, 1),
-        (300, 0.02, 300),
-        (10, 5, 6),  # six calls of five seconds fit into the lease
-        (10, 29, 1),
-        (10, 600, 1),  # one is always tried
-    ],
-)
-def test_claim_shrinks_when_its_calls_would_outlive_the_lease(room, latency_seconds, size):
-    assert claim_size(room, latency_seconds=latency_seconds, lease_seconds=30) == size
-
-
 def test_new_version_of_a_contract_ends_a_pause(clock):
     gate = Gate(5, None, clock)
     gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=300))
     assert gate.room(0) == 0
     gate.adopt(5, None, 300)
     assert gate.room(0) == 5
-
-
-def gathers(*, free=1, since=0.0, latency=0.001):
-    return should_gather(free=free, share=10, seconds_since_taken=since, latency_seconds=latency)
-
-
-def test_few_free_slots_wait_a_moment_for_more_if_calls_are_short():
-    assert gathers()
-    assert not gathers(free=3), "a quarter of the slots is free"
-    assert not gathers(since=GATHER_SECONDS), "they have waited"
-
-
-def test_free_slot_waits_for_no_other_if_calls_last_longer_than_the_wait():
-    """A quarter of the calls would not end within the wait, so a slot would stand idle."""
-    assert gathers(latency=0.012)
-    assert not gathers(latency=0.013)
-    assert not gathers(latency=0.020)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import DONE, Mark
 from leasehold.domain.intent import queue_delays
-from leasehold.executor.limits import GATHER_SECONDS, should_gather
+from leasehold.executor.claim_size import GATHER_SECONDS, should_gather
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:

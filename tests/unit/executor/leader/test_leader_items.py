@@ -34,12 +34,13 @@ from leasehold.domain.intent import IntentId
 from leasehold.domain.lease import Lease, TrustWindow
 from leasehold.domain.outcome import Accepted, Retryable
 from leasehold.domain.timing import Timings
+from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
-from leasehold.executor.fence import LeaseFence
+from leasehold.executor.fenced_writes import LeaseFence
 from leasehold.executor.leader.dispatcher import Dispatcher, Marks
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
-from leasehold.executor.limits import CallTimes, Gate
+from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import DueRow, Marked, OpenWriters, as_claimed
 
