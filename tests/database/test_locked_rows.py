@@ -135,7 +135,7 @@ MEETINGS = {
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
-    "serve_streams": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
+    "next_stream_heads": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
     "prune_streams": (idle_streams, LOCK_STREAM, PRUNE_STREAMS, "owner"),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),

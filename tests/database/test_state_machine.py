@@ -115,7 +115,7 @@ CHANGED = {
     ),
     "a cancelled head leaves its stream without one": (
         "append_attempts",
-        r"PERFORM leasehold\.serve_streams\(.*?\);",
+        r"PERFORM leasehold\.next_stream_heads\(.*?\);",
         "",
     ),
     "a failure does not pause its stream": (

@@ -164,8 +164,8 @@ async def test_slow_holder_keeps_its_stream_past_the_first_expiry(engine):
     )
     slow.send(signal.SIGCONT)
     await engine.until_status([intent_id])
-    # If it was paused before anything was sent, it gives the stream back. If it was paused between two
-    # pieces of its request, it says so itself: the outcome is unknown, and it sends again.
+    # Paused before anything was sent, it gives the stream back. Paused between two pieces of its
+    # request, it says so itself: the outcome is unknown, and it sends again.
     *unknown, row = engine.outbox.ledger(intent_id)
     assert row["state"] == "DISPATCHED"
     assert "lease_taken_over" not in {one["reason"] for one in unknown}

@@ -111,7 +111,7 @@ BEGIN
     -- A stream that somebody holds, or that somebody must look at, has a finite expiry.
     v_streams := ARRAY(SELECT l.lease_name FROM leasehold.leases l
                         WHERE l.lease_name = ANY (v_streams) AND l.expires_at = '-infinity');
-    PERFORM leasehold.serve_streams(v_streams, '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.next_stream_heads(v_streams, '{}', p_free_idle => true, p_begin => false);
   END IF;
 
   RETURN QUERY

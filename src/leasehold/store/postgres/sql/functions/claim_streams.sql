@@ -1,5 +1,5 @@
 -- Claim streams whose head is due, up to p_streams_max, each with epoch + 1, and return their heads with content; see
--- serve_streams for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
+-- next_stream_heads for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
 -- nothing due are freed again at once (is_held is false); a stream in the state look_again stays held.
 -- Every target has a share, and the other targets get what one does not use. p_target_limits bounds the streams of each
 -- target. Each target is walked by priority and due time of the heads, and only heads that somebody may claim are in that
@@ -9,7 +9,7 @@
 -- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no call is in
 -- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already is not
 -- returned: the holder may be asking about some of its rows, which leaves no mark.
--- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as serve_streams.
+-- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   p_streams_max integer, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision,
@@ -89,7 +89,7 @@ BEGIN
   END IF;
 
   v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
-  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_names, NULL, p_free_idle => true, p_begin => p_begin);
+  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_names, NULL, p_free_idle => true, p_begin => p_begin);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.claim_streams(

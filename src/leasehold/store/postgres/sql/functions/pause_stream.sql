@@ -2,7 +2,7 @@
 -- resume_stream. A call in flight goes on and is recorded. A pause takes the place of an earlier one. It is noted in
 -- stream_interventions.
 -- Verdicts: paused; not_found (no such stream).
--- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as serve_streams.
+-- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.pause_stream(
   p_target text, p_stream text, p_operator text, p_note text, p_seconds double precision DEFAULT NULL
@@ -29,7 +29,7 @@ BEGIN
     UPDATE leasehold.outbox_pending p SET due_at = v_now
      WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream AND p.is_claimable
        AND p.due_at = v_lease.paused_until;
-    PERFORM leasehold.serve_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL);
   RETURN 'paused';

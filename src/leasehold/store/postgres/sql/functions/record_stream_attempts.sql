@@ -8,7 +8,7 @@
 -- a lost stream has the state lease_lost.
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
--- serve_streams.
+-- next_stream_heads.
 -- Raises, and writes nothing: P7003 and 22023 as complete_outbox_attempts.
 CREATE OR REPLACE FUNCTION leasehold.record_stream_attempts(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_kept text[] DEFAULT NULL,
@@ -62,7 +62,7 @@ BEGIN
     END LOOP;
   END IF;
 
-  RETURN QUERY SELECT * FROM leasehold.serve_streams(v_held, p_kept, p_free_idle, p_begin);
+  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_held, p_kept, p_free_idle, p_begin);
   RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
 END
 $$;

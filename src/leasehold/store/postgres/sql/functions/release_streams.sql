@@ -2,7 +2,7 @@
 -- heads can be claimed at once, behind other heads that are due.
 -- p_unsent are items that were begun, but for which nothing was sent: their marks are removed. A call that is still in
 -- flight is put in doubt by whoever claims the stream next.
--- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that. Then as serve_streams.
+-- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.release_streams(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_unsent uuid[] DEFAULT '{}'
@@ -18,7 +18,7 @@ BEGIN
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
   UPDATE leasehold.outbox_pending p SET begun_at = NULL
    WHERE p.intent_id = ANY (p_unsent) AND p.lease_name = ANY (v_held) AND p.begun_at IS NOT NULL;
-  PERFORM leasehold.serve_streams(v_held, '{}', p_free_idle => true, p_begin => false);
+  PERFORM leasehold.next_stream_heads(v_held, '{}', p_free_idle => true, p_begin => false);
   RETURN QUERY
   SELECT asked.lease_name, CASE WHEN asked.lease_name = ANY (v_held) THEN 'released' ELSE 'lease_lost' END
     FROM unnest(p_lease_names) AS asked (lease_name);

@@ -1,7 +1,7 @@
 -- Resume a paused stream in the name of an operator, whoever paused it: its head can be claimed again at once, or when it is
 -- due. It is noted in stream_interventions, with the intent whose failure had paused the stream.
 -- Verdicts: resumed; not_paused; not_found (no such stream).
--- Locks: as lock_stream_for_intervention. Then as serve_streams.
+-- Locks: as lock_stream_for_intervention. Then as next_stream_heads.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.resume_stream(p_target text, p_stream text, p_operator text, p_note text)
 RETURNS text
@@ -23,7 +23,7 @@ BEGIN
     UPDATE leasehold.outbox_pending p SET due_at = clock_timestamp()
      WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream AND p.is_claimable
        AND p.due_at = v_lease.paused_until;
-    PERFORM leasehold.serve_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'resume', p_operator, p_note, v_lease.paused_for);
   RETURN 'resumed';

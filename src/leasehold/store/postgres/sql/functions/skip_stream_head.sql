@@ -3,7 +3,7 @@
 -- stays. It is noted in stream_interventions too.
 -- Verdicts: skipped; not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
 -- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found.
--- Locks: as lock_stream_for_intervention; then the pending row. Reads the clock after that. Then as serve_streams.
+-- Locks: as lock_stream_for_intervention; then the pending row. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
   p_target text, p_stream text, p_intent_id uuid, p_operator text, p_note text

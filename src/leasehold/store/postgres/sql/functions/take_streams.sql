@@ -2,7 +2,7 @@
 -- in doubt. Returns the names of the leases that were taken.
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
--- serve_streams marks the row that leads to the stream next time.
+-- next_stream_heads marks the row that leads to the stream next time.
 -- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the begun rows.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_streams(

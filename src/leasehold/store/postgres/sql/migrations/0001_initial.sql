@@ -40,7 +40,7 @@ COMMENT ON TYPE leasehold.new_intent IS
   'The fields of an intent in a call of enqueue_intents; body is base64.';
 
 -- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
--- ready, and for record_stream_attempts one row per result. serve_streams explains the columns.
+-- ready, and for record_stream_attempts one row per result. next_stream_heads explains the columns.
 CREATE TYPE leasehold.stream_work AS (
   lease_name text,
   lease_epoch bigint,

@@ -17,7 +17,7 @@
 -- Locks: the lease rows, already locked by the caller, at least FOR NO KEY UPDATE; rows of streams FOR SHARE, SKIP LOCKED;
 -- the pending rows of these streams, which only a holder of their lease row changes.
 -- Raises: nothing.
-CREATE OR REPLACE FUNCTION leasehold.serve_streams(
+CREATE OR REPLACE FUNCTION leasehold.next_stream_heads(
   p_lease_names text[], p_kept text[], p_free_idle boolean, p_begin boolean
 ) RETURNS SETOF leasehold.stream_work
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -63,7 +63,7 @@ BEGIN
       FROM leasehold.leases l
       LEFT JOIN LATERAL (
         SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version, p.begun_at,
-               leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
+               leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
            AND NOT (v_is_pipelined AND leasehold.awaits_confirmation(
@@ -127,7 +127,7 @@ BEGIN
                                 AND p.contract_version = d.contract_version) OVER (ORDER BY p.place) AS is_in_batch
                   FROM (SELECT p.intent_id, p.due_at, p.contract_version,
                                row_number() OVER (ORDER BY p.stream_seq) AS place,
-                               leasehold.stream_step(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
+                               leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
                           FROM leasehold.outbox_pending p
                          WHERE d.stream_state = 'ready' AND d.is_held AND NOT d.is_asking AND d.batch_max > 1
                            AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
@@ -173,4 +173,4 @@ BEGIN
    ORDER BY s.lease_name, s.place;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.serve_streams(text[], text[], boolean, boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.next_stream_heads(text[], text[], boolean, boolean) FROM PUBLIC;
