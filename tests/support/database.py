@@ -107,4 +107,5 @@ class Database:
 
 def rows(cursor: psycopg.Cursor[DictRow]) -> list[DictRow]:
     """Return the rows of a statement; an empty list if it returns no rows."""
-    return cursor.fetchall() if cursor.description else []
+    # Not empty alone: a SELECT without columns has rows too.
+    return [] if cursor.description is None else cursor.fetchall()

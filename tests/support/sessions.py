@@ -64,7 +64,7 @@ class Session:
 
     def _execute(self, statement: str, params: Params) -> list[DictRow]:
         cursor = self.connection.execute(statement, params)
-        return cursor.fetchall() if cursor.description else []
+        return [] if cursor.description is None else cursor.fetchall()
 
 
 class Pending:
