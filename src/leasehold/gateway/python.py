@@ -90,7 +90,7 @@ class Threads:
 
     async def call(self, function: Callable[..., object], submission: Submission) -> object:
         """Call a function in a thread, with the context of the caller."""
-        call = partial(contextvars.copy_context().run, function, submission)
+        call = partial(contextvars.copy_context().run, _call, function, submission)
         running = asyncio.get_running_loop().run_in_executor(self._executor, call)
         try:
             returned = await asyncio.shield(running)
@@ -105,6 +105,13 @@ class Threads:
     def close(self) -> None:
         """Start no more calls. Threads that are idle end."""
         self._executor.shutdown(wait=False)
+
+
+def _call(function: Callable[..., object], submission: Submission) -> object:
+    try:
+        return function(submission)
+    except StopIteration as error:  # as in a coroutine: no future can carry it
+        raise RuntimeError("the function raised StopIteration") from error
 
 
 class _CallTimedOut(Exception):

@@ -78,6 +78,10 @@ async def cancelling_itself(_submission):
     await inner
 
 
+def stopping_plainly(_submission):
+    return next(iter(()))
+
+
 def not_sent_plainly(_submission):
     raise NotSent("busy")
 

@@ -73,7 +73,14 @@ async def test_outcome_is_unknown_if_the_function_raises_or_returns_nonsense(fun
 
 @pytest.mark.parametrize(
     "function",
-    ["exiting", "exiting_plainly", "interrupted", "interrupted_plainly", "cancelling_itself"],
+    [
+        "exiting",
+        "exiting_plainly",
+        "interrupted",
+        "interrupted_plainly",
+        "cancelling_itself",
+        "stopping_plainly",
+    ],
 )
 async def test_function_that_ends_the_process_or_its_task_only_makes_its_outcome_unknown(function):
     gateway = opened(function, lookup=function)
