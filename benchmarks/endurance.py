@@ -10,6 +10,7 @@ server: autovacuum looks at tables once a minute, as by default. Each engine run
 - readers of another table: the same, on a table of the same size that no engine uses;
 - four serve beside it (ours only): a million further intents wait, and four instances of `leasehold
   serve --no-execute` watch the queue;
+- slow gateway: calls of 20 ms with 10 slots, which could make 500 calls per second;
 - pickup: 300 items per second, enqueued one by one; from commit to call.
 
 In a disturbed cell the worker first runs undisturbed. "Kept" is the rate at the end of the
@@ -49,10 +50,12 @@ if TYPE_CHECKING:
 console = Console(stderr=True)
 
 ENGINES = (OURS, "awa", "pgqueuer")
-CELLS = ("slots", "clean", "idle", "readers", "four", "pickup")
+CELLS = ("slots", "clean", "idle", "readers", "four", "slow", "pickup")
 BACKLOG = 4_000
 WORK_SECONDS = 0.001
 SLOTS_MAX = 256
+SLOW_SECONDS = 0.020
+SLOW_SLOTS = 10
 PICKUPS_PER_SECOND = 300
 READERS = 4
 SERVERS = 4
@@ -295,6 +298,8 @@ class EnduranceBenchmark:
         for disturbance in DISTURBANCES:
             if disturbance.split()[0] in self.cells:
                 self.each(partial(self.disturbed, kind=disturbance))
+        if "slow" in self.cells:
+            self.each(self.slow_gateway)
         if "pickup" in self.cells:
             self.each(self.pickup)
 
@@ -311,9 +316,11 @@ class EnduranceBenchmark:
                 progress(f"{name} is skipped: {failure}")
 
     @contextmanager
-    def station(self, name: str, cell: str, slots: int) -> Iterator[tuple[Station, Run, Database]]:
+    def station(
+        self, name: str, cell: str, slots: int, work_seconds: float = WORK_SECONDS
+    ) -> Iterator[tuple[Station, Run, Database]]:
         os.environ[SLOTS_NAME] = str(slots)
-        os.environ[WORK_SECONDS_NAME] = str(WORK_SECONDS)
+        os.environ[WORK_SECONDS_NAME] = str(work_seconds)
         run = Run(name, cell)
         with filled_database(self.server, name, 0, 0) as database, ExitStack() as talks:
             self.about[name] = database.engine
@@ -328,6 +335,15 @@ class EnduranceBenchmark:
             run.rate(ended_at - self.durations.measured, ended_at),
             "jobs/s",
         )
+
+    def slow_gateway(self, name: str) -> None:
+        cell = f"calls of {SLOW_SECONDS * 1e3:.0f} ms, {SLOW_SLOTS} slots"
+        with self.station(name, cell, SLOW_SLOTS, SLOW_SECONDS) as (station, run, _):
+            _, ended_at = station.go(self.durations.few_slots)
+        rate = run.rate(ended_at - self.durations.measured, ended_at)
+        possible = SLOW_SLOTS / SLOW_SECONDS
+        against = f"{possible:.0f} possible"
+        self.add(f"{cell}: {name}", rate, "jobs/s", against, ratio(rate, possible))
 
     def clean(self, name: str) -> None:
         length = self.durations.minute
