@@ -11,7 +11,8 @@ is reported with the reason. How to read the results:
 - All processes and the server share the same cores, so an engine that works in the database and one
   that works in Python have different limits.
 
-`--smoke` runs everything with few items, for our engine and the installed peers.
+`--smoke` runs everything with few items, for our engine and the installed peers. `--parts` measures
+some parts only.
 """
 
 from __future__ import annotations
@@ -93,14 +94,9 @@ class PeersBenchmark:
         self.rows: list[Row] = []
         self.about: dict[str, str] = {}
 
-    def run(self) -> None:
-        self.drain()
-        self.one_by_one()
-        self.memory()
-        self.workers()
-        self.leaders()
-        self.streams()
-        self.intake()
+    def run(self, parts: list[str]) -> None:
+        for part in parts:
+            PARTS[part](self)
 
     def drain(self) -> None:
         """Drain in turns, so that noise hits all engines; also measures bulk enqueue and CPU."""
@@ -304,6 +300,17 @@ class PeersBenchmark:
         progress(f"{name}: {value:,.1f} {unit}{told}")
 
 
+PARTS: dict[str, Callable[[PeersBenchmark], None]] = {
+    "drain": PeersBenchmark.drain,
+    "single": PeersBenchmark.one_by_one,
+    "memory": PeersBenchmark.memory,
+    "workers": PeersBenchmark.workers,
+    "leaders": PeersBenchmark.leaders,
+    "streams": PeersBenchmark.streams,
+    "intake": PeersBenchmark.intake,
+}
+
+
 def progress(line: str) -> None:
     console.print(f"  {line}", highlight=False)
 
@@ -317,7 +324,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="few items, one round")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated names")
+    parser.add_argument(
+        "--parts", type=lambda given: given.split(","), default=list(PARTS), help=", ".join(PARTS)
+    )
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"unknown parts {sorted(unknown)}; known are {', '.join(PARTS)}")
     peers = [name for name in arguments.peers.split(",") if name]
     load_before = os.getloadavg()[0]
     with benchmark_server() as server:
@@ -327,7 +339,7 @@ def main() -> None:
             server.execute("ALTER SYSTEM SET fsync = off")
             server.execute("SELECT pg_reload_conf()")
         benchmark = PeersBenchmark(server, SMOKE if arguments.smoke else Amounts(), peers)
-        benchmark.run()
+        benchmark.run(arguments.parts)
         header = machine() | {"postgresql": server.version()} | SETTINGS
         header |= {"fsync": server.execute("SHOW fsync")[0][0]}
     header |= {"load_before": f"{load_before:.1f}"} | benchmark.about
