@@ -90,7 +90,7 @@ class Threads:
 
     async def call(self, function: Callable[..., object], submission: Submission) -> object:
         """Call a function in a thread, with the context of the caller."""
-        call = partial(contextvars.copy_context().run, _call, function, submission)
+        call = partial(contextvars.copy_context().run, partial(_call, function, submission))
         running = asyncio.get_running_loop().run_in_executor(self._executor, call)
         try:
             returned = await asyncio.shield(running)
