@@ -97,7 +97,8 @@ async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(en
             engine,
             url=proxy.through(url),
             cluster_lease_seconds=3000,
-            cluster_renew_seconds=0.3,
+            # Rare, so that none is in flight when the answers end: the next would wait for it.
+            cluster_renew_seconds=3,
             statement_seconds=30,
             lease_seconds=3000,
             pool_size_min=10,  # a new connection would need answers
