@@ -10,7 +10,7 @@ import pytest
 from leasehold.domain.contract import Contract, Guarantee
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import Lease
-from leasehold.executor.fenced_writes import LeaseFence
+from leasehold.executor.fences import LeaseFence
 from tests.support.lease_holder import take
 from tests.support.sqlstates import refused
 

@@ -20,7 +20,7 @@ from leasehold.domain.outcome import Accepted, Retryable
 from leasehold.domain.timing import Timings
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
-from leasehold.executor.fenced_writes import LeaseFence
+from leasehold.executor.fences import LeaseFence
 from leasehold.executor.leader import reader
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue

@@ -18,7 +18,7 @@ from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
 from leasehold.executor.claim_size import GATHER_SECONDS, claim_size, should_gather
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
-from leasehold.executor.fenced_writes import ClaimFence
+from leasehold.executor.fences import ClaimFence
 from leasehold.executor.low_water import LowWaterMarks
 from leasehold.service.service import AGAIN, Pause
 

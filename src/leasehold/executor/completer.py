@@ -18,7 +18,7 @@ from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
-from leasehold.executor.fenced_writes import by_fence
+from leasehold.executor.fences import by_fence
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 

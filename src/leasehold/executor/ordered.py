@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.item import MARKED, RECORDING, Item
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
-from leasehold.executor.fenced_writes import StreamFence
+from leasehold.executor.fences import StreamFence
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 

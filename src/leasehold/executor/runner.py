@@ -36,7 +36,7 @@ from leasehold.domain.retry import (
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
-from leasehold.executor.fenced_writes import by_fence
+from leasehold.executor.fences import by_fence
 from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import is_for_all, submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.executor.completer import Completer
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
-from leasehold.executor.fenced_writes import LeaseFence
+from leasehold.executor.fences import LeaseFence
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
