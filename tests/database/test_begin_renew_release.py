@@ -166,15 +166,22 @@ def test_renewal_keeps_the_mark_of_a_begun_call(outbox, claims):
 
 
 def test_released_claim_leaves_no_ledger_row_and_uses_no_attempt(outbox, claims):
-    due_at = outbox.pending(claims[0]["intent_id"])["due_at"]
     assert release(outbox, claims) == ["released"] * 3
     row = outbox.pending(claims[0]["intent_id"])
     assert (row["claimed_by"], row["lease_token"], row["lease_expires_at"]) == (None, None, None)
-    assert (row["attempt_count"], row["due_at"], row["last_state"]) == (0, due_at, None)
+    assert (row["attempt_count"], row["last_state"]) == (0, None)
     assert outbox.database.execute("SELECT FROM leasehold.outbox_attempts") == []
     again = outbox.claim("worker-2")
     assert {claim["attempt_no"] for claim in again} == {1}
     assert {row["verdict"] for row in outbox.complete(claims)} == {"lease_lost"}
+
+
+def test_released_claim_is_due_from_its_release_on(outbox, claims):
+    """Workers do not look at due times that they have passed."""
+    [before] = outbox.database.execute("SELECT clock_timestamp() AS now")
+    release(outbox, claims)
+    row = outbox.pending(claims[0]["intent_id"])
+    assert before["now"] < row["due_at"] <= row["seen_at"]
 
 
 def test_released_claim_is_due_after_the_requested_delay(outbox, claims):

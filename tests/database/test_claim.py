@@ -98,10 +98,13 @@ def test_items_of_cluster_and_stream_targets_are_not_claimed(outbox):
 def test_items_are_claimed_by_priority_and_then_by_due_time(outbox):
     outbox.publish()
     entries = [
-        {"target": "sms", "payload": 1, "priority": priority, "due_at": f"2024-01-0{day}T00:00:00Z"}
-        for priority, day in [(3, 1), (1, 3), (0, 4), (1, 2), (0, 5), (2, 1)]
+        {"target": "sms", "payload": 1, "priority": priority, "delay_seconds": seconds}
+        for priority, seconds in [(3, 1), (1, 3), (0, 4), (1, 2), (0, 5), (2, 1)]
     ]
     ids = [row["intent_id"] for row in outbox.enqueue_entries(entries)]
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '6 seconds'"
+    )
     claimed = [outbox.claim(batch_size=1)[0]["intent_id"] for _ in ids]
     assert claimed == [ids[2], ids[4], ids[3], ids[1], ids[5], ids[0]]
 
@@ -179,7 +182,7 @@ def claimed_by_target(claims):
 
 
 def test_flood_for_one_target_does_not_starve_the_others(outbox, three_targets):
-    outbox.enqueue(200, target="flood", due_at="2024-01-01T00:00:00Z", priority=0)
+    outbox.enqueue(200, target="flood", priority=0)
     outbox.enqueue(20, target="mail")
     outbox.enqueue(20, target="sms", priority=3)
     claims = claimed_by_target(outbox.claim(batch_size=12, targets=three_targets))

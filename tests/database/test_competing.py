@@ -6,7 +6,6 @@ moves it, and no call is made: a test ends the calls that were started.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -59,6 +58,7 @@ class Worker:
         served = Served(self.clock, leases, concurrency or {})
         self.executor = CompetingExecutor(
             "executor",
+            store,
             ItemClaimer(store, self.slots),
             self.slots,
             served,
@@ -129,7 +129,7 @@ async def test_late_intent_of_a_target_that_is_busy_at_each_poll_is_found(outbox
     outbox.enqueue(1, "busy")
     worker = Worker(stores.executor, {"busy": 30, "idle": 30}, slots=4, concurrency={"busy": 1})
     assert len(await worker.step()) == 1
-    [late] = outbox.enqueue(1, "busy", due_at=an_hour_ago())
+    [late] = enqueue_late(outbox, 1, "busy")
     outbox.enqueue(40, "busy")
     found = set()
     for _ in range(30):
@@ -147,12 +147,50 @@ async def test_intents_that_are_committed_late_together_do_not_wait_for_a_poll_e
     worker = Worker(stores.executor, {"sms": 30}, slots=5)
     assert len(await worker.step()) == 1
     worker.end_calls()
-    outbox.enqueue(50, due_at=an_hour_ago())
+    enqueue_late(outbox, 50, "sms")
     found = len(await worker.step(1.0))
     for _ in range(9):
         worker.end_calls()
         found += len(await worker.step())
     assert found == 50
+
+
+class SlowWalks:
+    """A store whose full walks take long on the worker's clock."""
+
+    def __init__(self, store):
+        self._store = store
+        self.clock = None
+        self.full_walks = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def claim_outbox_batch(self, *arguments):
+        if arguments[-1] is None:
+            self.full_walks += 1
+            self.clock.now += 0.5
+        return await self._store.claim_outbox_batch(*arguments)
+
+
+async def test_intent_that_is_committed_late_needs_no_full_walk_if_these_are_slow(
+    outbox, stores, publish
+):
+    publish("sms")
+    store = SlowWalks(stores.executor)
+    worker = Worker(store, {"sms": 30}, slots=5)
+    store.clock = worker.clock
+    slow = outbox.database.session("ingest")
+    slow.run("BEGIN")
+    [late] = slow.run("SELECT leasehold.enqueue_intent('sms', '{}') AS intent_id")
+    for _ in range(3):
+        outbox.database.execute("SELECT pg_sleep(0.06)")
+        outbox.enqueue(1)
+        assert len(await worker.step(1.0)) == 1
+        worker.end_calls()
+    slow.run("COMMIT")
+    [found] = await worker.step(1.0)
+    assert (found.claimed.intent_id, store.full_walks) == (late["intent_id"], 1)
 
 
 async def test_late_intent_is_found_among_more_busy_targets_than_slots(outbox, stores, publish):
@@ -165,7 +203,7 @@ async def test_late_intent_is_found_among_more_busy_targets_than_slots(outbox, s
     for _ in range(10):
         await worker.step(1.0)
         worker.end_calls()
-    [late] = outbox.enqueue(1, "flood-0", due_at=an_hour_ago())
+    [late] = enqueue_late(outbox, 1, "flood-0")
     for target in targets:
         outbox.enqueue(50, target)
     worker.clock.now += 1.0  # from now on it stands still, so there is one poll
@@ -191,5 +229,12 @@ async def test_heartbeat_renews_more_claims_than_one_call_may_name(outbox, store
     assert not any(item.is_lost for item in worker.slots.all())
 
 
-def an_hour_ago():
-    return (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+def enqueue_late(outbox, count, target):
+    """As if the transaction that enqueued had been open for an hour."""
+    ids = outbox.enqueue(count, target)
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '1 hour'"
+        " WHERE intent_id = ANY (%s)",
+        [ids],
+    )
+    return ids

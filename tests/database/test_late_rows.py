@@ -1,8 +1,9 @@
-"""Rows that become claimable below a worker's low-water mark are found by its next full walk.
+"""Rows that become claimable below a worker's low-water mark are found when it looks back.
 
 Each test advances the marks of a real worker's bookkeeping with real claims, makes a row claimable
 behind them, and checks both sides: a claim from the marks does not see it (that is the price of not
-reading dead rows), and a full walk does. When a full walk is due is tested with a clock in hand.
+reading dead rows), and a claim after a look does; or a full walk, in the few cases that are left.
+When these are due is tested with a clock in hand.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from leasehold.domain.intent import Claimed
 from leasehold.executor.low_water import (
     FULL_WALK_PAUSE_SECONDS_MAX,
     FULL_WALK_SECONDS,
+    LOOK_SECONDS,
     LowWaterMarks,
 )
+from leasehold.store.rows import OpenTransactions
 
 BATCH = 10
 
@@ -40,6 +43,12 @@ class Worker:
         self.marks.advance(claimed, {"sms": batch_size}, batch_size, is_full_walk=full)
         return claimed
 
+    def look_back(self):
+        [row] = self.outbox.call("executor", "read_open_transactions")
+        seen = OpenTransactions(row["seen_at"], frozenset(row["transaction_ids"]))
+        self.marks.look_back(seen)
+        return seen
+
     def ids(self, **how):
         return [one.intent_id for one in self.claim(**how)]
 
@@ -50,6 +59,7 @@ def worker(outbox):
     outbox.publish()
     outbox.enqueue(3)
     worker = Worker(outbox)
+    worker.look_back()
     assert len(worker.claim()) == 3
     return worker
 
@@ -68,17 +78,60 @@ def assert_found_by_a_full_walk_only(worker, intent_id):
     assert worker.ids(full=True) == [intent_id]
 
 
-def test_intent_that_is_committed_late_is_found_by_a_full_walk(outbox, worker):
+def go_on(outbox, worker, looks=3):
+    """Others enqueue, and the worker claims, well past the due times of open transactions."""
+    for _ in range(looks):
+        worker.look_back()
+        outbox.database.execute("SELECT pg_sleep(0.06)")
+        assert set(outbox.enqueue(3)) <= set(worker.ids())
+
+
+@pytest.mark.parametrize("looks", [1, 2, 5])
+def test_intent_that_is_committed_late_is_found_by_the_next_look(outbox, worker, looks):
     slow = outbox.database.session("ingest")
     slow.run("BEGIN")
     [row] = slow.run("SELECT leasehold.enqueue_intent('sms', '{}') AS intent_id")
-    # Others go on meanwhile, well past the due time of the open transaction.
-    outbox.enqueue(3)
-    move_back(outbox, row["intent_id"], 0)  # invisible, so nothing moves
-    worker.claim()
+    go_on(outbox, worker, looks)
     slow.run("COMMIT")
-    move_back(outbox, row["intent_id"], 60)
-    assert_found_by_a_full_walk_only(worker, row["intent_id"])
+    assert worker.ids() == []
+    worker.look_back()
+    assert worker.ids() == [row["intent_id"]]
+
+
+def test_intents_of_two_open_transactions_are_found_when_each_has_ended(outbox, worker):
+    open_sessions, late = [outbox.database.session("ingest") for _ in range(2)], []
+    for session in open_sessions:
+        session.run("BEGIN")
+        [row] = session.run("SELECT leasehold.enqueue_intent('sms', '{}') AS intent_id")
+        late.append(row["intent_id"])
+        go_on(outbox, worker, looks=2)
+    for session, intent_id in zip(reversed(open_sessions), reversed(late), strict=True):
+        session.run("COMMIT")
+        worker.look_back()
+        assert worker.ids() == [intent_id]
+        go_on(outbox, worker, looks=2)
+
+
+def test_transaction_that_stays_open_keeps_no_mark_back(outbox, worker):
+    """Otherwise every look would read again what died since the transaction began."""
+    forgotten = outbox.database.session("ingest")
+    forgotten.run("BEGIN")
+    forgotten.run("SELECT leasehold.enqueue_intent('sms', '{}')")
+    go_on(outbox, worker, looks=2)
+    looked_at = worker.look_back().seen_at
+    go_on(outbox, worker, looks=2)
+    worker.look_back()
+    assert all(mark >= looked_at for mark in worker.marks.due_from(["sms"]))
+
+
+def test_marks_of_an_idle_worker_advance_too(outbox, worker):
+    """Its next claim need not read what others have finished meanwhile."""
+    looked_at = worker.look_back().seen_at
+    assert worker.claim() == []
+    assert all(looked_at - mark < timedelta(seconds=1) for mark in worker.marks.due_from(["sms"]))
+    new = Worker(outbox, "worker-2")
+    assert new.claim() == []
+    assert new.marks.due_from(["sms"])[0].year == 1, "it has not looked yet"
 
 
 def test_intent_that_is_committed_a_little_late_is_found_at_once(outbox, worker):
@@ -91,13 +144,18 @@ def test_intent_that_is_committed_a_little_late_is_found_at_once(outbox, worker)
     assert worker.ids() == [row["intent_id"]]
 
 
-def test_claim_that_is_given_back_is_found_by_a_full_walk(outbox, worker):
+def test_claim_that_is_given_back_is_found_at_once(outbox, worker):
     [given_back] = outbox.enqueue()
-    move_back(outbox, given_back, 60)
-    [claimed] = worker.claim(full=True)
+    [claimed] = worker.claim()
+    go_on(outbox, worker)
     held = [claimed.intent_id], [claimed.lease_token]
     outbox.call("executor", "release_outbox_claims", worker.name, *held, 0)
-    assert_found_by_a_full_walk_only(worker, given_back)
+    assert worker.ids() == [given_back]
+
+
+def test_intent_with_a_due_time_in_the_past_is_found_at_once(outbox, worker):
+    [intent_id] = outbox.enqueue(due_at="2020-01-01T00:00:00Z")
+    assert worker.ids() == [intent_id]
 
 
 def test_retry_that_is_due_at_once_is_found_without_a_full_walk(outbox, worker):
@@ -124,22 +182,43 @@ def test_first_intent_of_another_priority_is_found_without_a_full_walk(outbox, w
         assert worker.ids() == [intent_id]
 
 
-def test_claim_that_is_rolled_back_leaves_its_rows_to_a_full_walk(outbox, worker):
-    [first, second] = outbox.enqueue(2)
-    move_back(outbox, first, 60)
+def test_rows_of_a_claim_that_is_rolled_back_are_found_by_the_next_look(outbox, worker):
+    worker.look_back()
+    [first] = outbox.enqueue()
     dying = outbox.database.session("executor")
     dying.run("BEGIN")
     dying.run("SELECT FROM leasehold.claim_outbox_batch(1, 'dying', 30, '{sms}')")
+    outbox.database.execute("SELECT pg_sleep(0.06)")
+    [second] = outbox.enqueue()
     assert worker.ids() == [second]
     dying.run("ROLLBACK")
-    assert_found_by_a_full_walk_only(worker, first)
+    assert worker.ids() == []
+    worker.look_back()
+    assert worker.ids() == [first]
 
 
-def test_clock_that_stepped_back_hides_new_intents_no_longer_than_until_a_full_walk(outbox, worker):
+def test_row_that_was_locked_for_several_looks_is_found_by_a_full_walk(outbox, worker):
+    [locked] = outbox.enqueue()
+    move_back(outbox, locked, 60)
+    operator = outbox.database.session()
+    operator.run("BEGIN")
+    operator.run("SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE", [locked])
+    go_on(outbox, worker)
+    operator.run("ROLLBACK")
+    worker.look_back()
+    assert_found_by_a_full_walk_only(worker, locked)
+
+
+def test_clock_that_stepped_back_hides_new_intents_until_the_next_look_only(outbox, worker):
     """The marks are of before the step; what is enqueued after it is due before them."""
+    go_on(outbox, worker)
     [intent_id] = outbox.enqueue()
     move_back(outbox, intent_id, 3600)
-    assert_found_by_a_full_walk_only(worker, intent_id)
+    assert worker.ids() == []
+    seen = worker.look_back()
+    assert worker.ids() == []
+    worker.marks.look_back(seen._replace(seen_at=seen.seen_at - timedelta(hours=1)))
+    assert worker.ids() == [intent_id]
 
 
 @pytest.mark.usefixtures("worker")
@@ -170,6 +249,17 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def test_look_is_due_at_every_poll_and_once_a_second_under_load(worker):
+    clock = Clock()
+    marks = LowWaterMarks(clock)
+    assert marks.is_look_due(is_poll=False)
+    marks.look_back(worker.look_back())
+    assert marks.is_look_due(is_poll=True)
+    assert not marks.is_look_due(is_poll=False)
+    clock.now += LOOK_SECONDS
+    assert marks.is_look_due(is_poll=False)
 
 
 def test_full_walk_is_due_at_every_poll_and_once_a_second_under_load():

@@ -12,6 +12,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from leasehold.executor.low_water import LowWaterMarks
+from leasehold.store.rows import OpenTransactions
 from tests.support.database import Database
 from tests.support.outbox import ZERO_ID, Outbox
 from tests.support.query_plans import Explainer
@@ -80,6 +82,21 @@ def test_claim_from_a_mark_reads_no_dead_rows(graveyard: Graveyard) -> None:
     assert graveyard.buffers(claim, BATCH, start) > graveyard.dead_rows / 200, (
         "the naive form reads them"
     )
+
+
+def test_claim_after_a_look_reads_no_dead_rows_of_before_the_last_look(
+    graveyard: Graveyard,
+) -> None:
+    """The transaction that keeps them is still open, so it has committed nothing."""
+    marks = LowWaterMarks(lambda: 0.0)
+    claim = "claim_outbox_batch(%s, 'worker-1', 30, '{item}', NULL, %s)"
+    for _ in range(3):
+        [row] = graveyard.outbox.call("executor", "read_open_transactions")
+        assert row["transaction_ids"]
+        marks.look_back(OpenTransactions(row["seen_at"], frozenset(row["transaction_ids"])))
+        marks.advance([], {"item": BATCH}, BATCH, is_full_walk=False)  # as if nothing was found
+    assert graveyard.buffers("read_open_transactions()") < 50
+    assert graveyard.buffers(claim, BATCH, marks.due_from(["item"])) < 300
 
 
 def test_full_walk_reads_dead_rows_once(graveyard: Graveyard) -> None:

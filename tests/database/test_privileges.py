@@ -66,6 +66,7 @@ EXECUTION = (
     "mark_calls",
     "prune_streams",
     "read_former_terms",
+    "read_open_transactions",
     "read_open_writers",
     "record_attempts",
     "record_leader_heartbeat",

@@ -98,7 +98,7 @@ async def test_single_enqueue_raises_instead_of_returning_a_verdict(stores, sms)
 
 
 async def test_claim_returns_everything_that_a_call_needs(stores, outbox, sms):
-    due = datetime(2020, 1, 1, tzinfo=UTC)
+    due = datetime.now(UTC) + timedelta(hours=1)
     deadline = datetime.now(UTC) + timedelta(days=1)
     intent_id = await stores.ingest.enqueue_intent(
         NewIntent(
@@ -112,11 +112,14 @@ async def test_claim_returns_everything_that_a_call_needs(stores, outbox, sms):
             trace_context="00-trace",
         )
     )
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '2 hours'"
+    )
     [claimed] = await claim(stores, sms)
     assert claimed.intent_id == claimed.claim.intent_id == claimed.submission_key == intent_id
     assert (claimed.body, claimed.payload) == (b"\x00signed", None)
     assert claimed.metadata.value() == {"source": "test"}
-    assert (claimed.due_at, claimed.deadline_at) == (due, deadline)
+    assert (claimed.due_at, claimed.deadline_at) == (due - timedelta(hours=2), deadline)
     assert (claimed.attempt_no, claimed.last_state, claimed.priority) == (1, None, 0)
     assert claimed.trace_context == "00-trace"
     [row] = outbox.database.execute(

@@ -90,6 +90,7 @@ class CompetingExecutor:
     def __init__(
         self,
         name: str,
+        store: ExecutorStore,
         claimer: Claimer,
         slots: Slots,
         targets: Targets,
@@ -103,6 +104,7 @@ class CompetingExecutor:
     ) -> None:
         self.name = name
         self.wake = asyncio.Event()
+        self._store = store
         self._claimer = claimer
         self._lease_seconds = lease_seconds
         self._slots = slots
@@ -162,6 +164,8 @@ class CompetingExecutor:
         ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
+        if self._marks.is_look_due(is_poll=is_poll):
+            self._marks.look_back(await self._store.read_open_transactions())
         found = 0
         # Decided before the first claim, for a full walk of one puts off the next.
         claims = [

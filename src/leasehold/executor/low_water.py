@@ -4,15 +4,18 @@ A finished item leaves a dead entry at the head of the due index until a vacuum 
 vacuum can while any transaction of the database is open. So a claim starts where the last one
 ended, and costs what it claims, whatever is dead before that.
 
-Rows may become claimable below a mark: a transaction that enqueued commits late, a caller gives a
-due time in the past, a claim is given back, a claimer dies before its commit. Commits that are late
-by TOLERANCE_SECONDS are found at once. Everything else is found by a full walk, at every poll and
-once a second under load. Each target counts for itself: one that has no room at a poll has its full
-walk when it has. If a full walk finds more below a mark than can start now, the mark goes back.
+Nothing becomes claimable with a due time in the past, but a row becomes visible only when its
+transaction is committed, and a claim skips rows that somebody has locked. So a worker looks back,
+at every poll and once a second under load: it asks which transactions are open, and moves its marks
+back to where they were at the last look, or to when a transaction began that has ended since. That
+costs what was finished since then, not what is dead.
 
-If a full walk is slow, because a transaction that stays open keeps millions of dead rows, the next
-one waits for fifty times its duration, but no longer than half a minute: a database that stalled
-once must not hide work for long. A million dead rows take 0.1 seconds, so it waits five.
+Full walks find everything else: what a transaction had locked for long and left as it was, and
+claims that expired. They come as often as looks; but if one is slow, because a transaction that
+stays open keeps millions of dead rows, the next one waits for fifty times its duration, but no
+longer than half a minute. Each target counts for itself: one that has no room at a poll has its
+full walk when it has. If a full walk finds more below a mark than can start now, the mark goes
+back.
 """
 
 from __future__ import annotations
@@ -28,8 +31,12 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.slots import Clock
     from leasehold.domain.intent import Claimed
+    from leasehold.store.rows import OpenTransactions
 
+# Between the clock of an enqueue and the start of its transaction, for those that read the clock
+# first; and commits that are late by so much are found without a look.
 TOLERANCE_SECONDS = 0.05
+LOOK_SECONDS = 1.0
 FULL_WALK_SECONDS = 1.0
 # A full walk takes at most this share of the time, unless it would come more rarely than this.
 FULL_WALK_SHARE = 0.02
@@ -47,6 +54,36 @@ class LowWaterMarks:
         self._marks: dict[str, list[datetime]] = {}
         self._walked_at: dict[str, float] = {}
         self._may_walk_at = clock()
+        self._look_at = clock()
+        self._looked_at = _START  # on the clock of the database
+        self._open_since: dict[int, datetime] = {}
+        self._marks_then: dict[str, list[datetime]] = {}
+
+    def is_look_due(self, *, is_poll: bool) -> bool:
+        """Say whether to ask for the open transactions and look back before the next claim."""
+        return is_poll or self._clock() >= self._look_at
+
+    def look_back(self, seen: OpenTransactions) -> None:
+        """Move the marks back to where rows may have become visible since the last look."""
+        self._look_at = self._clock() + LOOK_SECONDS
+        open_since = {one: self._open_since.get(one, self._looked_at) for one in seen.ids}
+        ended = self._open_since.keys() - open_since.keys()
+        # Transactions that began and ended between two looks began after the first.
+        since = min((self._open_since[one] for one in ended), default=self._looked_at)
+        did_clock_step_back = seen.seen_at < self._looked_at
+        lowest = _START if did_clock_step_back or since == _START else since - _TOLERANCE
+        start = [_START] * PRIORITIES
+        marks_now = self._marks
+        self._marks = {
+            target: [
+                min(mark, then, lowest)
+                for mark, then in zip(marks, self._marks_then.get(target, start), strict=True)
+            ]
+            for target, marks in marks_now.items()
+        }
+        self._marks_then = marks_now
+        self._open_since = open_since
+        self._looked_at = seen.seen_at
 
     def is_full_walk_due(self, targets: Iterable[str], *, is_poll: bool) -> bool:
         """Say whether the next claim for these targets should look at all their due rows."""
@@ -80,8 +117,6 @@ class LowWaterMarks:
         is_full_walk: bool,
     ) -> None:
         """Move the marks to where a claim ended; after a full walk that may be further back."""
-        if not claimed:
-            return  # what the database's clock said is not known
         counts = dict.fromkeys(rooms, 0)
         last_due_at: dict[tuple[str, int], datetime] = {}
         for item in claimed:
@@ -95,14 +130,17 @@ class LowWaterMarks:
         is_full = len(claimed) >= batch_size
         # Of a full batch, each target could have had this many at least.
         share = batch_size // len(rooms) if is_full else batch_size
-        walked_until = claimed[0].claimed_at - _TOLERANCE
+        claimed_at = claimed[0].claimed_at if claimed else self._looked_at
         for target, count in counts.items():
-            if count < min(rooms[target], share):  # nothing more is due
-                self._marks[target] = [walked_until] * PRIORITIES
+            if count < min(rooms[target], share) and claimed_at > _START:  # nothing more is due
+                self._marks[target] = [claimed_at - _TOLERANCE] * PRIORITIES
 
     def forget_others(self, targets: Collection[str]) -> None:
         """Drop the marks of targets that are not served any more."""
         self._marks = {target: self._marks[target] for target in targets if target in self._marks}
+        self._marks_then = {
+            target: self._marks_then[target] for target in targets if target in self._marks_then
+        }
         self._walked_at = {
             target: self._walked_at[target] for target in targets if target in self._walked_at
         }

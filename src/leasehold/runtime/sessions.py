@@ -86,6 +86,7 @@ class Session:
     ) -> CompetingExecutor:
         return CompetingExecutor(
             name,
+            self._parts.store,
             claimer,
             self.slots,
             self.targets,

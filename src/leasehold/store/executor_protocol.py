@@ -37,6 +37,10 @@ class ClaimStore(Protocol):
         """
         ...
 
+    async def read_open_transactions(self) -> rows.OpenTransactions:
+        """Read which transactions may still commit rows, or give up rows that they have locked."""
+        ...
+
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
     ) -> list[rows.RenewedClaim]:

@@ -210,6 +210,13 @@ class OpenWriters:
     began_at: Mapping[str, datetime]
 
 
+class OpenTransactions(NamedTuple):
+    """The transactions of the server that have written something and have not ended."""
+
+    seen_at: datetime
+    ids: frozenset[int]
+
+
 class DueRow(NamedTuple):
     """A pending row as a leader reads it.
 

@@ -9,11 +9,12 @@ from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.postgres.json_arguments import outcome_fields, results_argument
-from leasehold.store.postgres.query import Query, members_by_text, rows_of
+from leasehold.store.postgres.query import Query, as_tuples, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
     DueRow,
     MissedDeadline,
+    OpenTransactions,
     Recorded,
     ReleasedClaim,
     RenewedClaim,
@@ -89,6 +90,13 @@ class PostgresClaims:
             None if due_from is None else list(due_from),
         )
         return with_states(claimed)
+
+    async def read_open_transactions(self) -> OpenTransactions:
+        """Read which transactions may still commit rows, or give up rows that they have locked."""
+        [(seen_at, ids)] = await self._query.rows(
+            as_tuples, "SELECT * FROM leasehold.read_open_transactions()"
+        )
+        return OpenTransactions(seen_at, frozenset(ids))
 
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float

@@ -150,7 +150,10 @@ class IntentRequest(RequestBody):
     ] = None
     stream: Name | None = None
     priority: Annotated[Priority | None, Field(description="0 first to 3 last.")] = None
-    due_at: Annotated[Moment | None, Field(description="Within ten years from now.")] = None
+    due_at: Annotated[
+        Moment | None,
+        Field(description="Within ten years from now; a time that has passed means now."),
+    ] = None
     delay_seconds: Annotated[Seconds | None, Field(description="Instead of `due_at`.")] = None
     deadline_at: Annotated[
         Moment | None, Field(description="After now and after the intent is due.")

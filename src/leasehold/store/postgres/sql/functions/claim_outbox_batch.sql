@@ -4,8 +4,9 @@
 -- Each target is walked by (priority, due time) on its own, so the backlog of other targets costs nothing.
 -- p_due_from says where each walk starts, four entries (one per priority) for each target in turn: the caller gives
 -- the due time up to which it has claimed, less a tolerance. So a claim does not pass over the dead rows of everything
--- that was claimed since the last vacuum. Rows that become claimable below that time are found by a full walk: leave
--- p_due_from out, about once a second. A full walk also takes over claims that expired before their call was begun.
+-- that was claimed since the last vacuum. Rows that become visible below that time are found by going back to when their
+-- transaction began (read_open_transactions). What somebody had locked for longer is found by a full walk: leave
+-- p_due_from out now and then. A full walk also takes over claims that expired before their call was begun.
 -- Locks: the claimed rows, SKIP LOCKED, so it never waits. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   p_batch_size integer, p_worker_id text, p_lease_seconds double precision, p_targets text[],

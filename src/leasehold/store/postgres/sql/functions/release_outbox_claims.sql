@@ -1,7 +1,8 @@
 -- Give claims back without an attempt. Nothing was called, so nothing goes on the ledger. For a worker that shuts
 -- down, and for one that asked about an intent in doubt and must ask again later.
 -- One verdict per intent: released; begun (a call may be in flight, only its result ends the claim); lease_lost.
--- Without a delay an intent keeps its due time. A worker finds it with its next full walk (see claim_outbox_batch).
+-- An intent is due again after the delay, behind those that are due already: workers do not look at due times that they
+-- have passed.
 -- Locks: the pending rows, by id; then it reads the clock. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.release_outbox_claims(
   p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[], p_delay_seconds double precision
@@ -28,8 +29,7 @@ BEGIN
   ), released AS (
     UPDATE leasehold.outbox_pending p
        SET claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL, lease_seconds = NULL,
-           due_at = CASE WHEN p_delay_seconds = 0 THEN p.due_at
-                         ELSE v_now + make_interval(secs => p_delay_seconds) END
+           due_at = v_now + make_interval(secs => p_delay_seconds)
       FROM held WHERE p.intent_id = held.intent_id AND NOT held.is_begun
   )
   SELECT asked.intent_id,
