@@ -172,6 +172,15 @@ async def test_slow_holder_keeps_its_stream_past_the_first_expiry(engine):
     assert effects_by_stream(engine, ids) == ids
 
 
+async def test_call_of_many_claim_times_is_not_given_up(engine):
+    engine.publish(TARGET, scope="stream", lease_seconds=60, call_timeout_seconds=50)
+    engine.sandbox.set_faults(latency_ms=4500)
+    ids = enqueue_rounds(engine, streams=1, rounds=1)
+    engine.worker(stream_claim_seconds="1.4", stream_grace_seconds="60")
+    await engine.until_status(ids["s0"])
+    assert engine.outbox.states(ids["s0"][0]) == ["DISPATCHED"]
+
+
 # Long leases: whoever waits for an expiry waits too long.
 PATIENT = {"stream_claim_seconds": "600", "stream_grace_seconds": "600"}
 

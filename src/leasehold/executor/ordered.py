@@ -163,12 +163,15 @@ class OrderedExecutor:
 
     def _heads(self, held: HeldStream, work: StreamWork, asked_at: float) -> list[Item]:
         fence = self._begun if work.is_begun else self._unbegun
+        timings = self._timings()
+        # A call may outlast the first expiry many times over, as long as it is renewed.
+        lease_seconds = timings.stream_claim_seconds + timings.stream_grace_seconds
         items: list[Item] = []
         # The runner begins only the first, which is enough for heads to ask about.
         is_asked = work.heads[0].last_state in (AttemptState.IN_DOUBT, AttemptState.SUBMITTED)
         for claimed in work.heads if work.is_begun or is_asked else work.heads[:1]:
             item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
-            item.take(claimed, self._timings().stream_claim_seconds, asked_at)
+            item.take(claimed, lease_seconds, asked_at)
             items.append(item)
         self._streams.work_on(held, items)
         # One call submits all of them, or asks about them; the first stands for the others.
