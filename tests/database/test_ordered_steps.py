@@ -12,7 +12,7 @@ from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
-from leasehold.domain.outcome import Accepted, Submitted, Unknown
+from leasehold.domain.outcome import Accepted, Retryable, Submitted, Unknown
 from leasehold.domain.timing import Timings
 from leasehold.executor import completer
 from leasehold.executor.completer import Completer
@@ -104,7 +104,7 @@ class Instance:
         self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
         self.streams = HeldStreams("a")
         self.ordered = OrderedExecutor(
-            store, self.slots, self.streams, self.runner, metrics, Timings
+            store, self.slots, self.streams, self.targets, self.runner, metrics, Timings
         )
 
     async def claim(self):
@@ -218,3 +218,19 @@ async def test_questions_about_many_intents_of_a_stream_take_one_slot(
     assert instance.slots.free == 4
     await instance.until_idle()
     assert gateway.asked == ids
+
+
+async def test_stream_is_freed_after_its_call_if_its_target_takes_no_more(
+    outbox, stores, gateway, database
+):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    ids = outbox.enqueue(3, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    items = await instance.claim()
+    instance.targets.gate("pay").breaker.observe(Retryable(is_saturated=True))
+    instance.runner.start(items)
+    await instance.until_idle()
+    assert gateway.submitted == ids[:1]
+    [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
+    assert lease["is_free"]
+    assert [outbox.pending(one)["begun_at"] for one in ids[1:]] == [None] * 2

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
+from leasehold import Instance
+from tests.engine.test_groups import COUNTING, settings_of
 from tests.support.engine import until
 from tests.support.stream_orders import (
     STREAM_SETTINGS,
@@ -125,3 +129,28 @@ async def test_rest_of_a_batch_whose_first_is_rejected_is_not_sent(engine):
     for stream, keys in ids.items():
         accepted = [key for key in keys if engine.statuses([key]) == ["accepted"]]
         assert effects[stream] == accepted
+
+
+@pytest.mark.parametrize("other", ["streams", "items"])
+async def test_streams_that_always_have_work_starve_nothing_else(engine, other):
+    """They have all slots, and keep them from call to call."""
+    engine.publish("streams", scope="stream", gateway=COUNTING)
+    engine.publish("items", gateway=COUNTING)
+    flood = [*engine.outbox.enqueue(1000, "streams", stream="busy-1")]
+    flood += engine.outbox.enqueue(1000, "streams", stream="busy-2")
+    async with Instance(settings_of(engine, concurrency=2)):
+        await until(lambda: engine.statuses(flood).count("accepted"))
+        more = {"stream": "waiting"} if other == "streams" else {}
+        await engine.until_status(engine.outbox.enqueue(3, other, **more))
+        assert engine.statuses(flood).count("accepted") < 1000
+
+
+async def test_streams_are_called_no_more_often_than_the_rate_of_their_target(engine):
+    engine.publish(TARGET, scope="stream", rate_per_second=10)
+    ids = enqueue_rounds(engine, streams=2, rounds=8)
+    engine.worker(**STREAM_SETTINGS)
+    await engine.until_status(all_of(ids))
+    received = [entry.received_at for entry in engine.sandbox.requests()]
+    # The first may start at once; each of the others waits a tenth of a second.
+    assert received[-1] - received[0] >= 15 / 10 * 0.8
+    assert effects_by_stream(engine, ids) == ids

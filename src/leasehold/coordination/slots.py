@@ -100,6 +100,16 @@ class SlotPool:
         within_share = min(share - self._used[slots], free - owed_before)
         return max(0, within_share, free - owed)
 
+    def owed_by(self, slots: Slots) -> int:
+        """Return how many slots an executor has beyond its share while others lack theirs."""
+        if not self._waiting:
+            return 0
+        self._forget_absent(slots)
+        share = self.share_of(slots)
+        lacking = sum(max(0, share - self._used[one]) for one in self._waiting if one is not slots)
+        lacking -= max(0, self.total - self.used)
+        return max(0, min(lacking, self._used[slots] - share))
+
     def wait(self, slots: Slots) -> None:
         """Wake an executor when there may be a slot for it."""
         self._waiting[slots] = None
@@ -194,6 +204,14 @@ class Slots:
     def free(self) -> int:
         """How many more items may be taken."""
         return self._pool.free_for(self)
+
+    @property
+    def owed(self) -> int:
+        """How many slots we should leave to others that wait. Free slots are not enough for them.
+
+        For executors whose next item takes the slot of the last one: nobody else can come for it.
+        """
+        return self._pool.owed_by(self)
 
     def in_flight(self, target: str) -> int:
         """How many items of a target have a slot here."""

@@ -39,9 +39,10 @@ class HeldStream:
     lease: Lease
     first: TrustWindow
     second: TrustWindow
+    since: float  # when we asked for it
     items: list[Item] = field(default_factory=list["Item"])
     look_at: float | None = None  # when to look again; then it has no items
-    is_surplus: bool = False  # another instance shall have it
+    is_surplus: bool = False  # it is given up after its present call, for others
 
     def trust(self, asked_at: float, lease_seconds: float, grace_seconds: float) -> None:
         """Trust the lease anew, counted from before it was asked for."""
@@ -93,7 +94,7 @@ class HeldStreams:
         held = self._held.get(lease.lease.name)
         if held is None or held.lease.epoch != lease.lease.epoch:
             window = TrustWindow.counted_from(asked_at, 0)
-            held = HeldStream(lease.target, lease.lease, window, window)
+            held = HeldStream(lease.target, lease.lease, window, window, asked_at)
             held.trust(asked_at, lease_seconds, grace_seconds)
             self._held[lease.lease.name] = held
         return held
@@ -127,7 +128,7 @@ class HeldStreams:
         return held is not None and item in held.items
 
     def is_kept(self, held: HeldStream) -> bool:
-        """Say whether we go on with a stream after its present call."""
+        """Say whether we may go on with a stream after its present call."""
         return not self.is_closing and not held.is_surplus
 
     def to_look_at(self, now: float) -> list[HeldStream]:
@@ -156,10 +157,20 @@ class HeldStreams:
                 one.is_surplus = True
                 given_up += 1
 
+    def end_turns(self, since: float, is_hungry: Callable[[str], bool]) -> None:
+        """Give up the streams that we have had since then, if others of their targets may wait.
+
+        Their heads go to the end of the line. Otherwise streams that always have work would keep
+        their slots for ever.
+        """
+        for one in self._held.values():
+            if one.since <= since and is_hungry(one.target):
+                one.is_surplus = True
+
 
 class StreamHeartbeat:
-    """The service that renews the streams, aborts calls that take too long, and hands streams over
-    to instances that have none.
+    """The service that renews the streams, aborts calls that take too long, and gives streams up
+    for instances that have none and for other streams that wait.
     """
 
     name = "stream heartbeat"
@@ -172,6 +183,7 @@ class StreamHeartbeat:
         timings: Callable[[], Timings],
         metrics: Metrics,
         abort: Callable[[Item], None],
+        is_hungry: Callable[[str], bool],
         leave_to_others: Callable[[str, float], None],
         during_renewal: Callable[[], Awaitable[None]],
     ) -> None:
@@ -182,6 +194,7 @@ class StreamHeartbeat:
         self._timings = timings
         self._metrics = metrics
         self._abort = abort
+        self._is_hungry = is_hungry
         self._leave_to_others = leave_to_others
         self._during_renewal = during_renewal
 
@@ -194,6 +207,7 @@ class StreamHeartbeat:
         self._lose([one for one in self._streams.all() if one.is_over(started_at)], "trust ended")
         if renewable := [one for one in self._streams.all() if self._is_renewable(one)]:
             await self._renew(renewable, timings)
+        self._streams.end_turns(started_at - timings.heartbeat_seconds, self._is_hungry)
         if len(self._streams):
             for one in await self._store.surplus_streams(self._streams.holder_id):
                 self._streams.hand_over(one.target, one.surplus)

@@ -142,6 +142,10 @@ class CompetingExecutor:
         """Claim nothing of a target for a while: other instances shall have their share."""
         self._left_to_others[target] = self._slots.clock() + seconds
 
+    def is_hungry(self, target: str) -> bool:
+        """Say whether a target may have more due than we took."""
+        return target in self._hungry
+
     def wanted(self, target: str) -> int:
         """Return how many slots are free for a target of which the last claim found no more."""
         return 0 if target in self._hungry else self._slots.free

@@ -131,8 +131,9 @@ class LeaseFence:
 class StreamFence:
     """The fence of streams: each has a lease with an epoch of its own. One write serves many.
 
-    Recording the result of a stream's head returns its next head, which `go_on` starts. Heads are
-    begun by the claim or the record that returns them, except for those that come too late for it.
+    Recording the result of a stream's head returns its next head, which `go_on` starts, if `kept`
+    returns the lease of the stream. Heads are begun by the claim or the record that returns them,
+    except for those that come too late for it.
     """
 
     keeps_slot = True
@@ -142,6 +143,7 @@ class StreamFence:
         store: ExecutorStore,
         streams: HeldStreams,
         clock: Clock,
+        kept: Callable[[Sequence[HeldStream]], list[Lease]],
         go_on: Callable[[Iterable[StreamWork], float], None],
         *,
         is_begun: bool,
@@ -150,6 +152,7 @@ class StreamFence:
         self._store = store
         self._streams = streams
         self._clock = clock
+        self._kept = kept
         self._go_on = go_on
         self._is_begun = is_begun
 
@@ -223,7 +226,7 @@ class StreamFence:
             [one.lease for one in held],
             results,
             deferred=deferred,
-            kept=[one.lease for one in held if self._streams.is_kept(one)],
+            kept=self._kept(held),
             begin=True,
             tell_dispatched=False,
         )

@@ -7,6 +7,7 @@ through, so whatever a target cannot take stays in the database and no other tar
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, assert_never
 
@@ -112,6 +113,13 @@ class Gate:
         room = (1 if state == "half_open" else self.concurrency) - in_flight
         tokens = self.bucket.available()
         return max(0, room if tokens is None else min(room, tokens))
+
+    def room_to_go_on(self) -> float:
+        """Return how many of the calls that end may be followed by others; inf means all."""
+        if self.breaker.state == "open":
+            return 0
+        tokens = self.bucket.available()
+        return math.inf if tokens is None else max(0, tokens)
 
     def seconds_until_room(self) -> float:
         """Return how long until time alone makes room; 0 if a call has to end first."""

@@ -10,6 +10,7 @@ stream and look again a moment later.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import MARKED, RECORDING, Item
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.slots import Slots
     from leasehold.coordination.streams import HeldStream, HeldStreams
+    from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.runner import Runner
+    from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
     from leasehold.store.rows import StreamWork
@@ -49,6 +52,7 @@ class OrderedExecutor:
         store: ExecutorStore,
         slots: Slots,
         streams: HeldStreams,
+        targets: Targets,
         runner: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
@@ -57,11 +61,13 @@ class OrderedExecutor:
         self._store = store
         self._slots = slots
         self._streams = streams
+        self._targets = targets
         self._runner = runner
         self._metrics = metrics
         self._timings = timings
-        self._begun = StreamFence(store, streams, slots.clock, self.go_on, is_begun=True)
-        self._unbegun = StreamFence(store, streams, slots.clock, self.go_on, is_begun=False)
+        common = store, streams, slots.clock, self._kept, self.go_on
+        self._begun = StreamFence(*common, is_begun=True)
+        self._unbegun = StreamFence(*common, is_begun=False)
         slots.on_free(self._on_free)
 
     async def claim(
@@ -122,12 +128,30 @@ class OrderedExecutor:
         if freed:
             await self._store.notify_targets(sorted(freed)[:TARGETS_MAX])
 
+    def _kept(self, ended: Sequence[HeldStream]) -> list[Lease]:
+        """Return the leases of those streams that we go on with: as many as their targets take, and
+        not those whose slots others wait for.
+        """
+        rooms: dict[str, float] = {}
+        kept: list[Lease] = []
+        for one in ended:
+            room = rooms.get(one.target)
+            if room is None:
+                room = self._targets.gate(one.target).room_to_go_on()
+            if room > 0 and self._streams.is_kept(one):
+                kept.append(one.lease)
+                room -= 1
+            rooms[one.target] = room
+        return kept[self._slots.owed :]
+
     def go_on(self, work: Iterable[StreamWork], asked_at: float) -> None:
         """Start the next heads of streams whose results were recorded."""
         self._start(self._take(work, asked_at))
 
     def _start(self, items: Sequence[Item]) -> None:
         if items:
+            for target, calls in Counter(item.target for item in items).items():
+                self._targets.gate(target).bucket.take(calls)
             self._slots.take(items)
             self._runner.start(items)
 
@@ -138,10 +162,10 @@ class OrderedExecutor:
             held = self._streams.find(work.lease.lease.name)
             if not work.is_held:
                 if held is not None and held.lease.epoch == work.lease.lease.epoch:
+                    if work.state is StreamState.READY and not self._streams.is_kept(held):
+                        self._streams.freed_targets.add(held.target)
+                        self.wake.set()
                     self._forget(held, work.state)
-                if work.state is StreamState.READY:
-                    self._streams.freed_targets.add(work.lease.target)
-                    self.wake.set()
             elif work.state is StreamState.READY:
                 items += self._heads(self._hold(work, asked_at), work, asked_at)
             elif work.state is StreamState.LOOK_AGAIN:

@@ -127,7 +127,7 @@ class StreamSession(Session):
         store, metrics, timings = parts.store, parts.metrics, parts.timings
         self._streams = HeldStreams(parts.worker_id)
         self._ordered = OrderedExecutor(
-            store, self.slots, self._streams, self._runner, metrics, timings
+            store, self.slots, self._streams, targets, self._runner, metrics, timings
         )
         self.executor = self._executor(
             "stream executor", self._ordered, lambda _: timings().stream_claim_seconds
@@ -139,6 +139,7 @@ class StreamSession(Session):
             timings,
             metrics,
             self._runner.abort,
+            self.executor.is_hungry,
             self.executor.leave_to_others,
             partial(parts.faults.reach, FaultPoint.DURING_RENEWAL),
         )

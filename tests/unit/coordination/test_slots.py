@@ -191,3 +191,15 @@ def test_no_slot_is_given_out_while_too_many_results_wait_for_the_database():
     slots.let_go(waiting[:1])
     assert slots.free == 1
     assert [] in freed, "who waits for a slot is woken"
+
+
+def test_executor_owes_the_slots_beyond_its_share_to_those_that_wait():
+    pool = SlotPool(10)
+    streams, items = Slots("streams", pool), Slots("items", pool)
+    take_many(streams, 10)
+    assert streams.owed == 0
+    items.wait_for_one()
+    assert (streams.owed, items.owed) == (5, 0)
+    take_many(items, 3)
+    items.wait_for_one()
+    assert streams.owed == 2
