@@ -191,6 +191,20 @@ def test_claim_never_exceeds_the_number_asked_for(streams):
     assert [len(claim_streams(streams, streams_max=4)) for _ in range(4)] == [4, 4, 1, 0]
 
 
+def test_claim_counts_expired_streams_for_the_limit_of_their_target(streams):
+    """Otherwise a target with one slot would have two calls at once."""
+    streams.publish("ship", scope="stream")
+    streams.enqueue(target="pay", stream="expired")
+    [holder] = claim_streams(streams, "holder-1")
+    streams.expire_lease(holder.lease_name)
+    for stream in ("due-1", "due-2"):
+        streams.enqueue(target="pay", stream=stream)
+        streams.enqueue(target="ship", stream=stream)
+    limits = ["pay", "ship"], [1, 9]
+    taken = streams.call("executor", "claim_streams", 10, "holder-2", 30, 180, *limits)
+    assert sorted(row["target"] for row in taken) == ["pay", "ship", "ship"]
+
+
 def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
     streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": name} for name in "ab"])
     first, second = claim_streams(streams, "holder-1")

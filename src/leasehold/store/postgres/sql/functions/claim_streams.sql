@@ -24,6 +24,7 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_targets_count integer := cardinality(p_targets);
   v_first integer;
+  v_expired text[] := '{}';
   v_names text[] := '{}';
   v_rows uuid[] := '{}';
   v_found_names text[];
@@ -44,15 +45,19 @@ BEGIN
   -- Each call starts at another target, so that a small batch reaches all of them.
   v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
-    v_names := leasehold.lock_expired_streams(p_targets, p_target_limits, p_streams_max, p_lease_seconds);
-    v_left := p_streams_max - cardinality(v_names);
+    v_expired := leasehold.lock_expired_streams(p_targets, p_target_limits, p_streams_max, p_lease_seconds);
+    v_names := v_expired;
+    v_left := p_streams_max - cardinality(v_expired);
   END IF;
   -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP
     EXIT WHEN v_left <= 0;
     WITH asked AS (
-      SELECT target, place, coalesce(target_limit, p_streams_max) AS cap, (place + v_first) % v_targets_count AS seat
+      SELECT target, place, (place + v_first) % v_targets_count AS seat,
+             greatest(coalesce(target_limit, p_streams_max) - coalesce(expired.streams, 0), 0) AS cap
         FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
+        LEFT JOIN (SELECT l.target, count(*) AS streams FROM leasehold.leases l
+                    WHERE l.lease_name = ANY (v_expired) GROUP BY l.target) AS expired USING (target)
     ), shared AS (
       SELECT target, place, cap,
              p_streams_max * (seat + 1) / v_targets_count - p_streams_max * seat / v_targets_count AS share
