@@ -12,7 +12,7 @@ from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
-from leasehold.domain.outcome import Accepted, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import Accepted, NotFound, Retryable, Submitted, Unknown
 from leasehold.domain.timing import Timings
 from leasehold.executor import completer
 from leasehold.executor.completer import Completer
@@ -21,6 +21,7 @@ from leasehold.executor.ordered import OrderedExecutor
 from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
+from tests.support.engine import until
 
 pytestmark = pytest.mark.one_server
 
@@ -67,6 +68,26 @@ class SingleGateway:
         await asyncio.sleep(0.01)
         self.under_way -= 1
         return Accepted()
+
+
+class SlowGateway:
+    """Leaves each call and each lookup open until the test answers it."""
+
+    def __init__(self):
+        self.submitted, self.asked = [], []
+
+    async def submit(self, submission):
+        del submission
+        return await self._open(self.submitted)
+
+    async def lookup(self, submission):
+        del submission
+        return await self._open(self.asked)
+
+    async def _open(self, answers):
+        answer = asyncio.get_running_loop().create_future()
+        answers.append(answer)
+        return await answer
 
 
 class Targets:
@@ -116,6 +137,12 @@ class Instance:
         """Claim what is due, and work until nothing is left to do."""
         self.runner.start(await self.claim())
         await self.until_idle()
+
+    async def written(self, results):
+        """Wait until so many results are there, and write them."""
+        await until(lambda: len(self.completer._finished) == results)
+        await asyncio.sleep(completer.LINGER_SECONDS)
+        await self.completer.step()
 
     async def until_idle(self):
         async with asyncio.timeout(20):
@@ -234,3 +261,28 @@ async def test_stream_is_freed_after_its_call_if_its_target_takes_no_more(
     [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
     assert lease["is_free"]
     assert [outbox.pending(one)["begun_at"] for one in ids[1:]] == [None] * 2
+
+
+async def test_answer_asked_for_before_we_took_our_own_stream_over_is_not_used(
+    outbox, stores, database
+):
+    """It would be recorded for the call that follows the second answer, and send once more."""
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    [intent_id] = outbox.enqueue(1, "pay", stream="s")
+    put_in_doubt(database, [intent_id])
+    gateway = SlowGateway()
+    instance = Instance(stores.executor, gateway)
+    instance.runner.start(await instance.claim())
+    await until(lambda: gateway.asked)
+    outbox.expire_lease("stream/pay/s", grace=False)
+    instance.runner.start(await instance.claim())
+    await until(lambda: gateway.asked[1:])
+    for answer in gateway.asked:
+        if not answer.done():
+            answer.set_result(NotFound())
+            await instance.written(1)
+    await until(lambda: gateway.submitted)
+    [call] = gateway.submitted
+    call.set_result(Accepted())
+    await instance.until_idle()
+    assert outbox.states(intent_id) == ["RETRYABLE", "DISPATCHED"]

@@ -179,6 +179,12 @@ class OrderedExecutor:
 
     def _hold(self, work: StreamWork, asked_at: float) -> HeldStream:
         timings = self._timings()
+        former = self._streams.find(work.lease.lease.name)
+        if former is not None and former.lease.epoch != work.lease.lease.epoch:
+            # It had expired, and we took it over from ourselves. What we ask about under the former
+            # epoch is asked again: its answer must not be recorded under the new one.
+            self._slots.lose(former.items)
+            self._forget(former, StreamState.LEASE_LOST)
         held = self._streams.hold(
             work.lease, asked_at, timings.stream_claim_seconds, timings.stream_grace_seconds
         )
