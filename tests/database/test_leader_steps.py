@@ -13,10 +13,12 @@ import pytest
 from leasehold.coordination.item import ItemState
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
+from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseLost
+from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
-from leasehold.domain.outcome import Accepted, Retryable
+from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
 from leasehold.domain.timing import Timings
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
@@ -26,6 +28,8 @@ from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
+from leasehold.executor.runner import Runner
+from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from tests.support.database import LONG_AGO
 from tests.support.outbox import ZERO_ID
@@ -62,7 +66,7 @@ class PausingStore:
         return paused
 
 
-class Served:
+class Groups:
     """Targets that take ten calls at a time each."""
 
     def __init__(self, targets):
@@ -93,7 +97,7 @@ class Leader:
         self.troubles = []
         self.runner = IdleRunner()
         self.queue = DueQueue(1000, LeaseFence(self.store, lease), self.term)
-        parts = self.store, self.term, self.queue, self.slots, Served(targets)
+        parts = self.store, self.term, self.queue, self.slots, Groups(targets)
         trouble = self.troubles.append
         self.completer = Completer(self.slots, Metrics(), trouble=trouble)
         self.reader = Reader(*parts, Metrics(), Timings, trouble=trouble)
@@ -408,3 +412,89 @@ async def test_change_read_during_a_call_applies_when_the_call_has_ended(leader,
     await leader.give_back(item, delay_seconds=60.0)
     await leader.dispatcher.step()
     assert [one.claimed.priority for one in leader.runner.started] == [1, 0]
+
+
+class SlowLookups:
+    """Accepts everything for a later confirmation. Its answers wait for the test."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.submitted = 0
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def submit(self, submission):
+        del submission
+        self.submitted += 1
+        return Submitted(reference=f"submission {self.submitted}", ask_after_seconds=60)
+
+    async def lookup(self, submission):
+        del submission
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return self.answer
+
+
+class Contracts:
+    def __init__(self, guarantee, gateway):
+        contract = Contract(
+            target="bank",
+            version=1,
+            scope="cluster",
+            guarantee=guarantee,
+            gateway=PythonTerms(function="a:b", lookup="a:c"),
+        )
+        self._served = Served(contract=contract, gateway=gateway, lease_seconds=30)
+
+    async def of(self, target, version):
+        del target, version
+        return self._served
+
+    def observe(self, item, outcome, metrics):
+        pass
+
+
+async def work(leader):
+    """Read and start what is due, and record what ends, until nothing is under way."""
+    async with asyncio.timeout(20):
+        leader.reader.hint()
+        await leader.reader.step()
+        await leader.dispatcher.step()
+        while len(leader.slots):
+            await asyncio.sleep(0.002)
+            await leader.completer.step()
+
+
+@pytest.mark.parametrize("guarantee", ["keyed", "lookup"])
+@pytest.mark.parametrize("answer", [Accepted(), Rejected(), NotFound(), Unknown()])
+async def test_answer_about_a_submission_that_an_operator_has_resolved_is_dropped(
+    stores, outbox, guarantee, answer
+):
+    outbox.publish(
+        "bank", scope="cluster", lease_name="leader", guarantee=guarantee, can_look_up=True
+    )
+    [intent_id] = outbox.enqueue(1, "bank")
+    leader = await leader_of(stores, "bank")
+    gateway = SlowLookups(answer)
+    leader.dispatcher._runner = Runner(
+        leader.slots,
+        Contracts(guarantee, gateway),
+        leader.completer,
+        Metrics(),
+        trouble=leader.troubles.append,
+    )
+    await work(leader)
+    outbox.make_due()
+    await leader.reconcile()
+    asking = asyncio.create_task(work(leader))
+    async with asyncio.timeout(20):
+        await gateway.is_asked.wait()
+    assert await stores.operator.resolve_intent(intent_id, "RETRYABLE", "ann", "lost") == "resolved"
+    gateway.may_answer.set()
+    await asking
+    assert outbox.states(intent_id) == ["SUBMITTED", "RETRYABLE"]
+
+    await leader.reconcile()
+    await work(leader)
+    ledger = [(row["state"], row["reference"]) for row in outbox.ledger(intent_id)]
+    assert ledger[2:] == [("SUBMITTED", "submission 2")]
+    assert leader.troubles == []

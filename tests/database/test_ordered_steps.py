@@ -12,7 +12,14 @@ from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
-from leasehold.domain.outcome import Accepted, NotFound, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.domain.timing import Timings
 from leasehold.executor import completer
 from leasehold.executor.completer import Completer
@@ -286,3 +293,52 @@ async def test_answer_asked_for_before_we_took_our_own_stream_over_is_not_used(
     call.set_result(Accepted())
     await instance.until_idle()
     assert outbox.states(intent_id) == ["RETRYABLE", "DISPATCHED"]
+
+
+class SlowLookups(BatchGateway):
+    """Accepts everything for a later confirmation. Its answers wait for the test."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def submit_many(self, submissions):
+        self.submitted += [one.intent_id for one in submissions]
+        reference = f"submission {len(self.submitted)}"
+        return [Submitted(reference=reference, ask_after_seconds=60) for _ in submissions]
+
+    async def lookup_many(self, submissions):
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return await super().lookup_many(submissions)
+
+
+@pytest.mark.parametrize("answer", [Accepted(), Rejected(), NotFound(), Unknown()])
+async def test_answer_about_a_submission_that_an_operator_has_resolved_is_dropped(
+    outbox, stores, answer
+):
+    """The answer was recorded as the outcome of the submission that the operator had asked for."""
+    outbox.publish("pay", scope="stream", guarantee="lookup", pipeline_max=3)
+    first, second = outbox.enqueue(2, "pay", stream="s")
+    gateway = SlowLookups()
+    gateway.answers = {second: answer}
+    instance = Instance(stores.executor, gateway)
+    await instance.work()
+    outbox.make_due()
+    instance.runner.start(await instance.claim())
+    async with asyncio.timeout(20):
+        await gateway.is_asked.wait()
+    verdict = await stores.operator.resolve_intent(second, "RETRYABLE", "ann", "it was lost")
+    assert verdict == "resolved"
+    gateway.may_answer.set()
+    await instance.until_idle()
+
+    assert gateway.submitted == [first, second, second]
+    assert outbox.states(first) == ["SUBMITTED", "DISPATCHED"]
+    ledger = [(row["state"], row["reference"]) for row in outbox.ledger(second)]
+    assert ledger == [
+        ("SUBMITTED", "submission 2"),
+        ("RETRYABLE", "submission 2"),
+        ("SUBMITTED", "submission 3"),
+    ]
+    assert instance.troubles == []

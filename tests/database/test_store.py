@@ -16,7 +16,15 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import AttemptState, IntentId, NewIntent, Status
 from leasehold.domain.lease import Lease, StreamState
-from leasehold.domain.outcome import Accepted, Rejected, Result, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferral,
+    Rejected,
+    Result,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.domain.verdict import (
     BeginVerdict,
     CancelVerdict,
@@ -525,7 +533,7 @@ async def test_results_of_many_streams_are_recorded_at_once_and_bring_the_next_h
             Result(ids["b"][0], Retryable(retry_after_seconds=60)),
             Result(ids["c"][0], Accepted()),
         ],
-        deferred={ids["b"][1]: 0},
+        deferred=[Deferral(ids["b"][1], 0)],
         begin=True,
         tell_dispatched=False,
     )

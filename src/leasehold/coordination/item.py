@@ -166,6 +166,10 @@ class Item:
     # The contract under which its gateway is being asked; None while it is submitted.
     asked_under: Contract | None = None
 
+    # The attempt that its result is about, if it is not of a call: no mark in the database says
+    # that we work on it, so an operator may decide about it meanwhile.
+    attempt_no: int | None = None
+
     # Whether an observer was told that its call is about to be made.
     is_observed: bool = False
 
@@ -184,6 +188,11 @@ class Item:
         self.lease_seconds = lease_seconds
         self.taken_at = taken_at
         self.abort_at = taken_at + ABORT_LEASES * lease_seconds
+
+    def bind_result(self) -> None:
+        """Let the results of this batch count only for the attempts that we have read."""
+        for one in (self, *self.followers):
+            one.attempt_no = one.claimed.attempt_no
 
     @property
     def is_put_back(self) -> bool:

@@ -116,9 +116,22 @@ def next_look_seconds(outcome: Outcome) -> float | None:
 
 
 class Result(NamedTuple):
-    """An outcome to be written to the ledger. `lease_token` is set for claims only."""
+    """An outcome to be written to the ledger. `lease_token` is set for claims only.
+
+    `attempt_no` is set if the outcome is not of a call but of a question, or was decided without
+    one. It counts only while that attempt is the next one on the ledger.
+    """
 
     intent_id: IntentId
     outcome: Outcome
     lease_token: LeaseToken | None = None
     elapsed_seconds: float | None = None
+    attempt_no: int | None = None
+
+
+class Deferral(NamedTuple):
+    """An item without an outcome, to be due again later. `attempt_no` is as in Result."""
+
+    intent_id: IntentId
+    seconds: float
+    attempt_no: int | None = None

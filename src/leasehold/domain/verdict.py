@@ -1,7 +1,8 @@
 """Verdicts: the database's answer for each row of a batch.
 
 A verdict is not an error, because one bad row must not fail the others. Stale (LEASE_LOST),
-finished (ALREADY_TERMINAL) and missing (NOT_FOUND) are different verdicts.
+finished (ALREADY_TERMINAL) and missing (NOT_FOUND) are different verdicts. So is an answer about an
+earlier attempt than the next one on the ledger (SUPERSEDED).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class RecordVerdict(StrEnum):
 
     APPLIED = "applied"
     LEASE_LOST = "lease_lost"
+    SUPERSEDED = "superseded"
     CEILING_REACHED = "ceiling_reached"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"

@@ -159,7 +159,11 @@ class Completer:
             return
         results = [
             Result(
-                item.claimed.intent_id, item.outcome, item.claimed.lease_token, item.elapsed_seconds
+                item.claimed.intent_id,
+                item.outcome,
+                item.claimed.lease_token,
+                item.elapsed_seconds,
+                item.attempt_no,
             )
             for item in items
             if item.outcome is not None

@@ -17,6 +17,7 @@ from leasehold.domain.errors import (
     RetryCeilingReached,
     TerminalGuardHit,
 )
+from leasehold.domain.outcome import Deferral
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def by_fence(items: Iterable[Item]) -> dict[Fence, list[Item]]:
     for item in items:
         groups[item.fence].append(item)
     return groups
+
+
+def _deferral(item: Item, seconds: float) -> Deferral:
+    return Deferral(item.claimed.intent_id, seconds, item.attempt_no)
 
 
 class ClaimFence:
@@ -190,7 +195,7 @@ class StreamFence:
         if delay_seconds > 0:
             # With the others of their batches, if nothing was called for these.
             deferred = {
-                one.claimed.intent_id: delay_seconds
+                one.claimed.intent_id: _deferral(one, delay_seconds)
                 for item in items
                 for one in (item, *item.followers)
                 if one is item or one.state < RECORDING
@@ -213,19 +218,21 @@ class StreamFence:
         return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released)
 
     async def _record(
-        self, results: Sequence[Result], deferred: dict[IntentId, float]
+        self, results: Sequence[Result], deferred: dict[IntentId, Deferral]
     ) -> list[Recorded]:
         ids = [*(result.intent_id for result in results), *deferred]
         held = self._held(one.int for one in ids)
         asked_at = self._clock()
         # The other items of these streams go with them, because the streams go on after this write.
         put_back = [one for stream in held for one in stream.items if one.is_put_back]
-        deferred = {one.claimed.intent_id: one.delay_left(asked_at) for one in put_back} | deferred
+        deferred = {
+            one.claimed.intent_id: _deferral(one, one.delay_left(asked_at)) for one in put_back
+        } | deferred
         recorded = await self._store.record_stream_attempts(
             self.holder_id,
             [one.lease for one in held],
             results,
-            deferred=deferred,
+            deferred=list(deferred.values()),
             kept=self._kept(held),
             begin=True,
             tell_dispatched=False,

@@ -272,6 +272,8 @@ class Runner:
             item.trace = trace
             started_at = self._slots.clock()
             submission = submission_of(item, trace, self._slots.clock)
+            if not isinstance(step, Submit):
+                item.bind_result()
             if self._observer is not None:
                 self._observer.begun(item, step)
             if item.followers and is_for_all(step, served.gateway):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.intent import Claimed, IntentId
     from leasehold.domain.lease import Claim, Lease
-    from leasehold.domain.outcome import Outcome, Result
+    from leasehold.domain.outcome import Deferral, Outcome, Result
     from leasehold.store import rows
 
     Json = Mapping[str, Any]
@@ -198,7 +198,7 @@ class StreamStore(Protocol):
         leases: Sequence[Lease],
         results: Sequence[Result],
         *,
-        deferred: Mapping[IntentId, float] | None = None,
+        deferred: Sequence[Deferral] = (),
         kept: Sequence[Lease] | None = None,
         free_idle: bool = True,
         begin: bool = False,

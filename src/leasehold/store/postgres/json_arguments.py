@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.domain.intent import IntentId
-    from leasehold.domain.outcome import Outcome, Result
+    from leasehold.domain.outcome import Deferral, Outcome, Result
 
 _FIELDS = tuple(field.name for field in fields(NewIntent))
 _values = attrgetter(*_FIELDS)
@@ -26,7 +25,6 @@ _ONLY_PAYLOAD = (None,) * (len(_FIELDS) - 2)  # the fields after target and payl
 _DISPATCHED = f'"state":"{AttemptState.DISPATCHED}","elapsed_seconds":%.6f}}'
 _DISPATCHED_UNDER_LEASE = f'{{"intent_id":"%032x",{_DISPATCHED}'
 _DISPATCHED_ITEM = f'{{"intent_id":"%032x","lease_token":"%032x",{_DISPATCHED}'
-_DEFERRED = '{"intent_id":"%032x","state":"DEFERRED","retry_after_seconds":%.6f}'
 _OUTCOME_FIELDS = ("reason", "reference", "code", "detail")
 
 
@@ -76,16 +74,9 @@ def _has_document(new: NewIntent) -> bool:
     return isinstance(new.payload, JsonDocument) or isinstance(new.metadata, JsonDocument)
 
 
-def results_argument(
-    results: Sequence[Result], deferred: Mapping[IntentId, float] | None = None
-) -> str:
-    """Write the results for complete_outbox_attempts, record_attempts, record_stream_attempts.
-
-    `deferred` are items without a result, with the seconds until they are due again.
-    """
-    texts = list(map(_result_text, results))
-    if deferred:
-        texts += [_DEFERRED % (intent_id.int, after) for intent_id, after in deferred.items()]
+def results_argument(results: Sequence[Result], deferred: Sequence[Deferral] = ()) -> str:
+    """Write the results for complete_outbox_attempts, record_attempts, record_stream_attempts."""
+    texts = [*map(_result_text, results), *map(_deferral_text, deferred)]
     return f"[{','.join(texts)}]"
 
 
@@ -103,13 +94,23 @@ def json_text(value: object) -> str:
 
 def _result_text(result: Result) -> str:
     """Write one result. Most are accepted and nothing else: a template is four times as fast."""
-    intent_id, outcome, lease_token, elapsed_seconds = result
-    if not _is_only_accepted(outcome) or elapsed_seconds is None:
+    intent_id, outcome, lease_token, elapsed_seconds, attempt_no = result
+    if not _is_only_accepted(outcome) or elapsed_seconds is None or attempt_no is not None:
         return json_argument(_result_entry(result))
     # The same as UUID.hex, without a call.
     if lease_token is None:
         return _DISPATCHED_UNDER_LEASE % (intent_id.int, elapsed_seconds)
     return _DISPATCHED_ITEM % (intent_id.int, lease_token.int, elapsed_seconds)
+
+
+def _deferral_text(deferral: Deferral) -> str:
+    entry = {
+        "intent_id": str(deferral.intent_id),
+        "state": "DEFERRED",
+        "retry_after_seconds": deferral.seconds,
+        "attempt_no": deferral.attempt_no,
+    }
+    return json_argument(entry)
 
 
 def _is_only_accepted(outcome: Outcome) -> bool:
@@ -128,6 +129,7 @@ def _result_entry(result: Result) -> dict[str, Any]:
         "state": attempt_state(result.outcome),
         "retry_after_seconds": next_look_seconds(result.outcome),
         "elapsed_seconds": result.elapsed_seconds,
+        "attempt_no": result.attempt_no,
         **outcome_fields(result.outcome),
     }
 

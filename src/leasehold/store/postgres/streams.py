@@ -22,9 +22,9 @@ from leasehold.store.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from leasehold.domain.outcome import Result
+    from leasehold.domain.outcome import Deferral, Result
 
 _RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
 _RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
@@ -188,7 +188,7 @@ class PostgresStreams:
         leases: Sequence[Lease],
         results: Sequence[Result],
         *,
-        deferred: Mapping[IntentId, float] | None = None,
+        deferred: Sequence[Deferral] = (),
         kept: Sequence[Lease] | None = None,
         free_idle: bool = True,
         begin: bool = False,

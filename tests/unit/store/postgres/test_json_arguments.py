@@ -100,9 +100,16 @@ def test_result_carries_the_fence_of_its_claim():
         "detail": "fine",
         "retry_after_seconds": None,
         "elapsed_seconds": 0.5,
+        "attempt_no": None,
     }
     assert without["lease_token"] is None
     assert (without["state"], without["retry_after_seconds"]) == ("SUBMITTED", 3)
+
+
+def test_plain_result_of_a_question_carries_its_attempt():
+    result = Result(INTENT, Accepted(), elapsed_seconds=0.5, attempt_no=3)
+    [sent] = json.loads(results_argument([result]))
+    assert (sent["state"], sent["attempt_no"]) == ("DISPATCHED", 3)
 
 
 def test_document_is_parsed_again_for_each_reader():

@@ -3,12 +3,12 @@
 -- (One exception: redrive_intent writes the first row of a new intent.)
 -- p_fence says what an outcome must match to be applied: claim (holder and token of an unexpired claim), lease (the name
 -- of the lease that the caller holds), or none (repair and operators, who have locked the row).
--- judge_outcomes decides what each outcome means. Most batches need no decision: every outcome is DISPATCHED or FAILED,
--- every row is pending under the fence, and every call that had to be begun was begun. Such a batch is applied directly,
+-- judge_outcomes decides what each outcome means. Most batches need no decision: every outcome is DISPATCHED or FAILED and of
+-- a call, every row is pending under the fence, and every call that had to be begun was begun. Such a batch is applied directly,
 -- which saves a sixth of the time. It needs the outcomes in the order of their ids.
 -- If a row of a stream fails, the stream is paused as its contract says. If nobody holds the stream, its next row becomes
 -- the head; a holder is told its next head by whoever called this function for it.
--- Verdicts: applied, lease_lost, ceiling_reached, already_terminal, not_found.
+-- Verdicts: applied, lease_lost, superseded, ceiling_reached, already_terminal, not_found.
 -- Locks nothing: callers have locked the pending rows and have read the clock after that (p_now). Before those they have
 -- locked the lease rows of streams, at least FOR NO KEY UPDATE.
 -- Raises: P7003 if a reported call had to be begun and was not; 23505 if an intent would end twice.
@@ -35,7 +35,7 @@ DECLARE
   v_due_at timestamptz[];
 BEGIN
   SELECT array_agg(o.intent_id), array_agg(o.lease_token), array_agg(o.lease_name), array_agg(o.state),
-         array_agg(o.reason), p_fence <> 'none' AND bool_and(o.state IN ('DISPATCHED', 'FAILED'))
+         array_agg(o.reason), p_fence <> 'none' AND bool_and(o.state IN ('DISPATCHED', 'FAILED') AND o.attempt_no IS NULL)
     INTO v_ids, v_tokens, v_lease_names, v_states, v_reasons, v_is_plain
     FROM unnest(p_outcomes) AS o;
   IF v_is_plain THEN
@@ -80,7 +80,7 @@ BEGIN
            unnest(p_outcomes), unnest(v_numbers), unnest(v_begun_at), unnest(v_references), unnest(v_refusals),
            unnest(v_states), unnest(v_reasons)) AS o (
            intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-           retry_after_seconds, elapsed_seconds, attempt_no, begun_at, known_reference, refusal, new_state, new_reason)
+           retry_after_seconds, elapsed_seconds, asked_no, attempt_no, begun_at, known_reference, refusal, new_state, new_reason)
    WHERE o.refusal IS NULL AND o.new_state IS NOT NULL;
 
   -- Pending rows are found by their places, which nobody can change while they are locked.
@@ -104,7 +104,7 @@ BEGIN
              unnest(p_outcomes), unnest(v_places), unnest(v_numbers), unnest(v_refusals), unnest(v_states),
              unnest(v_due_at)) AS o (
              intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-             retry_after_seconds, elapsed_seconds, place, attempt_no, refusal, new_state, next_due_at)
+             retry_after_seconds, elapsed_seconds, asked_no, place, attempt_no, refusal, new_state, next_due_at)
      WHERE p.ctid = o.place AND o.refusal IS NULL AND o.next_due_at IS NOT NULL;
   END IF;
   IF p_fence = 'none' AND v_streams IS NOT NULL THEN
@@ -120,7 +120,7 @@ BEGIN
            unnest(p_outcomes), unnest(v_numbers), unnest(v_refusals), unnest(v_states), unnest(v_reasons),
            unnest(v_due_at)) AS o (
            intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-           retry_after_seconds, elapsed_seconds, attempt_no, refusal, new_state, new_reason, next_due_at)
+           retry_after_seconds, elapsed_seconds, asked_no, attempt_no, refusal, new_state, new_reason, next_due_at)
     LEFT JOIN LATERAL (
       -- Without a new row on the ledger: the number of the last one.
       SELECT CASE WHEN o.new_state IS NULL THEN o.attempt_no - 1 ELSE o.attempt_no END,

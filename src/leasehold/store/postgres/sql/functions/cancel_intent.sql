@@ -23,7 +23,7 @@ BEGIN
   END IF;
   PERFORM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, 'CANCELLED', p_operator, 'cancelled_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,
-    NULL, NULL)::leasehold.outcome], v_now, 'none');
+    NULL, NULL, NULL)::leasehold.outcome], v_now, 'none');
   RETURN 'cancelled';
 END
 $$;

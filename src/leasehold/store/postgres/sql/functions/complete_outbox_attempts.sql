@@ -1,7 +1,9 @@
 -- Record the results of claimed items: a JSON array of {intent_id, lease_token, state, reason, code, reference,
--- detail, retry_after_seconds, elapsed_seconds}. One verdict per result: applied (with the ledger row that was written),
--- lease_lost, ceiling_reached, already_terminal, not_found. Each applied result writes exactly one ledger row; the others
--- write nothing.
+-- detail, retry_after_seconds, elapsed_seconds, attempt_no}. One verdict per result: applied (with the ledger row that was
+-- written), lease_lost, superseded, ceiling_reached, already_terminal, not_found. Each applied result writes exactly one ledger
+-- row; the others write nothing.
+-- attempt_no is the attempt that the result is about, as the caller read it. If the ledger has gone on since, the result is
+-- superseded. Without it, a result is about the next attempt: a claim or a begun call keeps all others off.
 -- Locks: the pending rows, by id; then it reads the clock.
 -- Raises, and writes nothing: P7003 for a state that no executor may report, or for a call that had to be begun and was
 -- not; 22023 for invalid arguments.

@@ -11,7 +11,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
          WHEN p_pending.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN p_pending.last_state
          ELSE 'ZOMBIE_REQUEUE' END,
     p_pending.claimed_by, 'lease_expired', p_pending.lease_token, NULL, NULL, NULL, NULL,
-    format('the lease expired at %s', p_pending.lease_expires_at), p_retry_after_seconds, NULL
+    format('the lease expired at %s', p_pending.lease_expires_at), p_retry_after_seconds, NULL, NULL
   )::leasehold.outcome
 $$;
 REVOKE ALL ON FUNCTION leasehold.expired_claim_outcome(leasehold.outbox_pending, double precision) FROM PUBLIC;

@@ -2,7 +2,7 @@
 -- begun_at and reference of the pending row; the number of the new ledger row; the refusal, if the outcome must
 -- not be applied; the state and reason of the ledger row, where the state is NULL if nothing is written to the ledger; and
 -- the next due_at, NULL if the intent ends.
--- Refusals are lease_lost, ceiling_reached, already_terminal and not_found.
+-- Refusals are lease_lost, superseded, ceiling_reached, already_terminal and not_found.
 --   DISPATCHED, FAILED, CANCELLED  the intent ends
 --   RETRYABLE, ZOMBIE_REQUEUE      due again after retry_after_seconds; exhausted when the contract's attempts
 --                                  are used up (max_attempts, one_shot) or the deadline would pass
@@ -44,6 +44,8 @@ BEGIN
                 WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
                      OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
                 WHEN p_fence = 'lease' AND p.lease_name IS DISTINCT FROM o.lease_name THEN 'not_found'
+                -- Somebody has decided about the intent since its holder read it: an operator, while it was asked about.
+                WHEN o.attempt_no <> ledger.attempt_no THEN 'superseded'
                 WHEN p_fence <> 'none' AND p.attempt_count >= 20 AND o.state = 'RETRYABLE' THEN 'ceiling_reached'
                 WHEN p_fence <> 'none'
                      AND leasehold.is_unbegun_call(p.begun_at, p.last_state, p.scope, c.guarantee, o.state)

@@ -29,7 +29,7 @@ BEGIN
   v_now := leasehold.announce_change();
   SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', p_replaced_holder, 'lease_taken_over', NULL,
                         p_lease_name, coalesce(p.begun_epoch, v_epoch), NULL, NULL,
-                        'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome)
+                        'the lease was taken over while the call was in flight', 1, NULL, NULL)::leasehold.outcome)
     INTO v_outcomes
     FROM leasehold.outbox_pending p
     LEFT JOIN (

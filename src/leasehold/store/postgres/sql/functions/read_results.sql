@@ -20,7 +20,7 @@ BEGIN
 
   SELECT array_agg(ROW (given.intent_id, given.state, p_holder, given.reason, given.lease_token, p_lease_name,
                         p_lease_epoch, given.reference, given.code, given.detail, given.retry_after_seconds,
-                        given.elapsed_seconds)::leasehold.outcome ORDER BY given.intent_id),
+                        given.elapsed_seconds, given.attempt_no)::leasehold.outcome ORDER BY given.intent_id),
          count(DISTINCT given.intent_id),
          array_agg(coalesce(given.intent_id::text, '?') || ': ' || given.problem) FILTER (WHERE given.problem IS NOT NULL)
     INTO v_outcomes, v_distinct, v_problems
@@ -43,7 +43,7 @@ BEGIN
           END AS problem
           FROM jsonb_to_recordset(p_results) AS entry (
             intent_id uuid, lease_token uuid, state text, reason text, reference text, code text, detail text,
-            retry_after_seconds double precision, elapsed_seconds double precision)) AS given;
+            retry_after_seconds double precision, elapsed_seconds double precision, attempt_no integer)) AS given;
 
   IF v_problems[1] LIKE '%is not a state%' THEN
     RAISE EXCEPTION 'intent %', v_problems[1] USING ERRCODE = 'P7003',

@@ -1,7 +1,7 @@
 -- Record the results of items under a cluster lease. For streams see record_stream_attempts. The results are those of
--- complete_outbox_attempts without tokens. The caller logs and counts a result that was not applied, and never
--- retries it.
--- Verdicts: applied, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
+-- complete_outbox_attempts without tokens; one that is not of a call that was marked or begun needs its attempt_no.
+-- The caller logs and counts a result that was not applied, and never retries it.
+-- Verdicts: applied, superseded, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
 -- Locks: the lease row FOR KEY SHARE, then the pending rows by id. Reads the clock after each.
 -- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts. Then nothing is written.
 CREATE OR REPLACE FUNCTION leasehold.record_attempts(

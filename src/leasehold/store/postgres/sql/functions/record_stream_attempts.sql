@@ -1,10 +1,11 @@
 -- Record the results of calls in streams that this holder has, in one statement for many streams, and return what can be
 -- done next in each stream, as claim_streams does. So a busy stream costs one visit per item.
--- The results are those of complete_outbox_attempts without tokens. Report the items of a batch together.
+-- The results are those of complete_outbox_attempts without tokens. Report the items of a batch together. A result that is not
+-- of a call that was begun needs its attempt_no.
 -- p_kept are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
 -- With p_free_idle, streams without due work are freed too; with p_begin, the next heads are begun.
--- Returns first one row per result, with its verdict: applied, lease_lost, ceiling_reached, already_terminal, not_found (also
--- if none of these leases covers the item). Then the rows of the streams, with a stream_state and without a verdict;
+-- Returns first one row per result, with its verdict: applied, lease_lost, superseded, ceiling_reached, already_terminal,
+-- not_found (also if none of these leases covers the item). Then the rows of the streams, with a stream_state and without a verdict;
 -- a lost stream has the state lease_lost.
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
@@ -48,7 +49,7 @@ BEGIN
     RETURN NEXT v_result;
   END LOOP;
   SELECT array_agg(ROW (o.intent_id, o.state, o.holder, o.reason, NULL, l.lease_name, l.lease_epoch, o.reference, o.code,
-                        o.detail, o.retry_after_seconds, o.elapsed_seconds)::leasehold.outcome ORDER BY o.intent_id)
+                        o.detail, o.retry_after_seconds, o.elapsed_seconds, o.attempt_no)::leasehold.outcome ORDER BY o.intent_id)
     INTO v_outcomes
     FROM unnest(v_outcomes) AS o
     JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id

@@ -2,6 +2,7 @@
 --   DISPATCHED   it had its effect
 --   FAILED       it had no effect, and must not be tried again
 --   RETRYABLE    it had no effect, and is tried again now
+-- In scopes stream and cluster its gateway may be asked about it at this moment. That answer is then superseded.
 -- Verdicts: resolved; in_flight (an executor is working on it now); not_in_doubt; already_terminal; not_found.
 -- Locks: as lock_for_intervention. Reads the clock after that.
 -- Raises: P7003 for any other state, P7004 for RETRYABLE if no attempt is left, 22023 for bad arguments.
@@ -33,7 +34,7 @@ BEGIN
 
   SELECT * INTO v_written FROM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, p_state, p_operator, 'resolved_by_operator', NULL, NULL, NULL, p_reference, NULL, p_note,
-    0, NULL)::leasehold.outcome], v_now, 'none');
+    0, NULL, NULL)::leasehold.outcome], v_now, 'none');
   IF v_written.state <> p_state THEN
     RAISE EXCEPTION 'intent % has no attempt left (%)', p_intent_id, v_written.reason
       USING ERRCODE = 'P7004', HINT = 'Resolve it as FAILED, then redrive it as a new intent.';

@@ -31,7 +31,7 @@ BEGIN
   END IF;
   PERFORM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, 'CANCELLED', p_operator, 'skipped_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,
-    NULL, NULL)::leasehold.outcome], clock_timestamp(), 'none');
+    NULL, NULL, NULL)::leasehold.outcome], clock_timestamp(), 'none');
   PERFORM leasehold.record_intervention(p_target, p_stream, 'skip', p_operator, p_note, p_intent_id);
   RETURN 'skipped';
 END

@@ -26,7 +26,7 @@ BEGIN
 
   IF cardinality(v_expired) > 0 THEN
     SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', l.holder_id, 'lease_taken_over', NULL, l.lease_name, l.lease_epoch,
-                          NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL)::leasehold.outcome
+                          NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL, NULL)::leasehold.outcome
                      ORDER BY p.intent_id)
       INTO v_doubts
       FROM leasehold.leases l

@@ -11,7 +11,8 @@ CREATE TYPE leasehold.outcome AS (
   code text,
   detail text,
   retry_after_seconds double precision,
-  elapsed_seconds double precision
+  elapsed_seconds double precision,
+  attempt_no integer
 );
 
 COMMENT ON TYPE leasehold.outcome IS 'One outcome, passed between functions; not part of the interface.';
