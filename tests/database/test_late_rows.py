@@ -98,6 +98,23 @@ def test_intent_that_is_committed_late_is_found_by_the_next_look(outbox, worker,
     assert worker.ids() == [row["intent_id"]]
 
 
+def test_intent_committed_late_is_found_although_nobody_else_has_written(outbox, worker):
+    """A snapshot lists an open transaction only if one with a higher id has ended."""
+    slow = outbox.database.session("ingest")
+    slow.run("BEGIN")
+    [row] = slow.run("SELECT leasehold.enqueue_intent('sms', '{}') AS intent_id")
+    for _ in range(3):
+        worker.look_back()
+        assert worker.ids() == []
+        outbox.database.execute("SELECT pg_sleep(0.06)")
+    [other] = outbox.enqueue()
+    worker.look_back()
+    assert worker.ids() == [other]
+    slow.run("COMMIT")
+    worker.look_back()
+    assert worker.ids() == [row["intent_id"]]
+
+
 def test_intents_of_two_open_transactions_are_found_when_each_has_ended(outbox, worker):
     open_sessions, late = [outbox.database.session("ingest") for _ in range(2)], []
     for session in open_sessions:
