@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 
 from leasehold.coordination.slots import SlotPool, Slots
-from leasehold.coordination.streams import HeldStreams
+from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.outcome import (
     Accepted,
     NotFound,
@@ -134,9 +135,20 @@ class Instance:
         self.ordered = OrderedExecutor(
             store, self.slots, self.streams, self.targets, self.runner, metrics, Timings
         )
+        self.heartbeat = StreamHeartbeat(
+            store,
+            self.slots,
+            self.streams,
+            Timings,
+            metrics,
+            self.runner.abort,
+            is_hungry=lambda _: False,
+            leave_to_others=lambda _target, _seconds: None,
+            during_renewal=lambda: asyncio.sleep(0),
+        )
 
-    async def claim(self):
-        items = await self.ordered.claim(10, 30, {"pay": 10}, None)
+    async def claim(self, size=10):
+        items = await self.ordered.claim(size, 30, {"pay": size}, None)
         self.slots.take(items)
         return items
 
@@ -268,6 +280,55 @@ async def test_stream_is_freed_after_its_call_if_its_target_takes_no_more(
     [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
     assert lease["is_free"]
     assert [outbox.pending(one)["begun_at"] for one in ids[1:]] == [None] * 2
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_batches_of_more_items_than_one_call_may_name_are_given_back(
+    outbox, stores, gateway, database, is_refused
+):
+    """At a shutdown, or because their contract cannot be opened."""
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=100)
+    for number in range(101):
+        outbox.enqueue(100, "pay", stream=f"s{number}")
+    instance = Instance(stores.executor, gateway, concurrency=20_000)
+    items = await instance.claim(200)
+    if is_refused:
+        instance.targets.is_refused = True
+    else:
+        instance.runner.close()
+    instance.runner.start(items)
+    await instance.until_idle()
+    assert database.execute(
+        "SELECT count(*) FILTER (WHERE begun_at IS NOT NULL) AS begun, count(*) AS waiting"
+        "  FROM leasehold.outbox_pending"
+    ) == [{"begun": 0, "waiting": 10_100}]
+
+
+async def test_more_streams_than_one_call_may_name_are_renewed_and_released(
+    stores, gateway, database
+):
+    """Streams that must be looked at again need no slot, so there may be any number of them."""
+    rows = database.owner_execute(
+        "INSERT INTO leasehold.leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
+        "   expires_at, grace_expires_at, target, stream)"
+        " SELECT 'stream/pay/' || n, 'a', 1, now(), now(), now() + interval '30 s',"
+        "        now() + interval '210 s', 'pay', n::text FROM generate_series(1, 10001) AS n"
+        " RETURNING lease_name AS name, holder_id, lease_epoch AS epoch, expires_at,"
+        "           grace_expires_at"
+    )
+    instance = Instance(stores.executor, gateway)
+    now = instance.slots.clock()
+    for row in rows:
+        stream = row["name"].removeprefix("stream/pay/")
+        lease = StreamLease(target="pay", stream=stream, lease=Lease(**row))
+        instance.streams.hold(lease, now, 30, 180).look_at = now
+    await instance.heartbeat.step()
+    assert len(instance.streams) == 10_001
+    await instance.ordered.leave()
+    assert database.execute(
+        "SELECT count(*) AS streams FROM leasehold.leases WHERE renewed_at > acquired_at"
+        "   AND expires_at <= clock_timestamp()"
+    ) == [{"streams": 10_001}]
 
 
 async def test_answer_asked_for_before_we_took_our_own_stream_over_is_not_used(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
 
+STREAMS_MAX = 10_000  # in one call; more may be held, because those to look at need no slot
+
 _LOG = get_logger(__name__)
 
 
@@ -205,8 +207,9 @@ class StreamHeartbeat:
         for item in self._slots.overdue():
             self._abort(item)
         self._lose([one for one in self._streams.all() if one.is_over(started_at)], "trust ended")
-        if renewable := [one for one in self._streams.all() if self._is_renewable(one)]:
-            await self._renew(renewable, timings)
+        renewable = [one for one in self._streams.all() if self._is_renewable(one)]
+        for start in range(0, len(renewable), STREAMS_MAX):
+            await self._renew(renewable[start : start + STREAMS_MAX], timings)
         self._streams.end_turns(started_at - timings.heartbeat_seconds, self._is_hungry)
         if len(self._streams):
             for one in await self._store.surplus_streams(self._streams.holder_id):

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 # P7003, P7004, and 23505 of the index that allows one terminal row per intent.
 _ABOUT_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
 
+# How many streams are given back at once. Each may have 100 items.
+_GIVEN_BACK_MAX = 20
+
 
 def by_fence(items: Iterable[Item]) -> dict[Fence, list[Item]]:
     """Group items by their fence: each group is one write."""
@@ -188,6 +191,12 @@ class StreamFence:
 
     async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
         """Put heads off, or release their streams if there is no delay."""
+        lost = 0
+        for start in range(0, len(items), _GIVEN_BACK_MAX):
+            lost += await self._give_back(items[start : start + _GIVEN_BACK_MAX], delay_seconds)
+        return lost
+
+    async def _give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
         # Without those that were written together with the results of their streams.
         items = [item for item in items if self._streams.has(item)]
         if not items:

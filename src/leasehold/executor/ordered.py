@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import MARKED, RECORDING, Item
+from leasehold.coordination.streams import STREAMS_MAX
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
 from leasehold.executor.fences import StreamFence
@@ -116,10 +117,11 @@ class OrderedExecutor:
     async def leave(self) -> None:
         """Release the streams that have no call in flight."""
         idle = [one for one in self._streams.all() if not one.items]
-        if idle:
-            await self._store.release_streams(self._streams.holder_id, [one.lease for one in idle])
-        for one in idle:
-            self._streams.forget(one)
+        for start in range(0, len(idle), STREAMS_MAX):
+            some = idle[start : start + STREAMS_MAX]
+            await self._store.release_streams(self._streams.holder_id, [one.lease for one in some])
+            for one in some:
+                self._streams.forget(one)
         await self._hint()
 
     async def _hint(self) -> None:

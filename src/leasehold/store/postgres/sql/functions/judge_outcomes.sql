@@ -21,7 +21,8 @@ CREATE OR REPLACE FUNCTION leasehold.judge_outcomes(
   OUT places tid[], OUT begun_at timestamptz[], OUT known_references text[], OUT attempt_numbers integer[],
   OUT refusals text[], OUT states text[], OUT reasons text[], OUT due_at timestamptz[]
 )
-LANGUAGE plpgsql AS $$
+-- Its callers have switched hash joins off. Here each outcome would then be compared with every row.
+LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 #variable_conflict use_column
 DECLARE
   v_ids uuid[] := ARRAY(SELECT o.intent_id FROM unnest(p_outcomes) AS o ORDER BY o.intent_id);
