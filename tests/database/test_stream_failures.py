@@ -180,6 +180,18 @@ def test_paused_head_that_is_skipped_leaves_the_stream_paused(streams):
     assert claimed_heads(streams) == [[second]]
 
 
+def test_intent_of_another_stream_is_not_found_when_it_is_skipped(streams):
+    """The verdict would tell of an intent that the operator may not see."""
+    streams.publish("sms")
+    first, second = streams.enqueue(2, "pay", stream="other")
+    others = [first, second, *streams.enqueue(1, "sms")]
+    streams.enqueue(target="pay", stream="s")
+    assert [skip(streams, one) for one in others] == ["not_found"] * 3
+    assert skip(streams, first, "other") == "skipped"
+    assert skip(streams, first) == "not_found"
+    assert skip(streams, first, "other") == "already_terminal"
+
+
 def test_operator_who_names_an_unknown_stream_or_gives_no_reason_is_told(streams):
     streams.enqueue(target="pay", stream="s")
     assert pause(streams, "unknown") == resume(streams, "unknown") == "not_found"

@@ -2,7 +2,8 @@
 -- stream goes on with the next item. p_intent_id says which intent the operator saw at the head. A pause of the stream
 -- stays. It is noted in stream_interventions too.
 -- Verdicts: skipped; not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
--- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found.
+-- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the intent is not of
+-- this stream).
 -- Locks: as lock_stream_for_intervention; then the pending row. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
@@ -22,7 +23,9 @@ BEGIN
   IF v_lease.lease_name IS NULL THEN
     RETURN 'not_found';
   ELSIF v_head.intent_id IS DISTINCT FROM p_intent_id THEN
-    RETURN CASE WHEN EXISTS (SELECT FROM leasehold.outbox_pending WHERE intent_id = p_intent_id) THEN 'not_head'
+    RETURN CASE WHEN NOT EXISTS (SELECT FROM leasehold.intents
+                                  WHERE intent_id = p_intent_id AND target = p_target AND stream = p_stream) THEN 'not_found'
+                WHEN EXISTS (SELECT FROM leasehold.outbox_pending WHERE intent_id = p_intent_id) THEN 'not_head'
                 ELSE leasehold.missing_verdict(p_intent_id) END;
   ELSIF v_head.begun_at IS NOT NULL THEN
     RETURN 'in_flight';
