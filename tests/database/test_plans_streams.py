@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.database import Database
-from tests.support.query_plans import Explainer
+from tests.support.query_plans import Explainer, Plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ STREAMS = 300_000
 DUE = 200
 HELD, PAUSED, FUTURE, DOUBTFUL = 120_000, 60_000, 60_000, 60_000 - DUE
 CLAIMED = 10
+HANDLED = 5_000  # held streams that one call is about
 # Each stream has a head and one row behind it. The due ones come last in the order of due times.
 LOAD = """
 CREATE TEMPORARY TABLE kinds AS
@@ -104,11 +105,40 @@ def test_claim_of_many_streams_compares_none_with_all_others(explainer: Explaine
     plans = explainer.run(CLAIM, [1000], times=3)
     assert len(plans.rows) == DUE
     plans.assert_bounded(rows_max=2 * DUE, buffers_max=PAGES_MAX * DUE // CLAIMED)
-    compared = sum(
+    assert compared(plans) < 100 * DUE, "this is a square of the number of streams"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "renew_streams('new', %s, %s, 30, 180)",
+        "release_streams('new', %s, %s)",
+        "refresh_streams('new', %s, %s)",
+        "begin_stream_attempts('new', %s, %s, '{}')",
+        "record_stream_attempts('new', %s, %s, '[]')",
+    ],
+)
+def test_call_about_many_held_streams_reads_only_these(explainer: Explainer, call: str) -> None:
+    """Their holder is new, so the statistics say that it has hardly any."""
+    names = [f"stream/pay/s{number}" for number in range(1, HANDLED + 1)]
+    claimed = (
+        "UPDATE leasehold.leases SET holder_id = 'new'"
+        f" WHERE lease_name = ANY ('{{{','.join(names)}}}')"
+    )
+    statement = f"SELECT * FROM leasehold.{call}"
+    plans = explainer.run(statement, [names, [1] * HANDLED], before=[claimed])
+    scanned = {node.get("Relation Name") for node in plans.nodes if node["Node Type"] == "Seq Scan"}
+    assert "leases" not in scanned
+    assert plans.buffers < 80 * HANDLED
+    assert compared(plans) < 100 * HANDLED, "this is a square of the number of streams"
+
+
+def compared(plans: Plans) -> float:
+    """Count the rows that all nodes returned, and those that joins looked at in vain."""
+    return sum(
         (node["Actual Rows"] + node.get("Rows Removed by Join Filter", 0)) * node["Actual Loops"]
         for node in plans.nodes
     )
-    assert compared < 100 * DUE, "this is a square of the number of streams"
 
 
 def test_idle_claimer_reads_few_pages(explainer: Explainer) -> None:

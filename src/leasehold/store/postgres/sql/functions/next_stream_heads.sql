@@ -54,7 +54,8 @@ BEGIN
            head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.contract_version, head.step,
            awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
            awaited.contract_version AS awaited_version, c.batch_max,
-           coalesce(CASE WHEN c.batch_max = 1 AND NOT v_is_pipelined THEN head.begun_at IS NOT NULL
+           coalesce(CASE WHEN head.intent_id IS NULL AND NOT v_is_pipelined THEN false
+                         WHEN c.batch_max = 1 AND NOT v_is_pipelined THEN head.begun_at IS NOT NULL
                          WHEN v_is_pipelined THEN leasehold.is_stream_begun(l.target, l.stream)
                          ELSE leasehold.is_stream_begun(l.target, l.stream, c.batch_max) END, false) AS is_begun,
            -- How many more rows may be called: without a pipeline, and without rows of a former one, a whole batch.

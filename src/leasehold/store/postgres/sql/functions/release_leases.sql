@@ -6,7 +6,8 @@
 CREATE OR REPLACE FUNCTION leasehold.release_leases(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[]
 ) RETURNS TABLE (lease_name text, verdict text)
-LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION leasehold.renew_leases(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,
   p_grace_seconds double precision
 ) RETURNS TABLE (lease_name text, verdict text, expires_at timestamptz, grace_expires_at timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;
