@@ -10,7 +10,7 @@ import pytest
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.domain.contract import Contract
-from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.outcome import (
@@ -99,21 +99,22 @@ class SlowGateway:
 
 
 class Targets:
-    def __init__(self, gateway):
+    def __init__(self, gateway, guarantee):
         contract = Contract(
             target="pay",
             version=1,
             scope="stream",
-            guarantee="lookup",
+            guarantee=guarantee,
             gateway=PythonTerms(function="a:b", lookup="a:c"),
         )
         self.served = Served(contract=contract, gateway=gateway, lease_seconds=30)
-        self.is_refused = False
+        self.refusal = None
         self._gate = Gate(10, None)
 
     async def of(self, target, version):
-        if self.is_refused:
-            raise LeaseholdError(f"{target} v{version} is not known here")
+        del target, version
+        if self.refusal is not None:
+            raise self.refusal
         return self.served
 
     def gate(self, target):
@@ -125,9 +126,10 @@ class Targets:
 
 
 class Instance:
-    def __init__(self, store, gateway, concurrency=10):
+    def __init__(self, store, gateway, concurrency=10, guarantee="lookup"):
         self.troubles = []
-        self.slots, self.targets = Slots("a", SlotPool(concurrency)), Targets(gateway)
+        self.slots = Slots("a", SlotPool(concurrency))
+        self.targets = Targets(gateway, guarantee)
         metrics, trouble = Metrics(), self.troubles.append
         self.completer = Completer(self.slots, metrics, trouble=trouble)
         self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
@@ -209,13 +211,14 @@ async def test_answers_without_news_do_not_ask_about_the_others_again(
     assert len(instance.streams) == 0
 
 
+@pytest.mark.parametrize("error", [LeaseholdError, DatabaseUnavailable, OSError])
 async def test_batch_whose_contract_cannot_be_opened_is_given_back_as_a_whole(
-    outbox, stores, gateway, database
+    outbox, stores, gateway, database, error
 ):
     outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
     ids = outbox.enqueue(3, "pay", stream="s")
     instance = Instance(stores.executor, gateway)
-    instance.targets.is_refused = True
+    instance.targets.refusal = error("not now")
     await instance.work()
     [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
     assert lease["is_free"]
@@ -293,7 +296,7 @@ async def test_batches_of_more_items_than_one_call_may_name_are_given_back(
     instance = Instance(stores.executor, gateway, concurrency=20_000)
     items = await instance.claim(200)
     if is_refused:
-        instance.targets.is_refused = True
+        instance.targets.refusal = LeaseholdError("not here")
     else:
         instance.runner.close()
     instance.runner.start(items)
@@ -403,3 +406,20 @@ async def test_answer_about_a_submission_that_an_operator_has_resolved_is_droppe
         ("SUBMITTED", "submission 3"),
     ]
     assert instance.troubles == []
+
+
+async def test_stream_whose_head_may_not_begin_any_more_is_freed_at_once(outbox, stores, database):
+    """An operator paused it after the claim. Whoever resumes it must not wait for its expiry."""
+    outbox.publish("pay", scope="stream", guarantee="keyed")
+    [intent_id] = outbox.enqueue(1, "pay", stream="s")
+    put_in_doubt(database, [intent_id])
+    gateway = BatchGateway()
+    instance = Instance(stores.executor, gateway, guarantee="keyed")
+    items = await instance.claim()
+    outbox.call("operator", "pause_stream", "pay", "s", "ann", "audit")
+    outbox.as_role("operator").commit()
+    instance.runner.start(items)
+    await instance.until_idle()
+    assert gateway.submitted == []
+    [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
+    assert lease["is_free"]

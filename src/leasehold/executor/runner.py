@@ -175,15 +175,14 @@ class Runner:
         return plans, to_begin
 
     def _refuse(self, item: Item, error: Exception) -> None:
-        """Do not work on an item whose contract could not be opened."""
+        """Do not work on an item whose contract could not be opened. Nothing was sent for it."""
+        self._completer.give_back(item, CANNOT_SERVE_SECONDS)
         if isinstance(error, LeaseholdError) and not isinstance(error, DatabaseUnavailable):
             _LOG.error("contract_refused", error=str(error), **item.log_fields())
-            self._completer.give_back(item, CANNOT_SERVE_SECONDS)
             if not isinstance(error, (AccessDenied, MigrationError)):
                 return  # the contract is the problem, not the database
         else:
             _LOG.error("contract_unavailable", exc_info=error, **item.log_fields())
-            self._slots.let_go([item])
         self._trouble(error)
 
     async def _begin(self, items: Sequence[Item]) -> set[Item]:
@@ -218,7 +217,11 @@ class Runner:
             _LOG.warning("begin_refused", verdict=str(verdict), **item.log_fields())
             if verdict is BeginVerdict.LEASE_LOST:
                 self._metrics.lease_lost()
-            self._slots.let_go([item])
+            is_held = verdict not in (BeginVerdict.LEASE_LOST, BeginVerdict.ALREADY_BEGUN)
+            if fence.keeps_slot and is_held:  # the head was paused or has ended: free its stream
+                self._give_back([item])
+            else:
+                self._slots.let_go([item])
         return begun
 
     def _skip(self, item: Item) -> None:
