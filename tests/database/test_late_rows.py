@@ -8,6 +8,7 @@ When these are due is tested with a clock in hand.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -127,6 +128,54 @@ def test_intents_of_two_open_transactions_are_found_when_each_has_ended(outbox, 
         worker.look_back()
         assert worker.ids() == [intent_id]
         go_on(outbox, worker, looks=2)
+
+
+@pytest.mark.parametrize("keys", [["key"], ["key", "other"]])
+def test_intent_that_waited_for_its_key_is_found_by_the_next_look(outbox, worker, keys):
+    """Its due time is of before the wait, so its transaction must be seen during the wait."""
+    entries = [{"target": "sms", "payload": 1, "idempotency_key": key} for key in keys]
+    enqueue = "SELECT intent_id FROM leasehold.enqueue_intents(%s)", [json.dumps(entries)]
+    first, second = (outbox.database.session("ingest") for _ in range(2))
+    first.run("BEGIN")
+    first.run(*enqueue)
+    second.run("BEGIN")
+    waiting = second.start(*enqueue)
+    waiting.assert_blocked()
+    go_on(outbox, worker)
+    first.run("ROLLBACK")
+    accepted = {row["intent_id"] for row in waiting.result()}
+    go_on(outbox, worker)
+    second.run("COMMIT")
+    worker.look_back()
+    assert set(worker.ids()) == accepted
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "claim_outbox_batch(1, 'worker-2', 30, '{sms}')",
+        "repair_expired_leases(10, 'reaper')",
+    ],
+)
+@pytest.mark.usefixtures("worker")
+def test_due_time_of_an_expired_claim_counts_from_its_lock_not_the_search(outbox, call):
+    """The search may take long. No look sees a transaction that has not locked anything yet."""
+    [first] = outbox.enqueue()
+    move_back(outbox, first, 60)
+    outbox.expire_claims()
+    operator, slow = (outbox.database.session(role) for role in (None, "executor"))
+    operator.run("BEGIN")
+    operator.run("LOCK TABLE leasehold.contracts")
+    searching = slow.start(f"SELECT FROM leasehold.{call}")
+    searching.assert_blocked()
+    [locked] = outbox.database.execute("SELECT clock_timestamp() AS at")
+    operator.run("COMMIT")
+    searching.result()
+    requeued = outbox.database.execute(
+        "SELECT finished_at FROM leasehold.outbox_attempts WHERE state = 'ZOMBIE_REQUEUE'"
+    )
+    assert requeued
+    assert all(row["finished_at"] > locked["at"] for row in requeued)
 
 
 def test_transaction_that_stays_open_keeps_no_mark_back(outbox, worker):

@@ -48,6 +48,7 @@ BEGIN
   v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
     v_due_from := leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
+    v_now := clock_timestamp();  -- what was requeued is due
   END IF;
   -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP

@@ -15,6 +15,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  v_transaction_id xid8 := pg_current_xact_id();  -- before the clock is read, as in enqueue_one
   v_one record;
   v_batch_id text;
   v_now timestamptz;

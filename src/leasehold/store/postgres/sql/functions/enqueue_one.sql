@@ -11,6 +11,9 @@ CREATE OR REPLACE FUNCTION leasehold.enqueue_one(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
+  -- Taken before the clock is read: workers look for late commits from where they stood when they first saw the id of the
+  -- transaction. Without this it would get its id later, perhaps after it has waited for its key.
+  v_transaction_id xid8 := pg_current_xact_id();
   v_version integer;
   v_scope text;
   v_lease_name text;

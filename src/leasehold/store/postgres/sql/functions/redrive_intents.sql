@@ -10,6 +10,7 @@ RETURNS TABLE (intent_id uuid, verdict text, new_intent_id uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+  v_transaction_id xid8 := pg_current_xact_id();  -- before the clock is read, as in enqueue_one
   v_old record;
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 1000);

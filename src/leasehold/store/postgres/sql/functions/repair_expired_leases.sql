@@ -6,11 +6,12 @@
 -- which the holder's own trust ends at the latest, and the claim is repaired after that.
 -- Claims are taken by due time, so they stand first in the line of their target and priority. Each line is read in pages
 -- until a page has no claim: the cost follows the claims, not the backlog behind them. Rows that come later may be due
--- earlier (their transaction was long, or the caller gave a due time in the past), and thousands of them hide the claims
--- behind. So p_is_full reads the whole table instead, about once a minute.
+-- earlier, if their transaction was long, and thousands of them hide the claims behind. So p_is_full reads the whole
+-- table instead, about once a minute.
 -- A row that cannot be repaired does not block the others: the batch is then repaired row by row, and that row is set
 -- aside for a minute with a warning. The pending row of a finished intent is deleted.
--- Locks: the expired rows, SKIP LOCKED, so it never waits and two reapers never repair the same row.
+-- Locks: the expired rows, SKIP LOCKED, so it never waits and two reapers never repair the same row. Reads the clock after
+-- that.
 -- Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.repair_expired_leases(
   p_batch_size integer, p_worker_id text, p_is_full boolean DEFAULT false
@@ -83,6 +84,7 @@ BEGIN
            LIMIT p_batch_size
              FOR UPDATE SKIP LOCKED) AS expired;
 
+  v_now := clock_timestamp();
   BEGIN
     RETURN QUERY SELECT * FROM leasehold.record_expired_claims(v_expired, v_now);
   EXCEPTION WHEN others THEN

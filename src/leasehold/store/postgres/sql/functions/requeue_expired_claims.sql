@@ -5,7 +5,7 @@
 -- deadline; and all of them if one cannot be requeued, for repair goes row by row then.
 -- Returns where the rows of each target begin, four due times (one per priority) for each target in turn: the caller
 -- need not pass over the dead rows before them a second time.
--- Locks: the expired rows, SKIP LOCKED, so it never waits. Raises: nothing.
+-- Locks: the expired rows, SKIP LOCKED, so it never waits. Reads the clock after that. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.requeue_expired_claims(
   p_batch_size integer, p_targets text[], p_now timestamptz
 ) RETURNS timestamptz[]
@@ -47,7 +47,7 @@ BEGIN
   SELECT array_agg(leasehold.expired_claim_outcome(expired, 0)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN
     BEGIN
-      PERFORM leasehold.append_attempts(v_outcomes, p_now, 'none');
+      PERFORM leasehold.append_attempts(v_outcomes, clock_timestamp(), 'none');
     EXCEPTION WHEN others THEN
       RAISE WARNING 'expired claims are left to repair (%): %', SQLSTATE, SQLERRM;
     END;
