@@ -96,6 +96,28 @@ async def test_stopped_worker_wakes_the_others_for_its_streams(engine):
     assert hints == {TARGET}
 
 
+async def test_worker_that_is_stopping_wants_no_streams_of_others(engine):
+    """They would free streams that nobody takes, until its last call has ended."""
+    patient = {"lease_seconds": 30, "call_timeout_seconds": 20}
+    engine.publish(TARGET, scope="stream", **patient)
+    engine.sandbox.set_faults(latency_ms=4000)
+    ids = enqueue_rounds(engine, streams=1, rounds=1)
+    leaving = engine.worker(shutdown_seconds="15")
+    await until(lambda: engine.outbox.pending(ids["s0"][0])["begun_at"])
+    leaving.send(signal.SIGTERM)
+
+    def shares():
+        [row] = engine.database.execute(
+            "SELECT stream_targets, streams_wanted FROM leasehold.instances"
+        )
+        return tuple(row.values())
+
+    await until(lambda: shares() == ([], []))
+    assert leaving.process.poll() is None
+    assert await leaving.ended() == 0
+    await engine.until_status(ids["s0"])
+
+
 def publish_batches(engine, **terms):
     """A gateway that takes up to five intents of a stream with one request."""
     gateway = {

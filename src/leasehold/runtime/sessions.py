@@ -152,8 +152,11 @@ class StreamSession(Session):
         ]
 
     def shares(self) -> tuple[list[str], list[int], list[int]]:
-        """Return the targets, the streams held of each, and for how many more there are slots."""
-        targets = sorted(self.targets.current)[:1000]
+        """Return the targets, the streams held of each, and for how many more there are slots.
+
+        Whoever is closing has no share.
+        """
+        targets = [] if self._streams.is_closing else sorted(self.targets.current)[:1000]
         held = self._streams.count()
         return (
             targets,
