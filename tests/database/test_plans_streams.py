@@ -63,8 +63,20 @@ SELECT gen_random_uuid(), 'stream', 'pay', 1, leasehold.stream_lease_name('pay',
        seq = 1 AND kind IN ('future', 'doubtful', 'due')
   FROM kinds CROSS JOIN generate_series(1, 2) AS seq
 """
+# Streams whose pipelines await confirmations, which block nothing. The last one is in doubt.
+LOAD_PIPELINES = """
+INSERT INTO leasehold.outbox_pending (
+  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+  last_modified_at, last_state, attempt_count, awaits_confirmation)
+SELECT gen_random_uuid(), 'stream', 'ledger', 1, leasehold.stream_lease_name('ledger', 's' || n),
+       's' || n, seq, 1, now() + interval '1 hour', now(), 'SUBMITTED', 1, true
+  FROM generate_series(1, 20000) AS n CROSS JOIN generate_series(1, 3) AS seq;
+UPDATE leasehold.outbox_pending SET last_state = 'IN_DOUBT', awaits_confirmation = false
+ WHERE target = 'ledger' AND stream = 's9999'
+"""
 CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 180, '{pay}')"
 BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
+BLOCKED_PIPELINES = "SELECT * FROM leasehold.read_blocked_streams(10, '{ledger}')"
 ONE = "SELECT * FROM leasehold.read_stream('pay', %s)"
 PRUNE = "SELECT * FROM leasehold.prune_streams(now() - interval '1 hour', 1000, 'stream/pay/s2')"
 # Some 60 pages for each of the ten streams, written ones included; none more for the others.
@@ -81,6 +93,11 @@ def loaded(server: Server) -> Iterator[Database]:
     for name, value in counts.items():
         script = script.replace(f"%({name})s", str(value))
     database.owner_execute(script)
+    database.execute(
+        "SELECT leasehold.publish_contract('ledger', %s, 'test')",
+        [json.dumps(TERMS | {"pipeline_max": 3})],
+    )
+    database.owner_execute(LOAD_PIPELINES)
     yield database
     database.close()
 
@@ -169,6 +186,14 @@ def test_page_of_blocked_streams_reads_few_pages(explainer: Explainer, after: st
     plans = explainer.run(BLOCKED, [after], times=2)
     assert len(plans.rows) == 10
     assert plans.buffers <= PAGES_MAX, plans.buffers
+
+
+def test_pipelines_that_block_nothing_are_not_read_for_blocked_streams(
+    explainer: Explainer,
+) -> None:
+    plans = explainer.run(BLOCKED_PIPELINES, times=2)
+    assert [row["stream"] for row in plans.rows] == ["s9999"]
+    assert plans.buffers <= 100, plans.buffers
 
 
 def test_one_stream_is_read_by_its_name(explainer: Explainer) -> None:

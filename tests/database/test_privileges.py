@@ -191,7 +191,6 @@ FUNCTIONS: dict[str, set[str]] = {
     ),
     **dict.fromkeys(("begin_watch_turn", "record_queue_counts"), READERS),
     # A function inside a view runs as the view's reader.
-    "awaits_confirmation": READERS,
     "final_status": READERS,
 }
 
@@ -391,6 +390,6 @@ def test_security_definer_function_searches_the_temporary_schema_last(functions)
         assert row["path"] == "pg_catalog, leasehold, pg_temp", row["name"]
     assert {row["owner"] for row in functions} == {"leasehold_owner"}
     # Granted functions run as the owner. Functions of the owner need not, except for retention.
-    in_views = {"awaits_confirmation", "final_status"}
+    in_views = {"final_status"}
     callable_names = {name for name, roles in FUNCTIONS.items() if roles} - in_views
     assert {row["name"] for row in definers} == callable_names | {"prune"}

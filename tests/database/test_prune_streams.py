@@ -87,6 +87,28 @@ def test_stream_that_somebody_needs_is_kept(streams, database, trouble):
     assert names(database) == {"s"}
 
 
+def test_pause_that_is_over_is_forgotten_and_others_are_not(streams, database):
+    """Else it would be read again with each page of blocked streams while its stream is empty."""
+    for stream, seconds in (("over", 0), ("not over", 3600), ("for a person", None)):
+        use(streams, stream)
+        streams.call("operator", "pause_stream", "pay", stream, "ada", "wait", seconds)
+    assert prune(database) == 0
+    paused = database.execute("SELECT stream FROM leasehold.leases WHERE paused_since IS NOT NULL")
+    assert {row["stream"] for row in paused} == {"not over", "for a person"}
+
+
+def test_pause_of_a_stream_that_somebody_has_locked_is_left_alone(streams, database):
+    use(streams, "s")
+    streams.call("operator", "pause_stream", "pay", "s", "ada", "wait", 0)
+    other = database.session()
+    other.run("BEGIN")
+    other.run("SELECT FROM leasehold.leases FOR UPDATE")
+    assert prune(database) == 0
+    other.run("COMMIT")
+    [lease] = database.execute("SELECT paused_by FROM leasehold.leases")
+    assert lease["paused_by"] == "ada"
+
+
 def test_stream_that_was_never_claimed_and_is_empty_is_pruned(streams, database):
     [only] = streams.enqueue(target="pay", stream="s")
     streams.call("operator", "cancel_intent", only, "ada", "not wanted")

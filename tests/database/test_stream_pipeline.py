@@ -115,6 +115,45 @@ def test_pipeline_that_awaits_confirmations_blocks_nothing(streams, database):
     assert streams.call("operator", "read_blocked_streams", 10) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "is_awaited"),
+    [
+        ("SUBMITTED", True),
+        ("DEFERRED", True),
+        ("IN_DOUBT", False),
+        ("RETRYABLE", False),
+        ("held", False),
+        ("resolved", False),
+    ],
+)
+def test_only_a_submitted_intent_that_is_not_held_awaits_its_confirmation(
+    streams, database, state, is_awaited
+):
+    [intent_id] = streams.enqueue(1, "pay", stream="s")
+    holder = claim_one(streams)
+    submit_head(holder)
+    assert streams.pending(intent_id)["awaits_confirmation"]
+    make_due(database, intent_id)
+    holder = claim_one(streams)
+    if state == "resolved":
+        streams.call("operator", "resolve_intent", intent_id, "RETRYABLE", "ann", "lost")
+    elif state == "held":
+        database.owner_execute(
+            "INSERT INTO leasehold.outbox_attempts (intent_id, attempt_no, state, holder,"
+            "  started_at, finished_at)"
+            " SELECT %s, n, 'RETRYABLE', 'x', now(), now() FROM generate_series(2, 19) AS n",
+            [intent_id],
+        )
+        database.owner_execute(
+            "UPDATE leasehold.outbox_pending SET attempt_count = 19, begun_at = now()"
+        )
+        holder.record([intent_id], "SUBMITTED")
+        assert streams.status(intent_id) == "held"
+    else:
+        holder.record([intent_id], state)
+    assert streams.pending(intent_id)["awaits_confirmation"] == is_awaited
+
+
 def test_intent_enqueued_behind_submitted_ones_is_claimed_at_once(streams, database):
     [first] = streams.enqueue(target="pay", stream="s")
     [row] = submit_head(claim_one(streams))

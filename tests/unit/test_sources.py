@@ -24,7 +24,7 @@ PROTOCOLS = ("protocol.py", "executor_protocol.py", "reader_protocol.py", "lock_
 MODULE_LINES_MAX = 350
 SECURITY = "SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp"
 # Readers of a view call it with their own rights; it only reads its arguments.
-GRANTED_WITHOUT_RIGHTS = {"awaits_confirmation", "final_status"}
+GRANTED_WITHOUT_RIGHTS = {"final_status"}
 GRANTED = [
     path
     for path in FUNCTIONS

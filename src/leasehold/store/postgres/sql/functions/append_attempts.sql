@@ -95,6 +95,10 @@ BEGIN
            asked_count = CASE WHEN o.new_state IS NULL
                               THEN p.asked_count + (coalesce(p.last_state, '') IN ('IN_DOUBT', 'SUBMITTED'))::integer
                               ELSE 0 END,
+           awaits_confirmation = (
+             coalesce(o.new_state, p.last_state) = 'SUBMITTED' AND p.scope = 'stream' AND o.next_due_at < 'infinity'
+             AND (SELECT c.pipeline_max > 1 FROM leasehold.contracts c
+                   WHERE c.target = p.target AND c.version = p.contract_version)) IS TRUE,
            reference = coalesce(o.reference, p.reference),
            first_tried_at = CASE WHEN o.new_state IS NULL THEN p.first_tried_at
                                  ELSE coalesce(p.first_tried_at, p.begun_at, p_now) END,

@@ -36,16 +36,14 @@ BEGIN
              WHEN EXISTS (
                SELECT FROM leasehold.outbox_pending earlier
                 WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                  AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
-                    earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                  AND earlier.stream_seq < p.stream_seq AND NOT earlier.awaits_confirmation
                   AND (earlier.begun_at IS NOT NULL OR earlier.due_at > v_now OR earlier.attempt_count >= 20
                        OR earlier.contract_version <> p.contract_version
                        OR earlier.intent_id <> ALL (p_intent_ids)))
                   OR c.batch_max < (SELECT count(*) FROM (
                     SELECT FROM leasehold.outbox_pending earlier
                      WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                       AND earlier.stream_seq <= p.stream_seq AND NOT leasehold.awaits_confirmation(
-                         earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                       AND earlier.stream_seq <= p.stream_seq AND NOT earlier.awaits_confirmation
                      LIMIT 101) AS batch)
                THEN 'out_of_order'
              ELSE 'begun' END AS verdict

@@ -15,7 +15,7 @@ BEGIN
      WHERE l.lease_name = ANY (p_lease_names) AND l.paused_until IS DISTINCT FROM 'infinity'
        AND (SELECT true FROM leasehold.outbox_pending p
              WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-               AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+               AND NOT p.awaits_confirmation
              ORDER BY p.stream_seq LIMIT 1) IS NULL);
 END
 $$;

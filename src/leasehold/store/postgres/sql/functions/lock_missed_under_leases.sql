@@ -47,8 +47,7 @@ BEGIN
           OR p.is_claimable AND p.lease_name = ANY (v_streams) AND NOT EXISTS (
             SELECT FROM leasehold.outbox_pending earlier
              WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-               AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
-                 earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)))
+               AND earlier.stream_seq < p.stream_seq AND NOT earlier.awaits_confirmation))
      AND (p.last_state IS NULL OR p.last_state IN ('RETRYABLE', 'ZOMBIE_REQUEUE'))
      AND (p.intent_id, p.attempt_count + 1) NOT IN (
        SELECT call.intent_id, call.attempt_no

@@ -33,8 +33,7 @@ BEGIN
      WHERE l.lease_name = ANY (p_lease_names)
        AND (SELECT true FROM leasehold.outbox_pending p
              WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-               AND NOT (v_is_pipelined AND leasehold.awaits_confirmation(
-                 p.last_state, p.due_at, p.target, p.contract_version))
+               AND NOT p.awaits_confirmation
              ORDER BY p.stream_seq LIMIT 1) IS NULL);
   IF cardinality(v_empty) > 0 THEN
     WITH settled AS MATERIALIZED (
@@ -67,16 +66,14 @@ BEGIN
                leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-           AND NOT (v_is_pipelined AND leasehold.awaits_confirmation(
-             p.last_state, p.due_at, p.target, p.contract_version))
+           AND NOT p.awaits_confirmation
          ORDER BY p.stream_seq LIMIT 1) AS head ON true
       LEFT JOIN LATERAL (
         SELECT (array_agg(p.intent_id ORDER BY p.due_at, p.stream_seq))[1] AS intent_id, min(p.due_at) AS due_at,
                (array_agg(p.contract_version ORDER BY p.due_at, p.stream_seq))[1] AS contract_version, count(*)::integer AS rows
           FROM (SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version FROM leasehold.outbox_pending p
-                 WHERE v_is_pipelined AND p.scope = 'stream' AND p.last_state = 'SUBMITTED'
+                 WHERE v_is_pipelined AND p.scope = 'stream' AND p.awaits_confirmation
                    AND p.target = l.target AND p.stream = l.stream
-                   AND leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
                  ORDER BY p.stream_seq LIMIT 100) AS p) AS awaited ON v_is_pipelined
       LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
      WHERE l.lease_name = ANY (p_lease_names)
@@ -138,7 +135,7 @@ BEGIN
          UNION ALL
         SELECT p.intent_id, row_number() OVER (ORDER BY p.stream_seq)
           FROM (SELECT p.intent_id, p.stream_seq FROM leasehold.outbox_pending p
-                 WHERE d.stream_state = 'ready' AND d.is_held AND d.is_asking AND p.last_state = 'SUBMITTED'
+                 WHERE d.stream_state = 'ready' AND d.is_held AND d.is_asking AND p.awaits_confirmation
                    AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
                    AND p.due_at <= v_now AND p.contract_version = d.awaited_version
                  ORDER BY p.stream_seq LIMIT 100) AS p) AS batch ON true

@@ -1,11 +1,12 @@
 -- Delete streams that are empty and that nobody has worked on since p_idle_before: their rows in streams and leases. Only streams
--- without an unfinished intent, that nobody holds and that are not paused. Looks at up to p_batch_size streams after the lease
+-- without an unfinished intent, that nobody holds and that are not paused. On its way it forgets pauses for a time that are
+-- over, which readers of blocked streams would pass over: a claim does so too, but an empty stream is not claimed. Looks at up to p_batch_size streams after the lease
 -- p_after, in the order of their names, so a call costs the same whatever the number of streams. Returns how many were deleted
 -- and where to go on; NULL: that was the last stream.
 -- Neither an epoch nor a sequence number goes back if a stream is used again: the floors of its target are raised first, and
 -- new streams start there.
--- Locks: the rows of the targets in stream_floors, then the rows of the streams and their leases, all SKIP LOCKED, so it waits
--- for nobody.
+-- Locks: the leases of pauses that are over; the rows of the targets in stream_floors, then the rows of the streams and their
+-- leases; all SKIP LOCKED, so it waits for nobody.
 -- Raises: 22023 if p_idle_before is less than a minute ago.
 CREATE OR REPLACE FUNCTION leasehold.prune_streams(
   p_idle_before timestamptz, p_batch_size integer, p_after text DEFAULT NULL
@@ -19,6 +20,7 @@ DECLARE
   v_end text COLLATE "C" := 'stream0';
   v_walked integer;
   v_names text[];
+  v_pauses_over text[];
   v_targets text[];
 BEGIN
   PERFORM leasehold.require_read_committed();
@@ -35,13 +37,24 @@ BEGIN
            WHERE seen.expires_at = '-infinity' AND seen.renewed_at < p_idle_before
              AND (seen.paused_until IS NULL OR seen.paused_until < p_idle_before)
              AND (SELECT true FROM leasehold.outbox_pending p
-                   WHERE p.scope = 'stream' AND p.target = seen.target AND p.stream = seen.stream LIMIT 1) IS NULL)
-    INTO v_walked, walked_to, v_names
+                   WHERE p.scope = 'stream' AND p.target = seen.target AND p.stream = seen.stream LIMIT 1) IS NULL),
+         array_agg(seen.lease_name) FILTER (WHERE seen.paused_until <= clock_timestamp())
+    INTO v_walked, walked_to, v_names, v_pauses_over
     FROM (SELECT l.* FROM leasehold.leases l
            WHERE l.lease_name > v_after AND l.lease_name < v_end AND l.stream IS NOT NULL
            ORDER BY l.lease_name LIMIT p_batch_size) AS seen;
   IF v_walked < p_batch_size THEN
     walked_to := NULL;
+  END IF;
+  IF v_pauses_over IS NOT NULL THEN
+    WITH over AS MATERIALIZED (
+      SELECT l.lease_name FROM leasehold.leases l
+       WHERE l.lease_name = ANY (v_pauses_over) AND l.paused_until <= clock_timestamp()
+         FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE leasehold.leases l
+       SET paused_since = NULL, paused_until = NULL, paused_by = NULL, pause_note = NULL, paused_for = NULL
+      FROM over WHERE l.lease_name = over.lease_name;
   END IF;
   pruned := 0;
   IF v_names IS NULL THEN

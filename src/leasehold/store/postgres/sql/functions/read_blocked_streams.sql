@@ -39,11 +39,10 @@ BEGIN
         UNION
         (SELECT p.stream FROM leasehold.outbox_pending p
           WHERE p.scope = 'stream' AND p.last_state IS NOT NULL AND p.target = v_target AND p.stream > v_after
-            AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+            AND NOT p.awaits_confirmation
             AND (SELECT true FROM leasehold.outbox_pending earlier
                   WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                    AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
-                      earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                    AND earlier.stream_seq < p.stream_seq AND NOT earlier.awaits_confirmation
                   ORDER BY earlier.stream_seq LIMIT 1) IS NULL
           ORDER BY p.stream LIMIT v_left)) AS found
        ORDER BY found.stream LIMIT v_left);

@@ -18,7 +18,7 @@ BEGIN
   v_lease := leasehold.lock_stream_for_intervention(p_target, p_stream, p_operator, p_note);
   SELECT * INTO v_head FROM leasehold.outbox_pending p
    WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream
-     AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+     AND NOT p.awaits_confirmation
    ORDER BY p.stream_seq LIMIT 1 FOR UPDATE;
   IF v_lease.lease_name IS NULL THEN
     RETURN 'not_found';

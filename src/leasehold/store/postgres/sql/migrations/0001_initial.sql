@@ -303,6 +303,7 @@ CREATE TABLE leasehold.outbox_pending (
   last_modified_at timestamptz NOT NULL,
   lease_seconds double precision,
   is_claimable boolean NOT NULL DEFAULT false,
+  awaits_confirmation boolean NOT NULL DEFAULT false,
   asked_count integer NOT NULL DEFAULT 0,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
@@ -345,10 +346,14 @@ CREATE INDEX outbox_pending_stream_due
   ON leasehold.outbox_pending (target, priority, due_at, intent_id)
   WHERE scope = 'stream' AND is_claimable;
 
--- Rows of streams that were tried and did not end: for the view blocked_streams.
+-- Rows of streams that were tried and did not end, without those that block nothing: for the view blocked_streams.
 CREATE INDEX outbox_pending_stream_tried
   ON leasehold.outbox_pending (target, stream, stream_seq)
-  WHERE scope = 'stream' AND last_state IS NOT NULL;
+  WHERE scope = 'stream' AND last_state IS NOT NULL AND NOT awaits_confirmation;
+
+CREATE INDEX outbox_pending_stream_awaiting
+  ON leasehold.outbox_pending (target, stream, stream_seq)
+  WHERE scope = 'stream' AND awaits_confirmation;
 
 CREATE INDEX outbox_pending_changes
   ON leasehold.outbox_pending (lease_name, last_modified_at, intent_id)
@@ -388,6 +393,9 @@ COMMENT ON COLUMN leasehold.outbox_pending.lease_seconds IS
 COMMENT ON COLUMN leasehold.outbox_pending.is_claimable IS
   'True for the head of a stream that nobody holds. It may be true for another row too, which claim_streams corrects; it '
   'is never false for such a head.';
+COMMENT ON COLUMN leasehold.outbox_pending.awaits_confirmation IS
+  'True if the rows behind it go on: it is SUBMITTED, not held for a person, and its contract has a pipeline. The head of a '
+  'stream is its first other row. A stream has at most 100 such rows at a time (pipeline_max).';
 COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
   'How often the gateway was asked about the intent without news. Asking is no attempt and writes no ledger row.';
 
@@ -395,7 +403,8 @@ COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
-  claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, asked_count
+  claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, awaits_confirmation,
+  asked_count
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 

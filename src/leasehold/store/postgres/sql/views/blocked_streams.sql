@@ -25,11 +25,10 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
         SELECT p.target, p.stream, NULL, NULL, NULL, NULL, NULL
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.last_state IS NOT NULL
-           AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+           AND NOT p.awaits_confirmation
            AND (SELECT true FROM leasehold.outbox_pending earlier
                  WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
-                   AND earlier.stream_seq < p.stream_seq AND NOT leasehold.awaits_confirmation(
-                     earlier.last_state, earlier.due_at, earlier.target, earlier.contract_version)
+                   AND earlier.stream_seq < p.stream_seq AND NOT earlier.awaits_confirmation
                  ORDER BY earlier.stream_seq LIMIT 1) IS NULL
            AND (SELECT true FROM leasehold.leases l
                  WHERE l.lease_name = p.lease_name AND l.paused_since IS NOT NULL
@@ -38,7 +37,7 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
     SELECT p.intent_id, p.stream_seq, p.due_at, p.last_state, p.first_tried_at, p.last_modified_at, p.attempt_count
       FROM leasehold.outbox_pending p
      WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
-       AND NOT leasehold.awaits_confirmation(p.last_state, p.due_at, p.target, p.contract_version)
+       AND NOT p.awaits_confirmation
      ORDER BY p.stream_seq LIMIT 1) AS head ON true
   LEFT JOIN LATERAL (
     SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
