@@ -12,11 +12,13 @@ import pytest
 
 from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.slots import SlotPool, Slots
+from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
 from leasehold.executor.claim_size import GATHER_SECONDS, CallTimes
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
 from leasehold.executor.limits import Gate
+from leasehold.executor.ordered import OrderedExecutor
 from leasehold.observe.metrics import Metrics
 
 
@@ -51,15 +53,18 @@ class Served:
 
 
 class Worker:
-    def __init__(self, store, leases, *, slots, concurrency=None):
+    def __init__(self, store, leases, *, slots, concurrency=None, of_streams=False):
         self.clock = Clock()
         self.slots = Slots("worker-1", SlotPool(slots, self.clock))
         self.calls = Calls()
         served = Served(self.clock, leases, concurrency or {})
+        streams = HeldStreams("worker-1")
         self.executor = CompetingExecutor(
             "executor",
             store,
-            ItemClaimer(store, self.slots),
+            OrderedExecutor(store, self.slots, streams, served, self.calls, Metrics(), Timings)
+            if of_streams
+            else ItemClaimer(store, self.slots),
             self.slots,
             served,
             self.calls,
@@ -214,6 +219,37 @@ async def test_late_intent_is_found_among_more_busy_targets_than_slots(outbox, s
     assert late in found
 
 
+async def test_streams_that_turn_out_to_be_paused_hide_none_behind_them(outbox, stores):
+    """A claim that is full of them returns no head, but has not looked at what is due later."""
+    outbox.publish("pay", scope="stream")
+    for number in range(7):
+        [first] = outbox.enqueue(1, "pay", stream=f"paused-{number}")
+        outbox.call("operator", "cancel_intent", first, "ada", "not this one")
+        outbox.call("operator", "pause_stream", "pay", f"paused-{number}", "ada", "later", 60)
+        outbox.enqueue(1, "pay", stream=f"paused-{number}")
+    [ready] = outbox.enqueue(1, "pay", stream="ready")
+    worker = Worker(stores.executor, {"pay": 30}, slots=3, of_streams=True)
+    found = [await worker.step() for _ in range(4)]
+    assert [item.claimed.intent_id for items in found for item in items] == [ready]
+
+
+async def test_head_of_an_expired_stream_does_not_say_how_far_a_full_walk_came(outbox, stores):
+    """It is taken before the others, although it is due after them."""
+    outbox.publish("pay", scope="stream")
+    worker = Worker(stores.executor, {"pay": 30}, slots=3, of_streams=True)
+    assert await worker.step() == []
+    outbox.enqueue(1, "pay", stream="expired")
+    [lost] = outbox.call("executor", "claim_streams", 1, "dead", 30, 180, ["pay"])
+    outbox.expire_lease(lost["lease_name"])
+    for number in range(7):
+        enqueue_late(outbox, 1, "pay", stream=f"late-{number}")
+    found = len(await worker.step(1.0))
+    for _ in range(3):
+        worker.end_calls()
+        found += len(await worker.step())
+    assert found == 8
+
+
 async def test_heartbeat_renews_more_claims_than_one_call_may_name(outbox, stores, publish):
     """Items whose result waits are renewed too, so there may be thrice as many as slots."""
     publish("sms")
@@ -229,9 +265,9 @@ async def test_heartbeat_renews_more_claims_than_one_call_may_name(outbox, store
     assert not any(item.is_lost for item in worker.slots.all())
 
 
-def enqueue_late(outbox, count, target):
+def enqueue_late(outbox, count, target, **fields):
     """As if the transaction that enqueued had been open for an hour."""
-    ids = outbox.enqueue(count, target)
+    ids = outbox.enqueue(count, target, **fields)
     outbox.database.owner_execute(
         "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '1 hour'"
         " WHERE intent_id = ANY (%s)",

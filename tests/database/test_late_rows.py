@@ -41,7 +41,8 @@ class Worker:
             *(batch_size, self.name, 30.0, ["sms"], [batch_size], due_from),
         )
         claimed = [Claimed(**{name: row[name] for name in Claimed._fields}) for row in rows]
-        self.marks.advance(claimed, {"sms": batch_size}, batch_size, is_full_walk=full)
+        taken = {"sms": len(claimed)}
+        self.marks.advance(claimed, taken, {"sms": batch_size}, batch_size, is_full_walk=full)
         return claimed
 
     def look_back(self):

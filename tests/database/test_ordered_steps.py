@@ -150,7 +150,7 @@ class Instance:
         )
 
     async def claim(self, size=10):
-        items = await self.ordered.claim(size, 30, {"pay": size}, None)
+        items, _ = await self.ordered.claim(size, 30, {"pay": size}, None)
         self.slots.take(items)
         return items
 

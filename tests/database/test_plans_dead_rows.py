@@ -94,7 +94,8 @@ def test_claim_after_a_look_reads_no_dead_rows_of_before_the_last_look(
         [row] = graveyard.outbox.call("executor", "read_open_transactions")
         assert row["transaction_ids"]
         marks.look_back(OpenTransactions(row["seen_at"], frozenset(row["transaction_ids"])))
-        marks.advance([], {"item": BATCH}, BATCH, is_full_walk=False)  # as if nothing was found
+        # As if nothing was found.
+        marks.advance([], {}, {"item": BATCH}, BATCH, is_full_walk=False)
     assert graveyard.buffers("read_open_transactions()") < 50
     assert graveyard.buffers(claim, BATCH, marks.due_from(["item"])) < 300
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
@@ -41,6 +41,16 @@ POLL_SECONDS_MIN = 0.1
 TARGETS_MAX = 1000  # of one claim
 
 
+class Claims(NamedTuple):
+    """What a claim took: the items to start, and how many items or streams of each target.
+
+    A stream that was taken may have nothing to start, because it is paused, for example.
+    """
+
+    items: list[Item]
+    taken: Mapping[str, int]
+
+
 class Claimer(Protocol):
     """What is claimed: items, or streams with their heads."""
 
@@ -50,7 +60,7 @@ class Claimer(Protocol):
         lease_seconds: float,
         rooms: Mapping[str, int],
         due_from: Sequence[datetime] | None,
-    ) -> list[Item]:
+    ) -> Claims:
         """Claim for these targets, for each as much as it has room for."""
         ...
 
@@ -69,7 +79,7 @@ class ItemClaimer:
         lease_seconds: float,
         rooms: Mapping[str, int],
         due_from: Sequence[datetime] | None,
-    ) -> list[Item]:
+    ) -> Claims:
         """Claim due items."""
         asked_at = self._slots.clock()
         claimed = await self._store.claim_outbox_batch(
@@ -81,7 +91,8 @@ class ItemClaimer:
             due_from,
         )
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
-        return claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+        items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+        return Claims(items, Counter(one.target for one in claimed))
 
 
 class CompetingExecutor:
@@ -197,7 +208,7 @@ class CompetingExecutor:
             due_from = None if is_full_walk else self._marks.due_from(rooms)
             try:
                 claim = self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
-                items = await while_reaching(FaultPoint.DURING_CLAIM, claim, self._faults)
+                items, taken = await while_reaching(FaultPoint.DURING_CLAIM, claim, self._faults)
             except DatabaseUnavailable as error:
                 self._trouble(error)
                 raise
@@ -205,25 +216,23 @@ class CompetingExecutor:
                 self._slots.take(items)
                 self._runner.start(items)
         claimed = [item.claimed for item in items]
-        self._marks.advance(claimed, rooms, batch_size, is_full_walk=is_full_walk)
+        self._marks.advance(claimed, taken, rooms, batch_size, is_full_walk=is_full_walk)
+        is_full = sum(taken.values()) >= batch_size
         if is_full_walk:
             # A full batch that is smaller than the number of targets has not looked at all of them.
-            is_complete = len(claimed) < batch_size or batch_size >= len(rooms)
-            walked = rooms if is_complete else {one.target for one in claimed}
+            walked = rooms if not is_full or batch_size >= len(rooms) else taken
             self._marks.full_walk_ended(walked, asked_at)
-        self._count(claimed, rooms, batch_size)
-        return len(claimed)
-
-    def _count(self, claimed: list[Claimed], rooms: Mapping[str, int], batch_size: int) -> None:
-        delays = queue_delays(claimed)
-        is_full = len(claimed) >= batch_size
         for target, room in rooms.items():
-            is_satisfied = not is_full and len(delays.get(target, ())) < room
+            is_satisfied = not is_full and taken.get(target, 0) < room
             # A hint that came during the claim may be about work that the claim did not see.
             if is_satisfied and target not in self._hinted:
                 self._hungry.discard(target)
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
-        for target, seconds in delays.items():
+        self._count(claimed)
+        return len(claimed)
+
+    def _count(self, claimed: list[Claimed]) -> None:
+        for target, seconds in queue_delays(claimed).items():
             self._targets.gate(target).bucket.take(len(seconds))
             self._metrics.claims(target, len(seconds))
             self._metrics.queue_delay(target, *seconds)

@@ -21,6 +21,7 @@ back.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -111,29 +112,33 @@ class LowWaterMarks:
     def advance(
         self,
         claimed: Sequence[Claimed],
+        taken: Mapping[str, int],
         rooms: Mapping[str, int],
         batch_size: int,
         *,
         is_full_walk: bool,
     ) -> None:
-        """Move the marks to where a claim ended; after a full walk that may be further back."""
-        counts = dict.fromkeys(rooms, 0)
-        last_due_at: dict[tuple[str, int], datetime] = {}
+        """Move the marks to where a claim ended, or back to what a full walk found below them.
+
+        `claimed` are the items to start; `taken` counts all items or streams that were taken.
+        """
+        due: defaultdict[tuple[str, int], list[datetime]] = defaultdict(list)
         for item in claimed:
-            counts[item.target] += 1
-            line = item.target, item.priority
-            last_due_at[line] = max(last_due_at.get(line, _START), item.due_at)
-        for (target, priority), due_at in last_due_at.items():
+            due[item.target, item.priority].append(item.due_at)
+        for (target, priority), due_at in due.items():
             marks = self._marks.setdefault(target, [_START] * PRIORITIES)
-            mark = due_at - _TOLERANCE
-            marks[priority] = mark if is_full_walk else max(marks[priority], mark)
-        is_full = len(claimed) >= batch_size
-        # Of a full batch, each target could have had this many at least.
-        share = batch_size // len(rooms) if is_full else batch_size
-        claimed_at = claimed[0].claimed_at if claimed else self._looked_at
-        for target, count in counts.items():
-            if count < min(rooms[target], share) and claimed_at > _START:  # nothing more is due
-                self._marks[target] = [claimed_at - _TOLERANCE] * PRIORITIES
+            # The heads of expired streams are in no order, so a full walk does not say how far.
+            move, mark = (min, min(due_at)) if is_full_walk else (max, max(due_at))
+            marks[priority] = move(marks[priority], mark - _TOLERANCE)
+        # Of a full batch, each target could have had this many at least, if none had expired.
+        is_full = sum(taken.values()) >= batch_size
+        share = batch_size if not is_full else 0 if is_full_walk else batch_size // len(rooms)
+        # A full walk may have taken long since it read the clock.
+        walked_until = claimed[0].claimed_at if claimed and not is_full_walk else self._looked_at
+        for target, room in rooms.items():
+            if taken.get(target, 0) < min(room, share) and walked_until > _START:
+                # Nothing more is due.
+                self._marks[target] = [walked_until - _TOLERANCE] * PRIORITIES
 
     def forget_others(self, targets: Collection[str]) -> None:
         """Drop the marks of targets that are not served any more."""

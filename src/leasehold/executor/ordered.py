@@ -17,6 +17,7 @@ from leasehold.coordination.item import MARKED, RECORDING, Item
 from leasehold.coordination.streams import STREAMS_MAX
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
+from leasehold.executor.competing import Claims
 from leasehold.executor.fences import StreamFence
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
@@ -77,7 +78,7 @@ class OrderedExecutor:
         lease_seconds: float,
         rooms: Mapping[str, int],
         due_from: Sequence[datetime] | None,
-    ) -> list[Item]:
+    ) -> Claims:
         """Claim streams whose head is due, and return their heads as items."""
         asked_at = self._slots.clock()
         work = await self._store.claim_streams(
@@ -90,7 +91,7 @@ class OrderedExecutor:
             due_from,
             begin=True,
         )
-        return self._take(work, asked_at)
+        return Claims(self._take(work, asked_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
         """Look again at streams that had nothing visible while an enqueuer was open."""
