@@ -191,6 +191,29 @@ def test_intent_enqueued_behind_a_full_pipeline_is_claimed_once_in_vain(streams,
     assert late not in marked(database)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_head_behind_a_full_pipeline_ends_at_its_deadline(streams, database, is_late):
+    """Nobody looked at the stream before it was time to ask about a submitted intent."""
+    submitted = streams.enqueue(3, "pay", stream="s")
+    [row] = database.execute("SELECT (clock_timestamp() + interval '20 seconds')::text AS deadline")
+    late = {"deadline_at": row["deadline"], "stream": "s"}
+    waiting = [] if is_late else streams.enqueue(1, "pay", **late)
+    holder = claim_one(streams)
+    rows = list(holder.heads)
+    for _ in range(3):
+        rows = submit_head(holder, rows)
+    assert rows[0]["stream_state"] == "waiting"
+    if is_late:
+        waiting = streams.enqueue(1, "pay", **late)
+    assert claim_streams(streams) == []
+    assert marked(database) == {submitted[0]}
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '20 seconds',"
+        "  deadline_at = deadline_at - interval '20 seconds' WHERE due_at < 'infinity'"
+    )
+    assert heads_of(claim_one(streams).heads) == waiting
+
+
 def test_finisher_looks_again_if_an_enqueuer_saw_the_head_before_it_was_submitted(
     streams, database
 ):

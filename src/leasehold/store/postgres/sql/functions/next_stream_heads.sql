@@ -50,7 +50,8 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
            p_kept IS NULL OR l.lease_name IN (SELECT unnest(p_kept)) AS is_kept,
-           head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.contract_version, head.step,
+           head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.deadline_at,
+           head.contract_version, head.step,
            awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
            awaited.contract_version AS awaited_version, c.batch_max,
            coalesce(CASE WHEN head.intent_id IS NULL AND NOT v_is_pipelined THEN false
@@ -62,7 +63,7 @@ BEGIN
                 ELSE c.pipeline_max - coalesce(awaited.rows, 0) END AS room
       FROM leasehold.leases l
       LEFT JOIN LATERAL (
-        SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version, p.begun_at,
+        SELECT p.intent_id, p.stream_seq, p.due_at, p.deadline_at, p.contract_version, p.begun_at,
                leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
@@ -78,9 +79,12 @@ BEGIN
       LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
      WHERE l.lease_name = ANY (p_lease_names)
   ), chosen AS MATERIALIZED (
-    -- next_id is the row that leads to the stream: the head, or the first one to ask about.
+    -- next_id is the row that leads to the stream, when it is due: the head, or the first one to ask about. The latter is due at
+    -- the deadline of a head that waits for it at the latest: then the head must end.
     SELECT looked.*, is_asking, CASE WHEN is_asking THEN awaited_id ELSE head_id END AS next_id,
-           CASE WHEN is_asking THEN awaited_due_at ELSE head_due_at END AS due_at
+           CASE WHEN NOT is_asking THEN head_due_at
+                WHEN step = 'call' THEN least(awaited_due_at, deadline_at)
+                ELSE awaited_due_at END AS due_at
       FROM looked
      CROSS JOIN LATERAL (
        SELECT coalesce(awaited_id IS NOT NULL AND (
@@ -143,19 +147,19 @@ BEGIN
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,
            due_at = CASE WHEN c.is_claimable THEN greatest(
-                           p.due_at, CASE WHEN NOT p.is_claimable THEN v_now END, nullif(c.paused_until, 'infinity'))
+                           least(p.due_at, c.due_at), CASE WHEN NOT p.is_claimable THEN v_now END, nullif(c.paused_until, 'infinity'))
                          ELSE p.due_at END,
            begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
            first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
-      FROM (SELECT coalesce(s.intent_id, s.next_id) AS intent_id, s.paused_until, s.is_begun_now,
+      FROM (SELECT coalesce(s.intent_id, s.next_id) AS intent_id, s.due_at, s.paused_until, s.is_begun_now,
                    NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
               FROM served s
              UNION ALL
             -- The head does not lead to the stream while others must be asked about first.
-            SELECT s.head_id, s.paused_until, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
+            SELECT s.head_id, s.due_at, s.paused_until, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
      WHERE p.intent_id = c.intent_id
        AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
-            OR c.is_claimable AND p.due_at < nullif(c.paused_until, 'infinity'))
+            OR c.is_claimable AND (p.due_at < nullif(c.paused_until, 'infinity') OR p.due_at > c.due_at))
   )
   SELECT s.lease_name, s.lease_epoch, s.expires_at, s.grace_expires_at, s.target, s.stream, s.stream_state,
          CASE WHEN s.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
