@@ -99,12 +99,13 @@ class SlowGateway:
 
 
 class Targets:
-    def __init__(self, gateway, guarantee):
+    def __init__(self, gateway, guarantee, **terms):
         contract = Contract(
             target="pay",
             version=1,
             scope="stream",
             guarantee=guarantee,
+            **terms,
             gateway=PythonTerms(function="a:b", lookup="a:c"),
         )
         self.served = Served(contract=contract, gateway=gateway, lease_seconds=30)
@@ -126,10 +127,10 @@ class Targets:
 
 
 class Instance:
-    def __init__(self, store, gateway, concurrency=10, guarantee="lookup"):
+    def __init__(self, store, gateway, concurrency=10, guarantee="lookup", **terms):
         self.troubles = []
         self.slots = Slots("a", SlotPool(concurrency))
-        self.targets = Targets(gateway, guarantee)
+        self.targets = Targets(gateway, guarantee, **terms)
         metrics, trouble = Metrics(), self.troubles.append
         self.completer = Completer(self.slots, metrics, trouble=trouble)
         self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
@@ -423,3 +424,47 @@ async def test_stream_whose_head_may_not_begin_any_more_is_freed_at_once(outbox,
     assert gateway.submitted == []
     [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
     assert lease["is_free"]
+
+
+KEYED = {"guarantee": "keyed", "key_window_seconds": 3600, "quarantine_seconds": 600}
+
+
+async def test_keyed_intent_is_not_asked_about_before_its_quarantine_ends(
+    outbox, stores, gateway, database
+):
+    """Asked too early, the gateway does not know what is still on its way, and it is sent again."""
+    outbox.publish("pay", scope="stream", can_look_up=True, batch_max=5, **KEYED)
+    old, young = outbox.enqueue(2, "pay", stream="s")
+    put_in_doubt(database, [old, young])
+    # The key window of both is over; only the first has waited out its quarantine.
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET first_tried_at = clock_timestamp()"
+        " - CASE intent_id WHEN %s THEN interval '2 hours' ELSE interval '61 minutes' END",
+        [old],
+    )
+    instance = Instance(stores.executor, gateway, **KEYED)
+    await instance.work()
+    assert (gateway.asked, gateway.submitted) == ([old], [])
+    assert outbox.states(old) == ["DISPATCHED"]
+    [row] = outbox.ledger(young)
+    assert (row["state"], row["reason"]) == ("IN_DOUBT", "key_window_over")
+
+
+async def test_every_intent_in_doubt_is_begun_before_it_is_sent_again(
+    outbox, stores, gateway, database, monkeypatch
+):
+    """Of a batch in doubt only the first was begun, so an operator could resolve the others."""
+    outbox.publish("pay", scope="stream", guarantee="fenced", batch_max=5)
+    ids = outbox.enqueue(3, "pay", stream="s")
+    put_in_doubt(database, ids)
+    begun = []
+
+    async def submit_many(submissions):
+        begun.extend(outbox.pending(one.intent_id)["begun_at"] for one in submissions)
+        return await BatchGateway.submit_many(gateway, submissions)
+
+    monkeypatch.setattr(gateway, "submit_many", submit_many)
+    instance = Instance(stores.executor, gateway, guarantee="fenced")
+    await instance.work()
+    assert gateway.submitted == ids
+    assert None not in begun

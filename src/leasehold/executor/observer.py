@@ -29,7 +29,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.observe.redact import environment_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from uuid import UUID
 
     from leasehold.coordination.item import Item
@@ -95,11 +95,11 @@ class ObserverThread:
         """Call the observer from now on."""
         self._thread.start()
 
-    def begun(self, item: Item, step: Step) -> None:
-        """Tell that a call is about to be made, for an item and those that it stands for."""
+    def begun(self, items: Iterable[Item], step: Step) -> None:
+        """Tell that a call is about to be made for items."""
         if not isinstance(step, Submit):
             return
-        for one in (item, *item.followers):
+        for one in items:
             if not one.is_observed:  # else the call had to wait for a late renewal
                 one.is_observed = True
                 self._tell("begun", _observed(one))

@@ -38,7 +38,7 @@ from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.fences import by_fence
 from leasehold.executor.lookups import Lookups, after_abort
-from leasehold.executor.submissions import is_for_all, submission_of, submit_in_order
+from leasehold.executor.submissions import submission_of, submit_in_order, together
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
@@ -260,7 +260,7 @@ class Runner:
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
             unknown = Unknown(reason="exception", detail=type(error).__name__)
             for one in (item, *item.followers):
-                if one.state < RECORDING:  # else it was aborted meanwhile
+                if one.state is CALLING:  # else it was aborted meanwhile, or is not in this call
                     self._observe(one, unknown)
                     outcome = with_delay(unknown, served.contract, one.claimed.attempt_no, 0)
                     self._completer.complete(one, outcome)
@@ -277,10 +277,11 @@ class Runner:
             submission = submission_of(item, trace, self._slots.clock)
             if not isinstance(step, Submit):
                 item.bind_result()
+            batch = together(item, served, step) if item.followers else [item]
             if self._observer is not None:
-                self._observer.begun(item, step)
-            if item.followers and is_for_all(step, served.gateway):
-                await self._act_on_batch(item, served, step, trace)
+                self._observer.begun(batch, step)
+            if len(batch) > 1:
+                await self._act_on_all(batch, served, step, trace)
                 return
             if isinstance(step, Submit):
                 call = served.gateway.submit(submission)
@@ -300,11 +301,10 @@ class Runner:
             decided = after_calling(decided, item.claimed, served.contract)
         self._finish(item, served, decided, elapsed)
 
-    async def _act_on_batch(self, item: Item, served: Served, step: Step, trace: Span) -> None:
+    async def _act_on_all(self, batch: list[Item], served: Served, step: Step, trace: Span) -> None:
         """Submit heads of a stream with one call, or ask about them. The first stands for all."""
-        batch = [item, *item.followers]
-        for follower in item.followers:
-            follower.state = CALLING
+        for one in batch:
+            one.state = CALLING
         started_at = self._slots.clock()
         submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
         if not isinstance(step, Submit):
@@ -316,8 +316,8 @@ class Runner:
             return
         outcomes = await submit_in_order(served.gateway, submissions)
         elapsed = self._slots.clock() - started_at
-        self.times.add(item.target, elapsed)
-        self._targets.observe(item, outcomes[-1], self._metrics)
+        self.times.add(batch[0].target, elapsed)
+        self._targets.observe(batch[0], outcomes[-1], self._metrics)
         for one in batch[len(outcomes) :]:
             self._completer.put_back(one)
         for one, outcome in zip(batch, outcomes, strict=False):

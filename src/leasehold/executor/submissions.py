@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import Permit
-from leasehold.domain.retry import Ask, Confirm, Submit
+from leasehold.domain.retry import Ask, Confirm, Submit, next_step
 from leasehold.gateway.protocol import LookupBatcher, Submission, SubmissionBatcher
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.slots import Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
+    from leasehold.executor.targets import Served
     from leasehold.gateway.protocol import Gateway
     from leasehold.observe.traces import Span
 
@@ -40,15 +42,22 @@ def submission_of(item: Item, trace: Span, clock: Clock) -> Submission:
     )
 
 
-def is_for_all(step: Step, gateway: Gateway) -> bool:
-    """Say whether a step is done for all heads of a batch together.
+def together(item: Item, served: Served, step: Step) -> list[Item]:
+    """Return the heads of a batch for which one request is made. It has the first at least.
 
-    A gateway that takes one lookup at a time is asked about the first. The others follow when the
-    answer is recorded: their questions would need slots, and time, of their own.
+    The others follow when the result of these is recorded. A gateway that takes one lookup at a
+    time is asked about the first: other questions would need slots, and time, of their own. Heads
+    in doubt are sent one by one, because only the first was begun.
     """
+    contract, gateway = served.contract, served.gateway
     if isinstance(step, Submit):
-        return True
-    return isinstance(step, (Ask, Confirm)) and isinstance(gateway, LookupBatcher)
+        return [item] if item.fence.must_begin(contract) else [item, *item.followers]
+    if not isinstance(step, (Ask, Confirm)) or not isinstance(gateway, LookupBatcher):
+        return [item]
+    # A later head may have been tried later, so that it is too early to ask about it.
+    kind = type(step)
+    asked = takewhile(lambda one: type(next_step(one.claimed, contract)) is kind, item.followers)
+    return [item, *asked]
 
 
 async def submit_in_order(gateway: Gateway, submissions: Sequence[Submission]) -> list[Outcome]:
