@@ -93,6 +93,14 @@ def test_terms_without_a_gateway_are_refused_unless_the_gateway_is_null(outbox, 
     assert row["terms"]["gateway"] is None
 
 
+@pytest.mark.parametrize("retry", [{"attempts_max": 3}, {"policy": "one_shot"}])
+def test_retry_terms_that_the_database_would_not_read_are_refused(outbox, retry):
+    """The intents would be tried 20 times."""
+    with refused("22023") as caught:
+        outbox.publish(retry={"first_seconds": 1} | retry)
+    assert "attempts_max and retry_policy" in caught.value.diag.message_hint
+
+
 def test_published_contract_contains_the_defaults(outbox, database):
     outbox.publish("item-target")
     outbox.publish("cluster-target", scope="cluster", guarantee="lookup", call_timeout_seconds=90)

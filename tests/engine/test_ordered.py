@@ -44,7 +44,7 @@ async def test_stream_without_work_is_freed_at_once(engine):
 
 
 async def test_retry_of_a_head_lets_nothing_of_its_stream_pass(engine):
-    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.1, "attempts_max": 20})
+    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.1})
     engine.sandbox.set_faults(lost_response_rate=0.3, seed=7)
     ids = enqueue_rounds(engine, streams=5, rounds=6)
     engine.worker(**STREAM_SETTINGS)

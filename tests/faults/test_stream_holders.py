@@ -42,7 +42,7 @@ async def test_order_survives_kills_pauses_and_enqueuers_that_stay_open(engine, 
     seed = random.randrange(10**6)
     request.node.user_properties.append(("seed", seed))
     chance = random.Random(seed)
-    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.05, "attempts_max": 20})
+    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.05})
     engine.sandbox.set_faults(latency_ms=5, jitter=1, lost_response_rate=0.02, seed=seed)
     workers = [engine.worker(**STREAM_SETTINGS) for _ in range(4)]
     ids = enqueue_rounds(engine, streams=200, rounds=2)

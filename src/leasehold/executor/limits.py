@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
 # A gateway may ask for any time; the breaker probes at least this often.
-RETRY_AFTER_SECONDS_MAX = 300.0
+ASKED_PAUSE_SECONDS_MAX = 300.0
 # A bucket holds the calls of this time, so that no second sees many more calls than the rate.
 BURST_SECONDS = 0.1
 
@@ -32,7 +32,7 @@ class Breaker:
     """Whether a target may be called, judged by its last outcomes."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        self.asked_seconds_max = RETRY_AFTER_SECONDS_MAX
+        self.asked_seconds_max = ASKED_PAUSE_SECONDS_MAX
         self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, jitter=(1.0, 1.0))
         self._pause_seconds = 0.0
@@ -89,7 +89,7 @@ class Gate:
         rate_per_second: float | None,
         clock: Clock = time.monotonic,
         *,
-        asked_seconds_max: float = RETRY_AFTER_SECONDS_MAX,
+        asked_seconds_max: float = ASKED_PAUSE_SECONDS_MAX,
     ) -> None:
         self.breaker = Breaker(clock)
         self._clock = clock
@@ -103,7 +103,7 @@ class Gate:
         capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
         self.bucket = TokenBucket(rate_per_second, capacity, self._clock)
         self.breaker.close()
-        self.breaker.asked_seconds_max = min(asked_seconds_max, RETRY_AFTER_SECONDS_MAX)
+        self.breaker.asked_seconds_max = min(asked_seconds_max, ASKED_PAUSE_SECONDS_MAX)
 
     def room(self, in_flight: int) -> int:
         """Return how many more items of the target can start now."""

@@ -1,8 +1,8 @@
 -- Publish a new version of a target's terms and return its number. If the terms are unchanged, it returns the
 -- current number. It fills in the defaults of missing terms, so a contract row is complete by itself.
 -- Locks: the table contracts against other writers until commit. Readers do not wait.
--- Raises: 22023 if the terms are invalid, name no gateway, or contain a secret instead of the name of an
--- environment variable; P7004 if they ask for more than 20 attempts.
+-- Raises: 22023 if the terms are invalid, name no gateway, have retry terms where the database does not read them, or contain
+-- a secret instead of the name of an environment variable; P7004 if they ask for more than 20 attempts.
 CREATE OR REPLACE FUNCTION leasehold.publish_contract(p_target text, p_terms jsonb, p_operator text)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -28,6 +28,11 @@ BEGIN
   IF (p_terms ->> 'attempts_max')::integer > 20 THEN
     RAISE EXCEPTION 'attempts_max is %, but the retry ceiling is 20', p_terms ->> 'attempts_max'
       USING ERRCODE = 'P7004';
+  END IF;
+  -- In leasehold.toml they are among the retry terms. Here they would be ignored.
+  IF p_terms -> 'retry' ?| ARRAY['attempts_max', 'policy'] THEN
+    RAISE EXCEPTION 'the terms of target % have attempts_max or policy under retry', quote_literal(p_target)
+      USING ERRCODE = '22023', HINT = 'Give attempts_max and retry_policy beside retry, not in it.';
   END IF;
   -- Every enqueue reads the priority from the terms and would fail on an invalid one.
   IF p_terms -> 'priority' NOT IN ('0', '1', '2', '3') THEN
