@@ -91,8 +91,9 @@ bench-sql: setup ## Compare the database functions with plain SQL
 generate: reference openapi ## Write the generated files: the sync client and the reference
 	@$(BIN)/python -m tests.support.sync_client
 
-reference: setup ## Write docs/reference/functions.md from the live schema
+reference: setup ## Write docs/reference/functions.md and settings.md from the code
 	@$(BIN)/python -m tests.support.reference
+	@$(BIN)/python -m tests.support.settings_reference
 
 openapi: setup ## Write docs/reference/openapi.json from the routes
 	@$(BIN)/python -m tests.support.openapi

@@ -33,7 +33,9 @@ def orders(database, outbox):
 def function_of(name):
     namespace: dict[str, object] = {}
     exec(compile(PYTHON[name], f"{DOCUMENT.name}:{name}", "exec"), namespace)
-    [function] = [one for key, one in namespace.items() if key in {"pay", "greet", "greet_all"}]
+    [function] = [
+        one for key, one in namespace.items() if key in {"pay", "greet", "greet_all", "enqueue"}
+    ]
     return function
 
 
@@ -74,7 +76,10 @@ def test_order_and_intent_are_committed_together(name, database, orders):
     assert intents(database) == [{"idempotency_key": "paid-1", "payload": {"text": "paid"}}]
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHON if name not in PAY_EXAMPLES])
+INTAKE_EXAMPLES = [name for name in PYTHON if name not in (*PAY_EXAMPLES, "options")]
+
+
+@pytest.mark.parametrize("name", INTAKE_EXAMPLES)
 def test_intake_example_enqueues(name, database, outbox):
     outbox.publish("sms")
     arguments = [["Ada", "Grace"]] if name == "intake-many" else []
@@ -91,3 +96,20 @@ def test_plain_sql_enqueues_in_the_transaction_and_finds_the_duplicate(database,
     assert orders() == "paid"
     answers = connection.execute(batch).fetchall()
     assert [row["verdict"] for row in answers] == ["duplicate", "accepted"]
+
+
+def test_example_of_options_enqueues_into_a_stream_later_and_as_bytes(database, outbox):
+    outbox.publish("bookings", scope="stream")
+    outbox.publish("sms")
+    outbox.publish("batches")
+    with database.connect("ingest") as connection:
+        function_of("options")(connection, b"\x00signed", "0a" * 64)
+    rows = database.execute(
+        "SELECT target, stream, body, metadata FROM leasehold.intents ORDER BY 1"
+    )
+    assert [(row["target"], row["stream"]) for row in rows] == [
+        ("batches", None),
+        ("bookings", "account-7"),
+        ("sms", None),
+    ]
+    assert (rows[0]["body"], rows[0]["metadata"]) == (b"\x00signed", {"batch_id": "0a" * 64})

@@ -50,6 +50,7 @@ Values and tools:
     install_programs.sh  `make test-programs`
     xdist_order          the order of test files under pytest-xdist
     reference            `make reference`: writes docs/reference/functions.md
+    settings_reference   `make reference`: writes docs/reference/settings.md
     sync_client          `make generate`: writes the sync client from the async one
     openapi              `make openapi`: writes docs/reference/openapi.json
     openapi_clients/     programs for the clients that other tools generate, and those tools, pinned
