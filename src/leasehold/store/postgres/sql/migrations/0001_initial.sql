@@ -758,14 +758,24 @@ CREATE TABLE leasehold.watch_turns (
   turn_no bigint NOT NULL DEFAULT 0,
   unfinished_turns integer NOT NULL DEFAULT 0,
   next_at timestamptz NOT NULL DEFAULT '-infinity',
+  looked_at timestamptz NOT NULL DEFAULT '-infinity',
+  open_ids bigint[] NOT NULL DEFAULT '{}',
+  open_since timestamptz[] NOT NULL DEFAULT '{}',
+  full_at timestamptz NOT NULL DEFAULT '-infinity',
 
   CONSTRAINT watch_turns_pkey PRIMARY KEY (name)
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE leasehold.watch_turns IS
-  'The turns of the instances that watch the queue. Nothing is decided by it except who counts next.';
+  'The turns of the instances that watch the queue. Nothing is decided by it except who counts next, and from where.';
 COMMENT ON COLUMN leasehold.watch_turns.unfinished_turns IS
   'Turns in a row that were begun and not finished. Each doubles the pause before the next.';
+COMMENT ON COLUMN leasehold.watch_turns.looked_at IS
+  'Of depths: when the last turn looked which transactions were open.';
+COMMENT ON COLUMN leasehold.watch_turns.open_ids IS 'Of depths: the transactions that were open then.';
+COMMENT ON COLUMN leasehold.watch_turns.open_since IS
+  'Of depths: for each of them the time of the last look that did not see it. It has written nothing before that.';
+COMMENT ON COLUMN leasehold.watch_turns.full_at IS 'Of depths: when everything was last counted from the beginning.';
 
 -- What record_queue_counts found in each segment of outbox_pending when it last read it, by last state and number of
 -- attempts. The view supervisor adds the rows up. A segment without pending rows has one row, of zeros.
@@ -811,6 +821,7 @@ CREATE TABLE leasehold.queue_depths (
   depth bigint NOT NULL DEFAULT 0,
   seen_at timestamptz NOT NULL DEFAULT '-infinity',
   limit_read_at timestamptz NOT NULL,
+  due_from timestamptz[] NOT NULL DEFAULT '{-infinity,-infinity,-infinity,-infinity}',
 
   CONSTRAINT queue_depths_pkey PRIMARY KEY (target)
 ) WITH (fillfactor = 50);
@@ -818,5 +829,7 @@ CREATE TABLE leasehold.queue_depths (
 COMMENT ON TABLE leasehold.queue_depths IS 'The last count of each queue that has a limit, up to the limit.';
 COMMENT ON COLUMN leasehold.queue_depths.seen_at IS 'When the count began; -infinity before the first.';
 COMMENT ON COLUMN leasehold.queue_depths.limit_read_at IS 'When the limit was read from the contract.';
+COMMENT ON COLUMN leasehold.queue_depths.due_from IS
+  'The low-water marks of the next count, by priority: rows that are due earlier are dead. Streams have none.';
 
 GRANT SELECT ON leasehold.queue_depths TO leasehold_operator, leasehold_readonly, leasehold_auditor;
