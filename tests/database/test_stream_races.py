@@ -267,6 +267,20 @@ def test_row_of_an_old_snapshot_overtakes_nothing_and_loses_its_mark(streams, da
     assert streams.pending(head)["is_claimable"]
 
 
+def test_row_that_was_claimable_while_its_stream_was_held_is_due_when_free(streams, database):
+    """Meanwhile other claimers have passed its due time, and will not look there again."""
+    holder, head = in_flight(streams)
+    session, following = open_enqueuer(database, level="REPEATABLE READ")
+    session.run("COMMIT")
+    assert streams.pending(following)["is_claimable"]
+    [passed] = database.execute("SELECT clock_timestamp() AS until")
+    results = json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])
+    streams.call("executor", "record_stream_attempts", *holder.fences, results, [])
+    row = streams.pending(following)
+    assert row["is_claimable"]
+    assert row["due_at"] > passed["until"]
+
+
 def test_mutant_that_claims_held_streams_takes_one_from_a_live_holder(streams, database):
     mutate(database, "claim_streams", r"AND l\.expires_at <= v_now\n", "\n")
     mutate(database, "take_streams", r"l\.expires_at <= v_now\s+AND \(.*?stream\)\)", "true")

@@ -147,19 +147,23 @@ BEGIN
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,
            due_at = CASE WHEN c.is_claimable THEN greatest(
-                           least(p.due_at, c.due_at), CASE WHEN NOT p.is_claimable THEN v_now END, nullif(c.paused_until, 'infinity'))
+                           least(p.due_at, c.due_at), CASE WHEN c.was_held OR NOT p.is_claimable THEN v_now END,
+                           nullif(c.paused_until, 'infinity'))
                          ELSE p.due_at END,
            begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
            first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
+      -- While somebody holds a stream, claimers pass over its head, also if it is marked as claimable.
       FROM (SELECT coalesce(s.intent_id, s.next_id) AS intent_id, s.due_at, s.paused_until, s.is_begun_now,
+                   s.expires_at > '-infinity' AS was_held,
                    NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
               FROM served s
              UNION ALL
             -- The head does not lead to the stream while others must be asked about first.
-            SELECT s.head_id, s.due_at, s.paused_until, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
+            SELECT s.head_id, s.due_at, s.paused_until, false, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
      WHERE p.intent_id = c.intent_id
        AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
-            OR c.is_claimable AND (p.due_at < nullif(c.paused_until, 'infinity') OR p.due_at > c.due_at))
+            OR c.is_claimable AND (p.due_at < nullif(c.paused_until, 'infinity') OR p.due_at > c.due_at
+                                   OR c.was_held AND p.due_at < v_now))
   )
   SELECT s.lease_name, s.lease_epoch, s.expires_at, s.grace_expires_at, s.target, s.stream, s.stream_state,
          CASE WHEN s.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
