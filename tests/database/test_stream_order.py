@@ -177,6 +177,34 @@ def test_cost_of_a_claim_depends_on_streams_and_not_on_rows(streams, database):
         database.execute("ANALYZE leasehold.outbox_pending")
 
 
+@pytest.mark.parametrize("state", ["DISPATCHED", "FAILED", "RETRYABLE", "SUBMITTED"])
+def test_cost_of_a_record_does_not_depend_on_what_waits(streams, database, state):
+    """The session plans its statements while the table is small, and runs them on a large one."""
+    ids = streams.enqueue(3, "pay", stream="b")
+    [holder] = claim_streams(streams)
+    holder.begin(ids)
+    session = database.connect("executor")
+
+    def rows_read():
+        result = {"intent_id": str(ids[0]), "state": state, "retry_after_seconds": 1}
+        result |= {"reference": "r"}
+        session.execute(
+            "SELECT FROM leasehold.record_stream_attempts(%s, %s, %s, %s)",
+            [*holder.fences, json.dumps([result])],
+        )
+        row = session.execute(
+            "SELECT idx_tup_fetch + seq_tup_read AS rows FROM pg_stat_xact_user_tables"
+            " WHERE relname = 'outbox_pending'"
+        ).fetchone()
+        session.rollback()
+        return row["rows"]
+
+    add_rows(database, "some", 300)
+    assert rows_read() < 50
+    add_rows(database, "pay", 5000)
+    assert rows_read() < 50
+
+
 def add_rows(database, target, count):
     database.owner_execute(
         "INSERT INTO leasehold.outbox_pending (intent_id, scope, target, contract_version,"

@@ -305,3 +305,27 @@ def test_pipeline_that_cannot_be_confirmed_is_refused(outbox, terms, constraint)
     with refused("22023") as caught:
         outbox.publish("pay", **{"pipeline_max": 3} | terms)
     assert constraint in str(caught.value)
+
+
+def test_pipeline_of_one_target_costs_the_streams_of_others_nothing(outbox, database):
+    outbox.publish("plain", scope="stream")
+    head, *_ = outbox.enqueue(300, "plain", stream="a")
+    [holder] = claim_streams(outbox, targets=["plain"])
+    holder.begin([head])
+    session = database.connect("executor")
+
+    def rows_read():
+        session.execute(
+            "SELECT FROM leasehold.record_stream_attempts(%s, %s, %s, %s)",
+            [*holder.fences, json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])],
+        )
+        [row] = session.execute(
+            "SELECT idx_tup_fetch AS rows FROM pg_stat_xact_user_tables"
+            " WHERE relname = 'outbox_pending'"
+        ).fetchall()
+        session.rollback()
+        return row["rows"]
+
+    assert rows_read() < 50
+    outbox.publish("piped", scope="stream", guarantee="lookup", pipeline_max=2)
+    assert rows_read() < 50

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.protocol import ExecutorStore
 
-STREAMS_MAX = 10_000  # in one call; more may be held, because those to look at need no slot
+STREAMS_MAX = 2000  # in one call; more may be held, because those to look at need no slot
 
 _LOG = get_logger(__name__)
 

@@ -66,7 +66,7 @@ BEGIN
       FROM leasehold.judge_outcomes(p_outcomes, p_now, p_fence);
   END IF;
   -- Claims are of items, and the outcomes of one call under leases are all of streams or all of one cluster.
-  IF p_fence = 'none' OR p_outcomes[1].lease_name LIKE 'stream/%' THEN
+  IF p_fence = 'none' OR 'FAILED' = ANY (v_states) AND p_outcomes[1].lease_name LIKE 'stream/%' THEN
     v_streams := leasehold.pause_failed_streams(v_places, v_refusals, v_states, v_reasons, p_now);
   END IF;
 

@@ -26,7 +26,7 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_empty text[];
   v_enqueued_to text[] := '{}';
-  v_is_pipelined boolean := EXISTS (SELECT FROM leasehold.contracts c WHERE c.pipeline_max > 1);
+  v_pipelined text[] := ARRAY(SELECT DISTINCT c.target FROM leasehold.contracts c WHERE c.pipeline_max > 1);
 BEGIN
   v_empty := ARRAY(
     SELECT l.lease_name FROM leasehold.leases l
@@ -54,9 +54,9 @@ BEGIN
            head.contract_version, head.step,
            awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
            awaited.contract_version AS awaited_version, c.batch_max,
-           coalesce(CASE WHEN head.intent_id IS NULL AND NOT v_is_pipelined THEN false
-                         WHEN c.batch_max = 1 AND NOT v_is_pipelined THEN head.begun_at IS NOT NULL
-                         WHEN v_is_pipelined THEN leasehold.is_stream_begun(l.target, l.stream)
+           coalesce(CASE WHEN head.intent_id IS NULL AND l.target <> ALL (v_pipelined) THEN false
+                         WHEN c.batch_max = 1 AND l.target <> ALL (v_pipelined) THEN head.begun_at IS NOT NULL
+                         WHEN l.target = ANY (v_pipelined) THEN leasehold.is_stream_begun(l.target, l.stream)
                          ELSE leasehold.is_stream_begun(l.target, l.stream, c.batch_max) END, false) AS is_begun,
            -- How many more rows may be called: without a pipeline, and without rows of a former one, a whole batch.
            CASE WHEN c.pipeline_max = 1 AND coalesce(awaited.rows, 0) = 0 THEN c.batch_max
@@ -73,9 +73,9 @@ BEGIN
         SELECT (array_agg(p.intent_id ORDER BY p.due_at, p.stream_seq))[1] AS intent_id, min(p.due_at) AS due_at,
                (array_agg(p.contract_version ORDER BY p.due_at, p.stream_seq))[1] AS contract_version, count(*)::integer AS rows
           FROM (SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version FROM leasehold.outbox_pending p
-                 WHERE v_is_pipelined AND p.scope = 'stream' AND p.awaits_confirmation
+                 WHERE l.target = ANY (v_pipelined) AND p.scope = 'stream' AND p.awaits_confirmation
                    AND p.target = l.target AND p.stream = l.stream
-                 ORDER BY p.stream_seq LIMIT 100) AS p) AS awaited ON v_is_pipelined
+                 ORDER BY p.stream_seq LIMIT 100) AS p) AS awaited ON l.target = ANY (v_pipelined)
       LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
      WHERE l.lease_name = ANY (p_lease_names)
   ), chosen AS MATERIALIZED (

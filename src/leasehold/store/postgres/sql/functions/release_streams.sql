@@ -20,7 +20,8 @@ BEGIN
    WHERE p.intent_id = ANY (p_unsent) AND p.lease_name = ANY (v_held) AND p.begun_at IS NOT NULL;
   PERFORM leasehold.next_stream_heads(v_held, '{}', p_free_idle => true, p_begin => false);
   RETURN QUERY
-  SELECT asked.lease_name, CASE WHEN asked.lease_name = ANY (v_held) THEN 'released' ELSE 'lease_lost' END
+  -- Hashed; = ANY would compare each name with all others.
+  SELECT asked.lease_name, CASE WHEN asked.lease_name IN (SELECT unnest(v_held)) THEN 'released' ELSE 'lease_lost' END
     FROM unnest(p_lease_names) AS asked (lease_name);
 END
 $$;
