@@ -65,6 +65,52 @@ def test_unknown_stream_is_named_with_advice(run, stream):
     code, _, error = run("resume", "orders", "nosuch", "--note", "x")
     assert code == 1
     assert error == (
-        "orders/nosuch: not_found: no such stream, or no such intent;"
-        " see `leasehold streams list`\n"
+        "orders/nosuch: not_found: no such stream, or no such intent in it;"
+        " `leasehold intents show` names the target and the stream of an intent\n"
     )
+
+
+def test_failed_intent_is_shown_beside_its_reason_and_the_head_as_the_next(run, stream, outbox):
+    failed, following = stream
+    [holder] = claim_streams(outbox, targets=["orders"])
+    holder.begin([failed])
+    holder.record_next([failed], "FAILED", reason="rejected")
+    _, listed, _ = run("list")
+    header, row = listed.splitlines()
+    assert header.split() == [
+        *("target", "stream", "state", "paused", "for", "reason", "since"),
+        *("next", "attempts", "waiting", "submitted"),
+    ]
+    columns = row.split()
+    assert columns[:5] == ["orders", "a", "paused", str(failed), "rejected"]
+    assert columns[7:] == [str(following), "0", "0", "0"]
+    _, shown, _ = run("show", "orders", "a")
+    lines = [line.strip("│ ").split(" │ ") for line in shown.splitlines() if "│" in line]
+    fields = {name.strip(): value.strip() for name, value in lines}
+    assert (fields["paused for"], fields["next (head)"]) == (str(failed), str(following))
+
+
+def test_skip_in_a_paused_stream_says_that_it_is_still_paused(run, stream):
+    run("pause", "orders", "a", "--note", "audit")
+    code, said, hint = run("skip", "orders", "a", str(stream[0]), "--note", "poison")
+    assert (code, said) == (0, "orders/a: skipped_paused\n")
+    assert hint == "The stream is still paused; `leasehold streams resume` lets it go on.\n"
+
+
+def test_pause_for_no_time_is_refused(run, stream):
+    del stream
+    code, _, error = run("pause", "orders", "a", "--note", "audit", "--seconds", "0")
+    assert code == 2
+    assert "--seconds" in error
+    assert run("list")[1] == "No stream is blocked.\n"
+
+
+def test_stream_of_a_holder_is_shown_with_both_expiries(run, outbox):
+    outbox.publish("pay", scope="stream")
+    ids = outbox.enqueue(1, "pay", stream="s")
+    [holder] = claim_streams(outbox)
+    holder.begin(ids)
+    run("pause", "pay", "s", "--note", "audit")
+    _, shown, _ = run("show", "pay", "s")
+    for text in ("paused", "in flight since", "first expiry", "second expiry"):
+        assert text in shown

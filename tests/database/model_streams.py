@@ -205,7 +205,8 @@ class StreamModel(Model):
             return {"IN_DOUBT": "in_doubt", "SUBMITTED": "confirming"}[item.last_state]
         self.append(item, "CANCELLED")
         self.settle_stream(name)
-        return "skipped"
+        is_paused = self.leases[name].paused_until > self.now
+        return "skipped_paused" if is_paused else "skipped"
 
     def settle_stream(self, name: str) -> None:
         if self.leases[name].expires == -NEVER:

@@ -173,7 +173,7 @@ def test_paused_head_that_is_skipped_leaves_the_stream_paused(streams):
     first, second = streams.enqueue(2, "pay", stream="s")
     assert pause(streams) == "paused"
     assert skip(streams, second) == "not_head"
-    assert skip(streams, first) == "skipped"
+    assert skip(streams, first) == "skipped_paused"
     assert skip(streams, first) == "already_terminal"
     assert claimed_heads(streams) == []
     assert resume(streams) == "resumed"
@@ -250,7 +250,8 @@ async def test_reader_gets_blocked_streams_in_pages(stores, outbox):
     of_sms = await stores.readonly.read_blocked_streams(["sms"], None, 10)
     assert of_sms == rest
     head = of_sms[0].head
-    assert await stores.operator.skip_stream_head("sms", "a", head, "ada", "no") == "skipped"
+    verdict = await stores.operator.skip_stream_head("sms", "a", head, "ada", "no")
+    assert verdict == "skipped_paused"
 
 
 # Batches.

@@ -95,8 +95,10 @@ def test_intent_that_is_in_doubt_blocks_the_calls_behind_it(streams, database):
     assert heads_of(holder.heads) == ids[:1]
     [row] = holder.record_next([ids[0]], "IN_DOUBT")
     assert (row["stream_state"], row["is_held"]) == ("waiting", False)
-    [blocked] = database.execute("SELECT head, state, waiting FROM leasehold.blocked_streams")
-    assert blocked == {"head": ids[0], "state": "in_doubt", "waiting": 2}
+    [blocked] = database.execute(
+        "SELECT head, state, waiting, submitted FROM leasehold.blocked_streams"
+    )
+    assert blocked == {"head": ids[0], "state": "in_doubt", "waiting": 1, "submitted": 1}
 
     make_due(database, ids[1])
     holder = claim_one(streams)

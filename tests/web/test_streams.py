@@ -101,6 +101,52 @@ async def test_skipped_head_is_on_the_ledger_with_the_token(api, pay, database):
     assert problem(again, 409, "not_possible")["verdict"] == "already_terminal"
 
 
+async def test_head_that_is_skipped_in_a_paused_stream_leaves_it_paused(api, pay):
+    [head] = pay.enqueue(target="pay", stream="s")
+    await api.post("/v1/stream/pause", named())
+    done = await api.post("/v1/stream/skip", named(intent_id=str(head)))
+    assert (done.status_code, done.json()["verdict"]) == (200, "skipped_paused")
+
+
+async def test_pause_for_no_time_is_refused(api, pay):
+    pay.enqueue(target="pay", stream="s")
+    response = await api.post("/v1/stream/pause", named(seconds=0))
+    assert [one["place"] for one in problem(response, 422, "invalid")["problems"]] == ["seconds"]
+
+
+async def test_list_and_stream_agree_on_the_head_of_a_pipeline(api, outbox):
+    outbox.publish("pay", scope="stream", guarantee="lookup", pipeline_max=3)
+    ids = outbox.enqueue(5, "pay", stream="s")
+    [holder] = claim_streams(outbox)
+    for one in ids[:2]:
+        holder.begin([one])
+        holder.record_next([one], "SUBMITTED", retry_after_seconds=60)
+    holder.release()
+    await api.post("/v1/stream/pause", named())
+    [listed] = (await api.get("/v1/streams")).json()["streams"]
+    shown = await read(api)
+    assert {name: shown[name] for name in listed} == listed
+    assert (shown["head"], shown["waiting"], shown["submitted"]) == (str(ids[2]), 2, 2)
+    for one in ids[2:]:
+        skipped = await api.post("/v1/stream/skip", named(intent_id=str(one)))
+        assert skipped.json()["verdict"] == "skipped_paused"
+    await api.post("/v1/stream/resume", named())
+    rest = await read(api)
+    assert (rest["state"], rest["head"], rest["submitted"]) == ("confirming", None, 2)
+    assert (await api.get("/v1/streams")).json()["streams"] == []
+
+
+async def test_call_in_flight_is_shown_in_a_paused_stream(api, pay):
+    ids = pay.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(pay)
+    holder.begin(ids)
+    await api.post("/v1/stream/pause", named())
+    shown = await read(api)
+    assert (shown["state"], shown["holder_id"]) == ("paused", holder.name)
+    assert shown["in_flight_since"] is not None
+    assert shown["grace_expires_at"] > shown["lease_expires_at"]
+
+
 async def test_one_stream_is_shown_in_each_of_its_states(api, pay):
     [head] = pay.enqueue(target="pay", stream="s")
     fresh = await read(api)

@@ -35,9 +35,10 @@ Note = Annotated[str, typer.Option(help="Reason; it stays on record.", show_defa
 
 # What to do about each refusal.
 _ADVICE = {
-    "not_found": "no such stream, or no such intent; see `leasehold streams list`",
-    "not_paused": "it is not paused; see `leasehold streams list`",
-    "not_head": "another intent is at the head now; see `leasehold streams list`",
+    "not_found": "no such stream, or no such intent in it; `leasehold intents show` names the"
+    " target and the stream of an intent",
+    "not_paused": "it is not paused; see `leasehold streams show`",
+    "not_head": "another intent is at the head now; see `leasehold streams show`",
     "in_flight": "an instance is working on it; try again when its call has ended",
     "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
     "confirming": "the gateway already has it; use `leasehold intents resolve`",
@@ -56,7 +57,10 @@ def list_(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most streams to list.")] = 100,
 ) -> None:
-    """List streams that are paused, or whose head was tried and has not ended."""
+    """List streams that are paused, or whose head was tried and has not ended.
+
+    `paused for` is the failed intent that paused the stream. It is finished; `next` is the head.
+    """
     blocked = _call(
         database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
     )
@@ -64,17 +68,30 @@ def list_(
         typer.echo("No stream is blocked.")
         return
     print_table(
-        ("target", "stream", "state", "head", "attempts", "waiting", "since", "reason"),
+        (
+            "target",
+            "stream",
+            "state",
+            "paused for",
+            "reason",
+            "since",
+            "next",
+            "attempts",
+            "waiting",
+            "submitted",
+        ),
         [
             (
                 one.target,
                 one.stream,
                 one.state,
+                one.paused_for,
+                one.reason,
+                f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
                 one.head,
                 one.attempts,
                 one.waiting,
-                f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
-                one.reason,
+                one.submitted,
             )
             for one in blocked
         ],
@@ -105,7 +122,7 @@ def pause(
     note: Note,
     seconds: Annotated[
         float | None,
-        typer.Option(help="For how long.", show_default="until it is resumed", min=0),
+        typer.Option(help="For how long.", show_default="until it is resumed", min=0.001),
     ] = None,
     operator: Operator = None,
 ) -> None:
@@ -129,7 +146,7 @@ def resume(
     note: Note,
     operator: Operator = None,
 ) -> None:
-    """Go on with a stream that was paused, by a person or by a failed intent."""
+    """Go on with the next intent of a stream that a person or a failed intent paused."""
     verdict = _call(
         database_url, api_url, lambda backend: backend.resume_stream(target, stream, note), operator
     )
@@ -154,7 +171,11 @@ def skip(
         lambda backend: backend.skip_stream_head(target, stream, IntentId(intent_id), note),
         operator,
     )
-    _report(target, stream, verdict, is_done=verdict is SkipVerdict.SKIPPED)
+    _report(target, stream, verdict, is_done=verdict.is_done)
+    if verdict is SkipVerdict.SKIPPED_PAUSED:
+        typer.echo(
+            "The stream is still paused; `leasehold streams resume` lets it go on.", err=True
+        )
 
 
 def _call(

@@ -66,15 +66,18 @@ def stream_table(seen: StreamSeen) -> Table:
         "reason": seen.reason,
         "blocked since": _time(seen.blocked_since),
         "paused by": seen.paused_by,
-        "paused until": _time(seen.paused_until),
         "paused for": seen.paused_for,
-        "head": seen.head,
+        "paused until": _time(seen.paused_until),
+        "next (head)": seen.head,
         "attempts": seen.attempts,
         "due": _time(seen.due_at),
         "waiting": seen.waiting,
+        "submitted": seen.submitted or None,
+        "in flight since": _time(seen.in_flight_since),
         "holder": seen.holder_id,
         "epoch": seen.lease_epoch,
-        "lease expires": _time(seen.lease_expires_at),
+        "first expiry": _time(seen.lease_expires_at),
+        "second expiry": _time(seen.grace_expires_at),
     }
     return _fields_table(f"Stream {seen.target}/{seen.stream}", fields)
 

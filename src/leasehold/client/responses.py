@@ -227,6 +227,14 @@ _READERS: dict[str, Callable[[str], object]] = {
 _STREAM_READERS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("head", "paused_for"), _intent_id),
     **dict.fromkeys(
-        ("blocked_since", "paused_until", "due_at", "lease_expires_at"), datetime.fromisoformat
+        (
+            "blocked_since",
+            "paused_until",
+            "due_at",
+            "in_flight_since",
+            "lease_expires_at",
+            "grace_expires_at",
+        ),
+        datetime.fromisoformat,
     ),
 }

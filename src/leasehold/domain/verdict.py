@@ -134,15 +134,24 @@ class ResumeVerdict(StrEnum):
 
 
 class SkipVerdict(StrEnum):
-    """The result of skipping the head of a stream. Only SKIPPED wrote something."""
+    """The result of skipping the head of a stream.
+
+    Only SKIPPED and SKIPPED_PAUSED wrote something. After the latter the stream is still paused.
+    """
 
     SKIPPED = "skipped"
+    SKIPPED_PAUSED = "skipped_paused"
     NOT_HEAD = "not_head"
     IN_FLIGHT = "in_flight"
     IN_DOUBT = "in_doubt"
     CONFIRMING = "confirming"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the head was skipped."""
+        return self in {self.SKIPPED, self.SKIPPED_PAUSED}
 
 
 class RevokeVerdict(StrEnum):

@@ -41,8 +41,10 @@ class BlockedStream:
     """A stream that is paused, or whose head was tried and has not ended.
 
     `state` is paused, held, in_doubt, confirming or retrying. `head` is None if nothing waits.
-    `paused_until` is None if a person must resume the stream, or if it is not paused. `waiting`
-    counts the intents behind the head, up to 1,000.
+    If a failed intent paused the stream, `paused_for` is that intent, and `reason` its reason;
+    `head` is the next one. `paused_until` is None if a person must resume the stream, or if it is
+    not paused. `waiting` counts the intents behind the head that were not submitted, up to 1,000;
+    `submitted` those of a pipeline that await their confirmation.
     """
 
     target: str
@@ -57,14 +59,18 @@ class BlockedStream:
     attempts: int | None
     due_at: datetime | None
     waiting: int
+    submitted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSeen:
     """A stream when it was read, blocked or not.
 
-    `state` is one of a BlockedStream, or else in_flight, waiting or empty. `blocked_since` is None
-    if it is not blocked. The holder, its epoch and its expiry are None if nobody holds the stream.
+    `state` is one of a BlockedStream, or else in_flight, waiting, confirming or empty.
+    `blocked_since` is None if it is not blocked. `in_flight_since` is when a call began that has
+    not ended. The holder, its epoch and its expiries are None if nobody holds the stream. If the
+    holder has died, others take the stream after `grace_expires_at` while a call is in flight, else
+    after `lease_expires_at`.
     """
 
     target: str
@@ -79,9 +85,12 @@ class StreamSeen:
     attempts: int | None
     due_at: datetime | None
     waiting: int
+    submitted: int
+    in_flight_since: datetime | None
     holder_id: str | None
     lease_epoch: int | None
     lease_expires_at: datetime | None
+    grace_expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

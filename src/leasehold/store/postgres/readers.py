@@ -202,7 +202,7 @@ class PostgresReaders(PostgresContracts):
             _BLOCKED,
             "SELECT target, stream, head, state, reason, blocked_since,"
             "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
-            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted"
             "  FROM leasehold.read_blocked_streams(%s, %s::text[], %s, %s)",
             limit,
             None if targets is None else list(targets),
@@ -215,8 +215,8 @@ class PostgresReaders(PostgresContracts):
             _STREAM,
             "SELECT target, stream, head, state, reason, blocked_since,"
             "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
-            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting,"
-            "       holder_id, lease_epoch, lease_expires_at"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted,"
+            "       in_flight_since, holder_id, lease_epoch, lease_expires_at, grace_expires_at"
             "  FROM leasehold.read_stream(%s, %s)",
             target,
             stream,

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.domain.intent import IntentId
-from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
+from leasehold.domain.verdict import PauseVerdict, ResumeVerdict
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import (
     Operator,
@@ -30,6 +30,7 @@ from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
     from leasehold.domain.api_token import ApiToken
+    from leasehold.domain.verdict import SkipVerdict
 
 # A target, NUL and the name of a stream. Neither has control characters.
 _CURSOR = re.compile(r"([^\x00-\x1f\x7f-\x9f]{1,64})\0([^\x00-\x1f\x7f-\x9f]{1,255})")
@@ -144,7 +145,10 @@ async def resume_stream(request: Request, token: Operator) -> responses.StreamIn
     openapi_extra=body_schema(requests.SkipRequest),
 )
 async def skip_stream_head(request: Request, token: Operator) -> responses.StreamIntervened:
-    """Cancel the head of a stream, so that the next intent can go. A pause stays."""
+    """Cancel the head of a stream, so that the next intent can go.
+
+    If the stream is paused, it stays so, and the verdict is `skipped_paused`.
+    """
     body = await read_model(request, requests.SkipRequest)
     require_target(token, body.target)
     intent_id = IntentId(body.intent_id)
@@ -155,7 +159,7 @@ async def skip_stream_head(request: Request, token: Operator) -> responses.Strea
     verdict = await service_of(request).stores.operator.skip_stream_head(
         body.target, body.stream, intent_id, token.name, body.note
     )
-    return _intervened(body, token, verdict, is_done=verdict is SkipVerdict.SKIPPED)
+    return _intervened(body, token, verdict, is_done=verdict.is_done)
 
 
 def _cursor(target: str, stream: str) -> str:

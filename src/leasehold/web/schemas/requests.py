@@ -76,7 +76,7 @@ RedriveLimit = Annotated[int, Field(ge=1, le=REDRIVE_MAX), BeforeValidator(_whol
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=_NO_CONTROLS)]
 Target = Annotated[str, Field(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
 Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
-PauseSeconds = Annotated[float, Field(ge=0, le=THIRTY_DAYS_SECONDS, allow_inf_nan=False)]
+PauseSeconds = Annotated[float, Field(ge=0.001, le=THIRTY_DAYS_SECONDS, allow_inf_nan=False)]
 SecondsAhead = Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
 # The id of an event, or empty for none; the events parse it.
 Cursor = Annotated[

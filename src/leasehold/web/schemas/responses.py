@@ -154,14 +154,16 @@ class _StreamMembers(ResponseBody):
     attempts: int | None
     due_at: datetime | None
     waiting: int
+    submitted: int
 
 
 class BlockedStream(_StreamMembers):
     """A stream that is paused, or whose head was tried and has not ended.
 
     `head` is null if nothing waits. `paused_until` is null if it is not paused, or until somebody
-    resumes it. `paused_for` is the failed intent that paused it. `waiting` counts the intents
-    behind the head, up to 1,000.
+    resumes it. If a failed intent paused it, `paused_for` is that intent and `reason` its reason;
+    it is finished, and `head` is the next one. `waiting` counts the intents behind the head that
+    were not submitted, up to 1,000; `submitted` those of a pipeline that await their confirmation.
     """
 
     state: Literal["paused", "held", "in_doubt", "confirming", "retrying"]
@@ -178,17 +180,21 @@ class BlockedStreams(ResponseBody):
 class Stream(_StreamMembers):
     """A stream, blocked or not, with the members of a blocked stream and its holder, if any.
 
-    If it is not blocked, its state is `in_flight`, `waiting` (the head was not tried yet) or
-    `empty`, and `blocked_since` is null.
+    If it is not blocked, its state is `in_flight`, `waiting` (the head was not tried yet),
+    `confirming` (only submitted intents are left) or `empty`, and `blocked_since` is null.
+    `in_flight_since` is when a call began that has not ended. If the holder has died, others take
+    the stream after `grace_expires_at` while a call is in flight, else after `lease_expires_at`.
     """
 
     state: Literal[
         "paused", "held", "in_doubt", "confirming", "retrying", "in_flight", "waiting", "empty"
     ]
     blocked_since: datetime | None
+    in_flight_since: datetime | None
     holder_id: str | None
     lease_epoch: int | None
     lease_expires_at: datetime | None
+    grace_expires_at: datetime | None
 
 
 class Retried(ResponseBody):

@@ -13,7 +13,7 @@ DECLARE
   v_now timestamptz;
 BEGIN
   IF p_seconds IS NOT NULL THEN
-    PERFORM leasehold.require_between('p_seconds', p_seconds, 0, 2592000);
+    PERFORM leasehold.require_between('p_seconds', p_seconds, 0.001, 2592000);
   END IF;
   v_lease := leasehold.lock_stream_for_intervention(p_target, p_stream, p_operator, p_note);
   IF v_lease.lease_name IS NULL THEN

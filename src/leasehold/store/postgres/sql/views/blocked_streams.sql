@@ -1,7 +1,8 @@
 -- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried and has not ended. state:
 -- paused (until paused_until; infinity: until a person resumes it), held (a person must resolve the head), in_doubt,
--- confirming, or retrying. waiting counts the intents behind the head, up to 1,000. Rows that await their confirmation in a
--- pipeline block nothing; the head is the first other one.
+-- confirming, or retrying. Rows that await their confirmation in a pipeline block nothing; the head is the first other one.
+-- waiting counts the intents behind the head that were not submitted, up to 1,000; submitted those in the pipeline. paused_for
+-- is the intent whose failure paused the stream. It is finished, so it is never the head: the head is what comes next.
 -- For one stream it reads by index. To read many, use read_blocked_streams, which reads a page.
 CREATE OR REPLACE VIEW leasehold.blocked_streams AS
 SELECT blocked.target, blocked.stream, head.intent_id AS head,
@@ -18,7 +19,10 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
        (SELECT count(*) FROM (
           SELECT FROM leasehold.outbox_pending p
            WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
-             AND p.stream_seq > head.stream_seq LIMIT 1000) AS behind) AS waiting
+             AND p.stream_seq > head.stream_seq AND NOT p.awaits_confirmation LIMIT 1000) AS behind) AS waiting,
+       (SELECT count(*) FROM leasehold.outbox_pending p
+         WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
+           AND p.awaits_confirmation) AS submitted
   FROM (SELECT l.target, l.stream, l.paused_since, l.paused_until, l.paused_by, l.pause_note, l.paused_for
           FROM leasehold.leases l WHERE l.paused_since IS NOT NULL AND l.paused_until > clock_timestamp()
          UNION ALL
