@@ -69,6 +69,7 @@ def test_programs_in_a_private_folder_are_copied_once_for_the_other_user(
 ):
     data_dir = empty_workspace.data_dir
     empty_workspace.folder.create()
+    data_dir.joinpath("start.lock").touch()
     data_dir.joinpath("programs-17.1-old").mkdir()
     data_dir.joinpath("programs-new-interrupted").mkdir()
     postgres = empty_workspace.postgres(binaries=private_wheel).start()

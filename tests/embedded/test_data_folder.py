@@ -160,6 +160,46 @@ def test_folder_that_cannot_be_created_is_refused_with_advice(workspace: Workspa
         workspace.postgres(workspace.root / "file" / "data").start()
 
 
+FOREIGN = {
+    "a file named as one of ours": ["password"],
+    "a hidden file": [".profile"],
+    "a PostgreSQL of somebody else": ["cluster/PG_VERSION", "notes"],
+    "a project": ["main.py", "port", "server.log"],
+}
+
+
+@pytest.mark.parametrize("given", FOREIGN)
+def test_folder_with_foreign_content_is_refused_and_left_alone(empty_workspace: Workspace, given):
+    folder = empty_workspace.root / "project"
+    for name in FOREIGN[given]:
+        folder.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        folder.joinpath(name).write_text("foreign\n")
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(EmbeddedDatabaseError, match="is not empty") as refusal:
+        empty_workspace.postgres(folder).start()
+    assert str(folder) in str(refusal.value)
+    assert "--data-dir or LEASEHOLD_DATA_DIR" in str(refusal.value)
+    assert sorted(folder.rglob("*")) == before
+    assert all(file.read_text() == "foreign\n" for file in before if file.is_file())
+
+
+def test_backup_of_a_data_folder_without_its_locks_is_used(workspace: Workspace):
+    workspace.data_dir.joinpath("start.lock").unlink()
+    with workspace.postgres() as postgres:
+        assert query(postgres.url, "SELECT 1") == [(1,)]
+
+
+def test_data_folder_may_contain_what_the_user_added_later(workspace: Workspace):
+    workspace.data_dir.joinpath("notes.txt").write_text("")
+    with workspace.postgres() as postgres:
+        assert query(postgres.url, "SELECT 1") == [(1,)]
+
+
+def test_new_volume_counts_as_an_empty_folder(empty_workspace: Workspace):
+    empty_workspace.data_dir.joinpath("lost+found").mkdir(parents=True)
+    empty_workspace.folder.create()
+
+
 def test_server_does_not_inherit_our_environment(workspace: Workspace, monkeypatch):
     for name, value in {"PGDATA": "/nowhere", "PGPORT": "1", "PGHOSTADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)

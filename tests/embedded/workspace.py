@@ -44,7 +44,7 @@ class Workspace:
         self._others: list[subprocess.Popen[bytes]] = []
         if template is not None:
             self.folder.create()
-            parts = [template / "cluster", template / "password"]
+            parts = [template / name for name in ("start.lock", "cluster", "password")]
             subprocess.run(["cp", "-a", *parts, self.data_dir], check=True)
 
     def postgres(

@@ -27,6 +27,7 @@ LOG_BYTES_MAX = 10 * 1024 * 1024
 LOG_LINES_SHOWN = 15
 # Below the kernel's range for outgoing connections, which could take a remembered port.
 PORTS = range(15432, 32768)
+FIRST_FILE = "start.lock"  # we create it before anything else, and never remove it
 
 
 class DataFolder:
@@ -40,7 +41,8 @@ class DataFolder:
     def create(self) -> None:
         """Create the folder and its missing parents. Existing ones keep their permissions.
 
-        Others may enter (not list) what root creates, because another user runs the server.
+        Others may enter (not list) what root creates, because another user runs the server. Raises
+        if the folder has foreign content.
         """
         mode = 0o711 if os.geteuid() == 0 else 0o700
         for folder in reversed([self.path, *self.path.parents]):
@@ -52,11 +54,29 @@ class DataFolder:
                 continue  # another process that starts at the same moment created it
             except OSError as error:
                 raise self._unusable(error) from error
+        self._refuse_foreign_content()
+
+    def _refuse_foreign_content(self) -> None:
+        """Raise if the folder is neither empty nor a data folder. We change only what is ours."""
+        try:
+            # A new volume of a disk has `lost+found`.
+            content = sorted({file.name for file in self.path.iterdir()} - {"lost+found"})
+        except OSError as error:
+            raise self._unusable(error) from error
+        # Looked for after the listing: another process may be creating the database right now.
+        is_ours = (self.path / FIRST_FILE).is_file()
+        is_backup = (self.cluster / "PG_VERSION").is_file() and (self.path / "password").is_file()
+        if content and not is_ours and not is_backup:
+            raise EmbeddedDatabaseError(
+                f"{self.path} is not empty (it contains {content[0]!r}) and is not a data folder of"
+                " Leasehold, so it was left as it is: choose a new or an empty folder with"
+                " --data-dir or LEASEHOLD_DATA_DIR"
+            )
 
     @contextlib.contextmanager
     def exclusive(self) -> Generator[None]:
         """Hold the lock for starting and stopping the server of this folder."""
-        held = self._lock_within("start.lock", fcntl.LOCK_EX, START_SECONDS)
+        held = self._lock_within(FIRST_FILE, fcntl.LOCK_EX, START_SECONDS)
         if held is None:
             raise EmbeddedDatabaseError(
                 f"another process has been starting or stopping the database in {self.path} for"
