@@ -42,6 +42,8 @@ async def test_repeated_enqueue_with_the_same_key_returns_the_same_intent(leaseh
     assert "enqueued before" in again.stderr
     other = await leasehold("enqueue", "sms", "--payload", "2", "--key", "k")
     assert_one_line_of_error(other, "another payload", "Use a new key")
+    bob = ("--payload", '{"to": "+41"}', "--key", "k", "--stream", "bob")
+    assert_one_line_of_error(await leasehold("enqueue", "sms", *bob), "another stream")
 
 
 async def test_every_line_of_a_file_gets_a_verdict(leasehold, api):

@@ -76,6 +76,25 @@ def test_each_entry_of_a_batch_has_its_own_verdict_in_order(targets):
     assert counts(targets) == (2, 2, 0)
 
 
+@pytest.mark.parametrize("target", ["sms", "account", "ledger"])
+def test_known_key_with_another_stream_is_a_conflict_that_says_so(targets, target):
+    [first] = targets.enqueue_entries([entry("k", target, stream="alice")])
+    bob, both, same = (
+        entry("k", target, stream="bob"),
+        entry("k", target, stream="bob", payload={"x": 2}),
+        entry("k", target, stream="alice", priority=3, delay_seconds=9, metadata={"a": 1}),
+    )
+    alone = [targets.enqueue_entries([one])[0] for one in (bob, both, same)]
+    for rows in (alone, targets.enqueue_entries([bob, both, same])):
+        assert verdicts(rows) == ["conflict", "conflict", "duplicate"]
+        assert [row["problem"] for row in rows] == ["stream", "payload and stream", None]
+        assert {row["intent_id"] for row in rows} == {first["intent_id"]}
+    if target != "account":
+        [row] = targets.enqueue_entries([entry("k", target)])
+        assert (row["verdict"], row["problem"]) == ("conflict", "stream")
+    assert counts(targets) == (1, 1, 0)
+
+
 # A single intent has its own function, enqueue_one. It must accept, refuse and write the same as
 # the statement for lists.
 ALONE = {
@@ -93,6 +112,8 @@ ALONE = {
     "a new key of all targets": entry("new", key_scope="all"),
     "a known key": entry("known"),
     "a known key, other payload": entry("known", payload=2),
+    "a known key, other stream": entry("known", stream="bob"),
+    "a known key, other payload and stream": entry("known", payload=2, stream="bob"),
     "a known key, deadline passed": entry("known", deadline_at=LONG_AGO),
     "a known key of all targets": entry("known-to-all", "ledger", key_scope="all"),
     "a known key, too large": entry("known", payload="x" * 1_048_577),
@@ -596,6 +617,13 @@ def test_enqueue_intent_returns_the_first_id_and_raises_on_a_conflict(targets):
     with refused("P7005") as caught:
         enqueue_one(targets, "sms", {"a": 2}, "k")
     assert caught.value.diag.message_detail == str(first)
+    assert "another payload" in str(caught.value)
+    with refused("P7005") as caught:
+        enqueue_one(targets, "sms", {"a": 1}, "k", {"stream": "bob"})
+    assert f"idempotency key 'k' of target 'sms' was already used for intent {first}" in str(
+        caught.value
+    )
+    assert "with another stream" in str(caught.value)
     assert counts(targets) == (1, 1, 0)
 
 

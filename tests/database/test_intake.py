@@ -96,6 +96,8 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
     with pytest.raises(IdempotencyConflict, match=str(first)) as caught:
         await intake.enqueue("sms", {"to": "+49"}, idempotency_key=KEY)
     assert caught.value.intent_id == first
+    with pytest.raises(IdempotencyConflict, match="another stream: use a new key"):
+        await intake.enqueue("sms", {"to": "+41"}, idempotency_key=KEY, stream="bob")
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ OWNERS = (
     "intent_due_at",
     "lowest_intent_id",
     "first_intent_of_key",
+    "key_difference",
     "intent_accepted_at",
     "intent_problem",
     "is_marked_call",
@@ -180,7 +181,6 @@ FUNCTIONS: dict[str, set[str]] = {
     "read_active_tokens": {"api"},
     **dict.fromkeys(
         (
-            "has_content",
             "list_intents",
             "read_blocked_streams",
             "read_events",

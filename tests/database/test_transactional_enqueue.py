@@ -118,14 +118,17 @@ def test_intent_does_not_exist_after_the_callers_rollback(way, database, count):
 
 def test_conflict_does_not_end_the_transaction(way, outbox, count):
     [first] = outbox.enqueue(1, idempotency_key=KEY)
-    conflict, unknown, refused, accepted = way.enqueue(
+    conflict, stream, unknown, refused, accepted = way.enqueue(
         new(idempotency_key=KEY),
+        new(idempotency_key=KEY, stream="bob"),
         NewIntent(target="nowhere", payload={}),
         new(priority=9),
         new(),
     )
     assert isinstance(conflict, IdempotencyConflict)
     assert conflict.intent_id == first
+    assert isinstance(stream, IdempotencyConflict)
+    assert "another payload and stream: use a new key" in str(stream)
     assert isinstance(unknown, UnknownTarget)
     assert unknown.target == "nowhere"
     assert isinstance(refused, InvalidArgument)

@@ -37,7 +37,7 @@ SQLSTATEs are:
 | `P7002` | the lease or claim is lost: drop the result |
 | `P7003` | an executor may not report this state, or the call was never begun |
 | `P7004` | the retry ceiling (20) is reached |
-| `P7005` | the idempotency key was used with another payload |
+| `P7005` | the idempotency key was used with another payload, stream or target |
 | `P0001` | UPDATE or DELETE on an append-only table |
 | `22023` | an invalid argument: NULL, negative or out of range |
 | `23505` | on `outbox_attempts_one_terminal_per_intent`: a second terminal row; else a defect |

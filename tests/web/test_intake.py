@@ -165,6 +165,20 @@ async def test_conflict_names_everything_that_differs(api, outbox):
         assert "target and payload" in document["detail"]
 
 
+async def test_known_key_with_another_stream_is_a_conflict(api):
+    alice = SMS | {"idempotency_key": "k", "stream": "alice"}
+    first = await api.post("/v1/intents", alice)
+    bob = alice | {"stream": "bob"}
+    document = problem(await api.post("/v1/intents", bob), 409, "idempotency_conflict")
+    assert document["differs"] == "stream"
+    assert "with another stream" in document["detail"]
+    batch = await api.post("/v1/intents:batch", {"intents": [bob, alice]})
+    assert [one["verdict"] for one in batch.json()["results"]] == ["conflict", "duplicate"]
+    assert "another stream" in batch.json()["results"][0]["problems"][0]["message"]
+    assert document["intent_id"] == first.json()["intent_id"]
+    assert api.intents() == 1
+
+
 async def test_all_faults_of_a_body_are_listed_and_nothing_is_written(api):
     sent = {
         "target": 7,

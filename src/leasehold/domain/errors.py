@@ -8,7 +8,7 @@ LeaseholdError
 ├── NotLeader                  only the leader of the group may do this
 ├── InvalidCompletionState     a result that an executor may not write (P7003)
 ├── RetryCeilingReached        the intent has no attempts left (P7004)
-├── IdempotencyConflict        the key was used for another payload (P7005)
+├── IdempotencyConflict        the key was used for another payload or stream (P7005)
 ├── AppendOnlyViolation        the ledger refuses changes (P0001)
 ├── TerminalGuardHit           the unique index stopped a second terminal row (23505)
 ├── AccessDenied               this login lacks the role that the call needs (42501)
@@ -98,7 +98,7 @@ class RetryCeilingReached(LeaseholdError):
 
 
 class IdempotencyConflict(LeaseholdError):
-    """The idempotency key was already used for another payload, that of `intent_id`."""
+    """The idempotency key was already used for another payload or stream, that of `intent_id`."""
 
     def __init__(self, message: str, *, intent_id: IntentId | None = None) -> None:
         super().__init__(message)

@@ -59,8 +59,8 @@ class Intake:
     ) -> IntentId:
         """Enqueue one intent. It is committed when this returns.
 
-        The same key with the same payload returns the id of the first intent. Raises
-        IdempotencyConflict for another payload, UnknownTarget or InvalidArgument. After
+        The same key with the same payload and stream returns the id of the first intent. Raises
+        IdempotencyConflict for another payload or stream, UnknownTarget or InvalidArgument. After
         DatabaseUnavailable the outcome is unknown: retry with the same idempotency key.
         """
         new = as_intent(intent, payload, **options)

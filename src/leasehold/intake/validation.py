@@ -97,7 +97,8 @@ def conflict_problem(new: NewIntent, result: Enqueued) -> str:
     """Return the message for a key that another intent has."""
     return (
         f"idempotency key {new.idempotency_key!r} of target {new.target!r} belongs to intent "
-        f"{result.intent_id}, which has another payload or target: use a new key for a new intent"
+        f"{result.intent_id}, which has another {result.problem or 'payload'}: use a new key for a "
+        "new intent"
     )
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.contract import Contract
-    from leasehold.domain.intent import IntentId, NewIntent, Status
+    from leasehold.domain.intent import IntentId, Status
     from leasehold.store import reader_rows as rows
 
 
@@ -62,10 +62,6 @@ class ReaderStore(ContractStore, WatchStore, Protocol):
 
     async def read_status(self, intent_ids: Sequence[IntentId]) -> list[rows.IntentStatus]:
         """Read the status of these intents."""
-        ...
-
-    async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
-        """Return whether an intent with a key has the same content as `new`."""
         ...
 
     async def list_intents(

@@ -30,7 +30,7 @@ class Enqueued(NamedTuple):
     """The verdict on one intent of an enqueue.
 
     `ordinal` is its position in the call, from 1. `intent_id` is its own id, or that of the first
-    intent with the same key.
+    intent with the same key. `problem` of a conflict is what differs from that one.
     """
 
     ordinal: int

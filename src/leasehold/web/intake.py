@@ -83,7 +83,7 @@ class Intake:
         )
         result = await self._enqueue(token, new, len(body))
         if result.verdict not in _STATUS or result.intent_id is None:
-            raise await self._refusal(new, result)
+            raise _refusal(new, result)
         more = await self._wait(token, result.intent_id, wait_seconds) if wait_seconds else ""
         return _accepted(new, result.intent_id, result.verdict, more)
 
@@ -105,7 +105,7 @@ class Intake:
         ]
         results = iter(await self._enqueue_many(good, body_bytes))
         return [
-            await self._verdict(
+            _verdict(
                 ordinal,
                 new,
                 found if isinstance(found, Problem) else next(results),
@@ -160,58 +160,41 @@ class Intake:
             more += f',"intent":{responses.Intent.model_validate(status).model_dump_json()}'
         return more
 
-    async def _verdict(
-        self,
-        ordinal: int,
-        new: NewIntent | Problem,
-        result: Enqueued | Exception,
-        context: RequestContext,
-    ) -> responses.Verdict:
-        if not isinstance(result, Enqueued) or not isinstance(new, NewIntent):
-            return _refused(ordinal, _problem_of_one(result, context))
-        if result.verdict not in _STATUS:
-            return _refused(ordinal, await self._refusal(new, result))
-        return responses.Verdict(
-            ordinal=ordinal,
-            status=_STATUS[result.verdict],
-            verdict=BatchVerdict(result.verdict),
-            intent_id=result.intent_id,
-        )
 
-    async def _refusal(self, new: NewIntent, result: Enqueued) -> Problem:
-        """Say why the database did not accept an intent."""
-        match result.verdict:
-            case EnqueueVerdict.UNKNOWN_TARGET:
-                return Problem(
-                    "unknown_target", "Publish a contract with `leasehold targets apply`."
-                )
-            case EnqueueVerdict.CONFLICT:
-                differs = await self._differences(new, result.intent_id)
-                return Problem(
-                    "idempotency_conflict",
-                    f"The key was used for an intent with another {differs}. Use a new key for a "
-                    "new intent.",
-                    differs=differs,
-                    intent_id=str(result.intent_id),
-                )
-            case _:
-                return invalid([_fault(new, result.problem or "this intent cannot be accepted")])
+def _verdict(
+    ordinal: int,
+    new: NewIntent | Problem,
+    result: Enqueued | Exception,
+    context: RequestContext,
+) -> responses.Verdict:
+    if not isinstance(result, Enqueued) or not isinstance(new, NewIntent):
+        return _refused(ordinal, _problem_of_one(result, context))
+    if result.verdict not in _STATUS:
+        return _refused(ordinal, _refusal(new, result))
+    return responses.Verdict(
+        ordinal=ordinal,
+        status=_STATUS[result.verdict],
+        verdict=BatchVerdict(result.verdict),
+        intent_id=result.intent_id,
+    )
 
-    async def _differences(self, new: NewIntent, first_id: IntentId | None) -> str:
-        """Return what differs from the first intent of a key; admission required the token for it.
 
-        A key of one target cannot meet an intent of another one.
-        """
-        if new.key_scope != "all" or first_id is None:
-            return "payload"
-        reader = self._service.stores.reader
-        try:
-            [first] = await reader.read_status([first_id])
-            if first.target == new.target:
-                return "payload"
-            return "target" if await reader.has_content(first_id, new) else "target and payload"
-        except (DatabaseUnavailable, ValueError):
-            return "target or payload"  # it is a conflict all the same
+def _refusal(new: NewIntent, result: Enqueued) -> Problem:
+    """Say why the database did not accept an intent."""
+    match result.verdict:
+        case EnqueueVerdict.UNKNOWN_TARGET:
+            return Problem("unknown_target", "Publish a contract with `leasehold targets apply`.")
+        case EnqueueVerdict.CONFLICT:
+            differs = result.problem or "payload"
+            return Problem(
+                "idempotency_conflict",
+                f"The key was used for an intent with another {differs}. Use a new key for a "
+                "new intent.",
+                differs=differs,
+                intent_id=str(result.intent_id),
+            )
+        case _:
+            return invalid([_fault(new, result.problem or "this intent cannot be accepted")])
 
 
 def _accepted(

@@ -8,7 +8,6 @@ from uuid import UUID
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, IntentId, Status
 from leasehold.store.postgres.contracts import PostgresContracts
-from leasehold.store.postgres.json_arguments import intent_argument
 from leasehold.store.postgres.query import rows_of
 from leasehold.store.reader_rows import (
     Attempt,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from leasehold.domain.intent import NewIntent
 
 _ATTEMPT = rows_of(Attempt, state=AttemptState)
 _STATUS = rows_of(IntentStatus, status=Status)
@@ -126,12 +124,6 @@ class PostgresReaders(PostgresContracts):
                 "  LIMIT 1) AS taken",
                 *map(list, zip(*asked, strict=True)),
             )
-        )
-
-    async def has_content(self, intent_id: IntentId, new: NewIntent) -> bool:
-        """Return whether an intent with a key has the same content as `new`."""
-        return await self._query.value(
-            "SELECT leasehold.has_content(%s, %s::jsonb)", intent_id, intent_argument(new)
         )
 
     async def read_content(self, intent_id: IntentId) -> Content | None:

@@ -1,5 +1,5 @@
--- Accept one intent and return its id. The same key with the same payload returns the same id again. It raises
--- an error where enqueue_intents returns a verdict, which suits plain SQL in the caller's own transaction.
+-- Accept one intent and return its id. The same key with the same payload and stream returns the same id
+-- again. It raises an error where enqueue_intents returns a verdict, which suits plain SQL in the caller's own transaction.
 -- Locks: as enqueue_intents.
 -- Raises: P7005 if the key was used for another intent, 22023 if the intent cannot be accepted.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
@@ -26,8 +26,9 @@ BEGIN
     SELECT * INTO v_result FROM leasehold.enqueue_intents(jsonb_build_array(to_jsonb(v_new)));
   END IF;
   IF v_result.verdict = 'conflict' THEN
-    RAISE EXCEPTION 'idempotency key % of target % was already used for intent % with another payload or target',
-      quote_literal(p_idempotency_key), quote_literal(p_target), v_result.intent_id
+    RAISE EXCEPTION 'idempotency key % of target % was already used for intent % with another %',
+      quote_literal(v_new.idempotency_key), quote_literal(v_new.target), v_result.intent_id,
+      coalesce(v_result.problem, 'payload')
       USING ERRCODE = 'P7005', HINT = 'Use a new key for a new intent.', DETAIL = v_result.intent_id::text;
   ELSIF v_result.verdict NOT IN ('accepted', 'duplicate') THEN
     RAISE EXCEPTION 'the intent was refused: %', v_result.problem USING ERRCODE = '22023';

@@ -4,9 +4,9 @@
 --   stream, priority (0 first to 3 last), due_at or delay_seconds, deadline_at or deadline_seconds,
 --   metadata, trace_context.
 -- Returns one verdict per entry, in the order of the array. Only accepted entries are written.
--- Verdicts: accepted; duplicate (same key and same payload; returns the id of the first intent); conflict (same
--- key, but another payload or target; enqueue_intent raises P7005 instead); unknown_target; invalid (problem
--- says why).
+-- Verdicts: accepted; duplicate (same key, same payload and same stream; returns the id of the first intent); conflict
+-- (same key, but another payload, stream or target: problem says which of them; enqueue_intent raises P7005 instead);
+-- unknown_target; invalid (problem says why).
 -- Locks: the rows of the streams that it writes to, then the new keys, each in sorted order.
 -- Raises: 22023 if p_intents is not such an array.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
@@ -90,20 +90,23 @@ BEGIN
               WHERE head.lease_name = ANY (v_idle_leases) GROUP BY head.lease_name)
       FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
-    SELECT ordinal, intent_id, target, payload_hash, problem, inserted.intent_id IS NOT NULL AS is_new,
+    SELECT ordinal, intent_id, target, payload_hash, stream, problem, inserted.intent_id IS NOT NULL AS is_new,
            CASE WHEN inserted.intent_id IS NULL AND idempotency_key IS NOT NULL
                 THEN leasehold.first_intent_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
-  ), answered AS (
-    SELECT ordinal, intent_id, target, problem, (first).intent_id AS first_id,
-           leasehold.enqueue_verdict(
-             is_new, (first).target = target AND (first).payload_hash = payload_hash, problem) AS verdict
+  ), compared AS (
+    SELECT ordinal, intent_id, target, problem, is_new, (first).intent_id AS first_id,
+           CASE WHEN NOT is_new THEN leasehold.key_difference(first, target, payload_hash, stream) END AS difference
       FROM judged
+  ), answered AS (
+    SELECT ordinal, intent_id, target, problem, first_id, difference,
+           leasehold.enqueue_verdict(is_new, first_id IS NOT NULL AND difference IS NULL, problem) AS verdict
+      FROM compared
   )
   SELECT ordinal, verdict,
          CASE verdict WHEN 'accepted' THEN intent_id WHEN 'duplicate' THEN first_id WHEN 'conflict' THEN first_id END,
          CASE verdict WHEN 'unknown_target' THEN format('no contract is published for target %L', target)
-                      WHEN 'invalid' THEN problem END
+                      WHEN 'invalid' THEN problem WHEN 'conflict' THEN difference END
     FROM answered ORDER BY ordinal;
 END
 $$;

@@ -26,6 +26,7 @@ DECLARE
   v_is_key_of_all_targets boolean := p_new.idempotency_key IS NOT NULL AND coalesce(p_new.key_scope = 'all', false);
   v_hash bytea;
   v_first leasehold.intents;
+  v_difference text;
 BEGIN
   SELECT c.version, c.scope, c.lease_name, c.priority, c.deadline_seconds
     INTO v_version, v_scope, v_lease_name, v_priority, v_deadline_seconds
@@ -73,11 +74,12 @@ BEGIN
   END IF;
   IF p_new.idempotency_key IS NOT NULL THEN
     v_first := leasehold.first_intent_of_key(p_new.target, p_new.idempotency_key, v_is_key_of_all_targets);
+    v_difference := leasehold.key_difference(v_first, p_new.target, v_hash, p_new.stream);
   END IF;
-  verdict := leasehold.enqueue_verdict(false, v_first.target = p_new.target AND v_first.payload_hash = v_hash, problem);
+  verdict := leasehold.enqueue_verdict(false, v_first.intent_id IS NOT NULL AND v_difference IS NULL, problem);
   intent_id := CASE WHEN verdict IN ('duplicate', 'conflict') THEN v_first.intent_id END;
   problem := CASE verdict WHEN 'unknown_target' THEN format('no contract is published for target %L', p_new.target)
-                          WHEN 'invalid' THEN problem END;
+                          WHEN 'invalid' THEN problem WHEN 'conflict' THEN v_difference END;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.enqueue_one(leasehold.new_intent) FROM PUBLIC;
