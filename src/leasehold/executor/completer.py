@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import Result
+from leasehold.domain.outcome import Rejected, Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
+from leasehold.executor.log_budget import LogBudget
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasehold.coordination.item import Fence, Item
     from leasehold.coordination.slots import Slots
@@ -63,6 +64,7 @@ class Completer:
         self._trouble = trouble
         self._faults = faults
         self._observer = observer
+        self._failures = LogBudget(_LOG, "intent_failed")
         self._finished: list[Item] = []
         self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
@@ -212,6 +214,7 @@ class Completer:
                     by_state[state].append(item)
         else:
             by_state[_DISPATCHED] += items
+        self._log_failures(by_state.get(AttemptState.FAILED, ()), answers)
         for state, group in by_state.items():
             self._count(state, group)
             if self._observer is None and not _logs_level(logging.DEBUG):
@@ -222,6 +225,13 @@ class Completer:
                 self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
                 if self._observer is not None and state.is_terminal:
                     self._observer.terminal(item, state, reason)
+
+    def _log_failures(self, items: Sequence[Item], answers: Mapping[int, Recorded]) -> None:
+        for item in items:
+            # A rejection has no reason of ours, but the gateway's code.
+            code = item.outcome.code if isinstance(item.outcome, Rejected) else None
+            reason = answers[item.intent_no].reason
+            self._failures.warn(reason=reason, code=code, **item.log_fields())
 
     def _count(self, state: AttemptState, items: Sequence[Item]) -> None:
         now = self._slots.clock()

@@ -19,6 +19,7 @@ from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
 from leasehold.executor.competing import Claims
 from leasehold.executor.fences import StreamFence
+from leasehold.executor.log_budget import LogBudget
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
@@ -67,6 +68,7 @@ class OrderedExecutor:
         self._runner = runner
         self._metrics = metrics
         self._timings = timings
+        self._pauses = LogBudget(_LOG, "stream_paused")
         common = store, streams, slots.clock, self._kept, self.go_on
         self._begun = StreamFence(*common, is_begun=True)
         self._unbegun = StreamFence(*common, is_begun=False)
@@ -168,6 +170,14 @@ class OrderedExecutor:
                     if work.state is StreamState.READY and not self._streams.is_kept(held):
                         self._streams.freed_targets.add(held.target)
                         self.wake.set()
+                    if work.state is StreamState.PAUSED:
+                        self._pauses.warn(
+                            worker_id=self._streams.holder_id,
+                            target=work.lease.target,
+                            stream=work.lease.stream,
+                            # None: until a person resumes it.
+                            seconds=work.wait_seconds and round(work.wait_seconds, 3),
+                        )
                     self._forget(held, work.state)
             elif work.state is StreamState.READY:
                 items += self._heads(self._hold(work, asked_at), work, asked_at)

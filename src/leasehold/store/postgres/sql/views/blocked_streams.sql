@@ -11,7 +11,8 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
             WHEN head.last_state = 'IN_DOUBT' THEN 'in_doubt'
             WHEN head.last_state = 'SUBMITTED' THEN 'confirming'
             ELSE 'retrying' END AS state,
-       CASE WHEN blocked.paused_until > clock_timestamp() THEN blocked.pause_note ELSE latest.reason END AS reason,
+       CASE WHEN blocked.paused_until > clock_timestamp() THEN coalesce(blocked.pause_note, failed.reason)
+            ELSE latest.reason END AS reason,
        CASE WHEN blocked.paused_until > clock_timestamp() THEN blocked.paused_since
             ELSE coalesce(head.first_tried_at, head.last_modified_at) END AS blocked_since,
        blocked.paused_until, blocked.paused_by, blocked.paused_for,
@@ -45,7 +46,11 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
      ORDER BY p.stream_seq LIMIT 1) AS head ON true
   LEFT JOIN LATERAL (
     SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
-     WHERE a.intent_id = head.intent_id AND a.attempt_no = head.attempt_count) AS latest ON true;
+     WHERE a.intent_id = head.intent_id AND a.attempt_no = head.attempt_count) AS latest ON true
+  LEFT JOIN LATERAL (
+    -- A rejection has no reason of ours, but the gateway's code.
+    SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
+     WHERE a.intent_id = blocked.paused_for AND a.state = 'FAILED' AND blocked.pause_note IS NULL LIMIT 1) AS failed ON true;
 COMMENT ON VIEW leasehold.blocked_streams IS 'Streams that are paused, or whose head was tried and has not ended.';
 REVOKE ALL ON leasehold.blocked_streams FROM PUBLIC;
 GRANT SELECT ON leasehold.blocked_streams

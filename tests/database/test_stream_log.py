@@ -1,0 +1,52 @@
+"""What an instance logs of its streams: failures, pauses, takeovers."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.domain.outcome import Rejected
+from leasehold.executor import log_budget
+from tests.database.test_ordered_steps import BatchGateway, Instance
+
+pytestmark = pytest.mark.one_server
+
+
+class RejectingGateway(BatchGateway):
+    """Takes nothing."""
+
+    async def submit_many(self, submissions):
+        return [Rejected(code="422") for _ in submissions]
+
+
+def lines(caplog, event):
+    found = [vars(one).get("leasehold_fields", {}) for one in caplog.records]
+    return [fields for fields in found if fields.get("event") == event]
+
+
+async def test_failed_intent_and_the_stream_that_it_pauses_are_logged(outbox, stores, caplog):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    failed, _ = outbox.enqueue(2, "pay", stream="s")
+    await Instance(stores.executor, RejectingGateway()).work()
+    [line] = lines(caplog, "intent_failed")
+    assert (line["intent_id"], line["attempt_no"], line["worker_id"]) == (str(failed), 1, "a")
+    assert (line["target"], line["reason"], line["code"]) == ("pay", None, "422")
+    assert "trace_id" in line
+    [line] = lines(caplog, "stream_paused")
+    assert (line["target"], line["stream"], line["seconds"]) == ("pay", "s", None)
+    [shown] = await stores.readonly.read_blocked_streams(None, None, 2)
+    assert (shown.paused_for, shown.reason) == (failed, "422")
+
+
+async def test_flood_of_failures_is_logged_up_to_a_bound(outbox, stores, caplog, monkeypatch):
+    monkeypatch.setattr(log_budget, "LINES_MAX", 3)
+    monkeypatch.setattr(log_budget, "LINES_PER_SECOND", 1e-6)
+    outbox.publish("pay", scope="stream", guarantee="lookup", on_failure="continue")
+    outbox.enqueue(5, "pay", stream="s")
+    instance = Instance(stores.executor, RejectingGateway())
+    await instance.work()
+    assert len(lines(caplog, "intent_failed")) == 3
+    instance.completer._failures._bucket.take(-1)
+    outbox.enqueue(1, "pay", stream="s")
+    await instance.work()
+    assert lines(caplog, "intent_failed")[-1]["not_logged"] == 2
+    assert lines(caplog, "stream_paused") == []
