@@ -288,6 +288,22 @@ def test_clock_that_stepped_back_hides_new_intents_until_the_next_look_only(outb
     assert worker.ids() == [intent_id]
 
 
+def test_transaction_that_was_open_when_the_clock_stepped_back_is_found_when_it_ends(
+    outbox, worker
+):
+    slow = outbox.database.session("ingest")
+    slow.run("BEGIN")
+    [row] = slow.run("SELECT leasehold.enqueue_intent('sms', '{}') AS intent_id")
+    go_on(outbox, worker)
+    seen = worker.look_back()
+    worker.marks.look_back(seen._replace(seen_at=seen.seen_at - timedelta(hours=1)))
+    go_on(outbox, worker)
+    slow.run("COMMIT")
+    move_back(outbox, row["intent_id"], 3600)  # it was enqueued after the step
+    worker.look_back()
+    assert worker.ids() == [row["intent_id"]]
+
+
 @pytest.mark.usefixtures("worker")
 def test_restarted_worker_begins_with_everything_that_is_due(outbox):
     [old] = outbox.enqueue()

@@ -71,8 +71,9 @@ class LowWaterMarks:
         ended = self._open_since.keys() - open_since.keys()
         # Transactions that began and ended between two looks began after the first.
         since = min((self._open_since[one] for one in ended), default=self._looked_at)
-        did_clock_step_back = seen.seen_at < self._looked_at
-        lowest = _START if did_clock_step_back or since == _START else since - _TOLERANCE
+        if seen.seen_at < self._looked_at:  # the clock stepped back: times from before say nothing
+            since, open_since = _START, dict.fromkeys(seen.ids, _START)
+        lowest = _START if since == _START else since - _TOLERANCE
         start = [_START] * PRIORITIES
         marks_now = self._marks
         self._marks = {
