@@ -69,6 +69,103 @@ def test_apply_publishes_nothing_if_one_target_is_invalid(targets, database):
     assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
+EVERYTHING_WRONG = """
+[targets.sms]
+scope = "item"
+guarantee = "lookup"
+concurrency = 0
+lease_seconds = 10
+[targets.sms.gateway]
+kind = "http"
+url = "http://10.0.0.7/send"
+submissions_max = 7
+stream_header = "a b"
+
+[targets.chain]
+scope = "cluster"
+guarantee = "fenced"
+priority = 9
+gateway = { kind = "ledger", url = "http://localhost:8008/?a=b" }
+
+[targets.letters]
+scope = "item"
+guarantee = "lookup"
+gateway = { kind = "http", url = "https://a.example/{key}", lookup_url = 7 }
+
+[targets.mail]
+scope = "item"
+guarantee = "lookup"
+gateway = { kind = "http", url = "https://a.example/{key}" }
+
+[targets.pigeon]
+scope = "item"
+guarantee = "keyed"
+deadline_seconds = -1
+retry = { policy = "deadline" }
+gateway = { kind = "carrier-pigeon" }
+"""
+
+
+def test_check_prints_all_problems_of_a_file_at_once(targets):
+    checked = targets("check", file=EVERYTHING_WRONG)
+    assert checked.returncode == 1
+    start = "Error: leasehold.toml: targets."
+    lines = checked.stderr.splitlines()
+    assert all(line.startswith(start) for line in lines), lines
+    said = [line.removeprefix(start) for line in lines]
+    expected = {
+        "sms.concurrency: must be greater than or equal to 1",
+        "sms.gateway.stream_header: a header name must consist",
+        "sms: call_timeout_seconds (25) must be less than lease_seconds (10)",
+        "sms: guarantee lookup needs a gateway with a lookup: set lookup_url",
+        "sms: submissions_max (7) is only for scope stream, not item",
+        "sms.gateway.url: a call to 10.0.0.7 would go to 10.0.0.7, which is private",
+        "chain.priority: must be less than or equal to 3",
+        "chain.gateway: url must be the address to which",
+        "chain: guarantee fenced is not for kind ledger",
+        "chain.gateway.url: a call to localhost would go to 127.0.0.1, which is loopback",
+        "letters.gateway.lookup_url: must be text",
+        "letters.gateway: url must not contain {key}",
+        "mail.gateway: url must not contain {key}",
+        "mail: guarantee lookup needs a gateway with a lookup: set lookup_url",
+        "pigeon.deadline_seconds: must be greater than 0",
+        "pigeon.gateway.kind: must be one of 'http', 'ledger', 'python'",
+    }
+    told = {one: [line for line in said if line.startswith(one)] for one in expected}
+    assert [one for one, lines in told.items() if len(lines) != 1] == [], said
+    assert len(said) == len(expected), said
+    assert targets("apply", file=EVERYTHING_WRONG).stderr == checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "told"),
+    [
+        ("http://127.0.0.1:8081/a", "", "which is loopback: to permit it, add the host"),
+        ("http://[::1]/a", "", "which is loopback"),
+        ("http://localhost:8081/a", "", "would go to 127.0.0.1, which is loopback"),
+        ("http://2130706433/a", "", "unusual notation"),
+        ("http://169.254.169.254/a", "allow_private = true", "a metadata service"),
+        ("http://127.0.0.1:8081/a", "allow_private = true", None),
+        ("http://localhost:8081/a", 'allow_hosts = ["localhost"]', None),
+        ("http://gateway.internal/a", "", None),
+    ],
+)
+def test_address_that_every_instance_would_refuse_is_not_published(targets, url, more, told):
+    file = f"""
+[targets.sms]
+scope = "item"
+guarantee = "keyed"
+[targets.sms.gateway]
+kind = "http"
+url = "{url}"
+{more}
+"""
+    results = [targets(command, file=file) for command in ("check", "apply")]
+    assert [one.returncode for one in results] == [int(told is not None)] * 2
+    if told:
+        assert all(told in one.stderr for one in results), results
+
+
 @pytest.mark.parametrize("scope", ["stream", "cluster"])
 def test_targets_of_the_other_scopes_are_published_too(targets, scope):
     applied = targets("apply", file=SMS.replace("item", scope))

@@ -50,7 +50,9 @@ CONTRACTS = [
             scope=scope,
             guarantee="lookup",
             gateway=LedgerTerms(
-                url="https://ledger.example/api", stream_header="Grid-Service-Id", submissions_max=9
+                url="https://ledger.example/api",
+                stream_header="Grid-Service-Id",
+                submissions_max=9 if scope == "stream" else 1,
             ),
         )
         for scope in ("item", "cluster", "stream")

@@ -69,7 +69,11 @@ def http_contract(
     terms = kind(url=url, **({"allow_private": True} | of_gateway))
     timings = {"call_timeout_seconds": 5.0, "connect_timeout_seconds": 2.0}
     return Contract(
-        target="sms", scope="item", guarantee=guarantee, gateway=terms, **(timings | changes)
+        target="sms",
+        scope="stream" if of_gateway.get("submissions_max") else "item",
+        guarantee=guarantee,
+        gateway=terms,
+        **(timings | changes),
     )
 
 

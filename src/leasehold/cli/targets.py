@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from pydantic import ValidationError
 
 from leasehold.cli.options import (
     AppDir,
@@ -28,11 +27,12 @@ from leasehold.cli.options import (
     warn,
 )
 from leasehold.cli.tables import print_table
-from leasehold.domain.contract import Contract, contract_problems
+from leasehold.domain.contract import Contract
+from leasehold.domain.contract_check import find_problems
 from leasehold.domain.contract_problems import Problem
 from leasehold.domain.errors import InvalidArgument
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.registry import open_gateway
+from leasehold.gateway.registry import address_problems, open_gateway
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -286,11 +286,15 @@ def _read_target(name: str, table: object) -> Contract | list[Problem]:
             Problem((*place, "gateway"), "is required: a table with kind http, ledger or python")
         )
     given = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
-    try:
-        contract = Contract.model_validate({**given, "target": name})
-    except ValidationError as error:
-        problems += [_in_table(place, problem) for problem in contract_problems(error)]
+    found = find_problems({**given, "target": name})
+    problems += [_in_table(place, problem) for problem in found]
+    problems += [
+        Problem((*place, "gateway", setting), why)
+        for setting, why in address_problems(given.get("gateway"))
+    ]
+    if problems:
         return problems
+    contract = Contract.model_validate({**given, "target": name})
     if len(json.dumps(contract.terms())) > _TERMS_CHARACTERS_MAX:
         problems.append(
             Problem(place, f"has more than {_TERMS_CHARACTERS_MAX} characters of terms")

@@ -261,6 +261,12 @@ class Contract(Terms):
                 f"pipeline_max ({self.pipeline_max}) needs a gateway with a lookup: the next "
                 "intent starts while others await their confirmation, and somebody must ask"
             )
+        together = getattr(self.gateway, "submissions_max", 1)
+        if self.scope != "stream" and together > 1:
+            yield (
+                f"submissions_max ({together}) is only for scope stream, not {self.scope}: several "
+                "intents in one call must be consecutive ones of a stream"
+            )
 
 
 # The known settings, by the table that they belong to.

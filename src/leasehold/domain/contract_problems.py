@@ -68,8 +68,9 @@ def _describe(error: ErrorDetails, settings: Settings, choices: Choices) -> Iter
     place = tuple(str(part) for part in error["loc"])
     shown = _as_in_file(place)
     if error["type"] in _WITHOUT_KIND:
-        expected = error.get("ctx", {}).get("expected_tags", "'http', 'ledger', 'python'")
-        yield Problem((*shown, "kind"), f"is required: one of {expected}")
+        is_given = error["type"] == "union_tag_invalid"
+        said = "must be" if is_given else "is required:"
+        yield Problem((*shown, "kind"), f"{said} one of 'http', 'ledger', 'python'")
     elif error["type"] == "extra_forbidden":
         yield Problem(shown, _unknown(place, settings))
     elif error["type"] == "missing":

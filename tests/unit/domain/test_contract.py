@@ -397,7 +397,7 @@ def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
     gateway = HttpTerms(url="https://a.example/send", submissions_max=10)
     waits = contract(scope="stream", on_failure="block_for", block_seconds=60, gateway=gateway)
     terms = json.loads(json.dumps(waits.terms()))
-    assert (terms["batch_max"], contract(gateway=gateway).batch_max) == (10, 1)
+    assert terms["batch_max"] == 10
     assert Contract.from_terms("sms", 1, terms) == waits.model_copy(update={"version": 1})
     with pytest.raises(InvalidArgument, match="batch_max is 11, but the gateway's is 10"):
         Contract.from_terms("sms", 1, terms | {"batch_max": 11})
@@ -407,6 +407,13 @@ def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
     ("terms", "problem"),
     [
         ({"on_failure": "continue"}, "on_failure is only for scope stream, not item"),
+        (
+            {"gateway": HttpTerms(url="https://a.example/send", submissions_max=2)},
+            (
+                "submissions_max (2) is only for scope stream, not item: several intents in one "
+                "call must be consecutive ones of a stream"
+            ),
+        ),
         (
             {"scope": "stream", "on_failure": "block_for"},
             "block_seconds is required with on_failure block_for, and only then",
