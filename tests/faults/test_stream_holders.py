@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leasehold import Instance
+from tests.engine.test_groups import settings_of
 from tests.support.engine import until
 from tests.support.http_gateways import batch_id
 from tests.support.stream_orders import (
@@ -179,6 +181,49 @@ async def test_call_of_many_claim_times_is_not_given_up(engine):
     engine.worker(stream_claim_seconds="1.4", stream_grace_seconds="60")
     await engine.until_status(ids["s0"])
     assert engine.outbox.states(ids["s0"][0]) == ["DISPATCHED"]
+
+
+async def test_stopped_worker_gives_up_streams_without_a_call_before_its_last_call_ends(engine):
+    """Nothing of one stream is visible, because its enqueuer is open; another has a long call."""
+    engine.publish(TARGET, scope="stream", lease_seconds=60, call_timeout_seconds=50)
+    first = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+    enqueuer, _ = open_enqueuer(engine, "s0")
+    worker = engine.worker(shutdown_seconds="20", **PATIENT)
+    await engine.until_status(first)
+    engine.sandbox.set_faults(latency_ms=6000)
+    [slow] = enqueue_entries_of(engine, [1]).values()
+    worker_id = await worker.started()
+    await until(lambda: len(held_by(engine, worker_id)) == 2)
+    worker.send(signal.SIGTERM)
+    await until(lambda: held_by(engine, worker_id) == [{"lease_name": f"stream/{TARGET}/s1"}])
+    assert worker.process.poll() is None
+    enqueuer.run("COMMIT")
+    await engine.until_status([slow])
+
+
+async def test_worker_stopped_while_it_looks_at_a_stream_leaves_nothing_in_doubt(engine):
+    engine.publish(TARGET, scope="stream", lease_seconds=60, call_timeout_seconds=50)
+    first = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+    enqueuer, intent_id = open_enqueuer(engine, "s0")
+    async with Instance(settings_of(engine)) as instance:
+        await engine.until_status(first)
+        store, looking, may_go_on = instance._store, asyncio.Event(), asyncio.Event()
+        look = store.refresh_streams
+
+        async def look_slowly(*arguments, **more):
+            found = await look(*arguments, **more)
+            if any(one.heads for one in found):
+                looking.set()
+                await may_go_on.wait()
+            return found
+
+        store.refresh_streams = look_slowly
+        enqueuer.run("COMMIT")
+        await looking.wait()
+        asyncio.get_running_loop().call_later(1, may_go_on.set)
+    assert engine.outbox.pending(intent_id)["begun_at"] is None
+    assert engine.outbox.states(intent_id) == []
+    assert engine.database.execute("SELECT 1 FROM leasehold.leases WHERE expires_at = '-infinity'")
 
 
 # Long leases: whoever waits for an expiry waits too long.

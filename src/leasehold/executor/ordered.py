@@ -96,7 +96,13 @@ class OrderedExecutor:
         return Claims(self._take(work, asked_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
-        """Look again at streams that had nothing visible while an enqueuer was open."""
+        """Look again at streams that had nothing visible while an enqueuer was open.
+
+        At a shutdown, leave that to others.
+        """
+        if self._streams.is_closing:
+            await self.leave()
+            return Pause(_IDLE_SECONDS)
         await self._hint()
         now = self._slots.clock()
         streams = self._streams.to_look_at(now)[: self._slots.free]

@@ -226,7 +226,9 @@ class Instance:
         if not await self._wait_until_empty(ends_at - time.monotonic()):
             self._items.abort()
             self._streams.abort()
-            await self._wait_until_empty(FLUSH_SECONDS)
+        self._stop_services(self._streams.ordered)
+        await self._join(self._streams.ordered)  # its last look may have begun a head
+        await self._wait_until_empty(FLUSH_SECONDS)
         await self._streams.leave()
         await resigned
         self._loop_watch.close()

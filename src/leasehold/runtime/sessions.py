@@ -126,11 +126,11 @@ class StreamSession(Session):
         super().__init__(parts, targets)
         store, metrics, timings = parts.store, parts.metrics, parts.timings
         self._streams = HeldStreams(parts.worker_id)
-        self._ordered = OrderedExecutor(
+        self.ordered = OrderedExecutor(
             store, self.slots, self._streams, targets, self._runner, metrics, timings
         )
         self.executor = self._executor(
-            "stream executor", self._ordered, lambda _: timings().stream_claim_seconds
+            "stream executor", self.ordered, lambda _: timings().stream_claim_seconds
         )
         self.heartbeat = StreamHeartbeat(
             store,
@@ -147,7 +147,7 @@ class StreamSession(Session):
             self.heartbeat,
             self._completer,
             self.executor,
-            self._ordered,
+            self.ordered,
             targets,
         ]
 
@@ -167,11 +167,12 @@ class StreamSession(Session):
     def close(self) -> None:
         """Begin nothing more: free each stream after its present call."""
         self._streams.is_closing = True
+        self.ordered.wake.set()
         super().close()
 
     async def leave(self) -> None:
         """Release the streams that have no call, so that others need not wait for their expiry."""
         try:
-            await within_deadline(_LEAVE_SECONDS, self._ordered.leave(), "releasing streams")
+            await within_deadline(_LEAVE_SECONDS, self.ordered.leave(), "releasing streams")
         except Exception as error:  # noqa: BLE001 (a courtesy: the leases expire by themselves)
             _LOG.warning("release_failed", worker_id=self._streams.holder_id, error=str(error))
