@@ -197,7 +197,7 @@ def _load(path: str, sanitizer: Sanitizer) -> Observer:
         for part in name.split("."):
             found = getattr(found, part)
         observer = found() if inspect.isclass(found) else found
-    except Exception as error:  # noqa: BLE001 (a user's module may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's module may raise anything)
         # Not chained, because the error may contain a secret.
         advice = "; is it in --app-dir?" if isinstance(error, ModuleNotFoundError) else ""
         raise InvalidArgument(

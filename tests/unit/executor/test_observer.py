@@ -306,3 +306,15 @@ def test_reason_of_an_observer_that_cannot_be_loaded_hides_secrets(tmp_path, mon
     with pytest.raises(InvalidArgument, match="ValueError") as caught:
         find_observer(None, "leaky_watch:x", ["sw0rdfish"], {})
     assert "sw0rdfish" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "module", ["import sys; sys.exit()", "class x:\n def __init__(self): exit()"]
+)
+def test_observer_whose_module_exits_is_refused_with_the_reason(tmp_path, monkeypatch, module):
+    """A script without a guard for its main part would end the worker as if all were well."""
+    name = f"leaving_watch_{len(module)}"
+    (tmp_path / f"{name}.py").write_text(f"{module}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidArgument, match="SystemExit"):
+        find_observer(None, f"{name}:x", [], {})
