@@ -131,7 +131,8 @@ class Instance:
         self.troubles = []
         self.slots = Slots("a", SlotPool(concurrency))
         self.targets = Targets(gateway, guarantee, **terms)
-        metrics, trouble = Metrics(), self.troubles.append
+        self.metrics = metrics = Metrics()
+        trouble = self.troubles.append
         self.completer = Completer(self.slots, metrics, trouble=trouble)
         self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
         self.streams = HeldStreams("a")

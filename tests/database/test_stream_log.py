@@ -7,6 +7,7 @@ import pytest
 from leasehold.domain.outcome import Rejected
 from leasehold.executor import log_budget
 from tests.database.test_ordered_steps import BatchGateway, Instance
+from tests.support.lease_holder import claim_streams
 
 pytestmark = pytest.mark.one_server
 
@@ -50,3 +51,25 @@ async def test_flood_of_failures_is_logged_up_to_a_bound(outbox, stores, caplog,
     await instance.work()
     assert lines(caplog, "intent_failed")[-1]["not_logged"] == 2
     assert lines(caplog, "stream_paused") == []
+
+
+async def test_takeover_of_streams_is_logged_once_and_counted(outbox, stores, caplog, database):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    for number in range(3):
+        outbox.enqueue(1, "pay", stream=f"s{number}")
+    assert len(claim_streams(outbox, "dead")) == 3
+    outbox.enqueue(1, "pay", stream="free")
+    database.owner_execute(
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp(),"
+        "  grace_expires_at = clock_timestamp() WHERE holder_id = 'dead'"
+    )
+    instance = Instance(stores.executor, BatchGateway())
+    await instance.work()
+    [line] = lines(caplog, "streams_taken_over")
+    assert (line["worker_id"], line["streams"], line["targets"]) == ("a", 3, ["pay"])
+    outbox.enqueue(1, "pay", stream="s0")
+    await instance.work()
+    assert len(lines(caplog, "streams_taken_over")) == 1
+    labels = {"worker_id": "", "target": "pay"}
+    taken = instance.metrics.registry.get_sample_value("leasehold_streams_taken_over_total", labels)
+    assert taken == 3

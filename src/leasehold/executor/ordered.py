@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 TARGETS_MAX = 1000  # of one hint; polling finds the rest
+_TARGETS_LOGGED = 20
 
 _LOG = get_logger(__name__)
 
@@ -93,6 +94,7 @@ class OrderedExecutor:
             due_from,
             begin=True,
         )
+        self._report_takeover(Counter(one.lease.target for one in work if one.is_taken_over))
         return Claims(self._take(work, asked_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
@@ -138,6 +140,17 @@ class OrderedExecutor:
         freed, self._streams.freed_targets = self._streams.freed_targets, set()
         if freed:
             await self._store.notify_targets(sorted(freed)[:TARGETS_MAX])
+
+    def _report_takeover(self, streams: Counter[str]) -> None:
+        if streams:
+            _LOG.warning(
+                "streams_taken_over",
+                worker_id=self._streams.holder_id,
+                streams=streams.total(),
+                targets=sorted(streams)[:_TARGETS_LOGGED],
+            )
+            for target, count in streams.items():
+                self._metrics.streams_taken_over(target, count)
 
     def _kept(self, ended: Sequence[HeldStream]) -> list[Lease]:
         """Return the leases of those streams that we go on with: as many as their targets take, and

@@ -89,6 +89,9 @@ class Metrics:
             "1 if this instance does not serve a published target.",
             "target",
         )
+        self._streams_taken_over = factory.by(
+            Counter, "streams_taken_over", "Streams taken over from other holders.", "target"
+        )
         self._add_worker_metrics(factory)
         self._add_leader_metrics(factory)
         self._add_reaper_metrics(factory)
@@ -176,6 +179,10 @@ class Metrics:
     def attempts(self, target: str, outcome_state: AttemptState | str, n: int) -> None:
         """Count results on the ledger, by their state there."""
         self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc(n)
+
+    def streams_taken_over(self, target: str, n: int) -> None:
+        """Count streams taken over from holders whose leases had expired."""
+        self._streams_taken_over.at(self._targets.bounded(target)).inc(n)
 
     def queue_delay(self, target: str, *seconds: float) -> None:
         """Observe the time from due to claimed, for each item of a batch."""

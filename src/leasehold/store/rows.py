@@ -163,7 +163,8 @@ class StreamWork:
     `heads` are the items to call or to ask about, in order, if the state is READY; otherwise there
     are none. `is_begun` says that their calls are marked as begun and may be made. `wait_seconds`
     is the time until a WAITING or PAUSED stream goes on; None if a person must decide. If
-    `is_held` is false, the stream was freed, or it is lost.
+    `is_held` is false, the stream was freed, or it is lost. `is_taken_over` says that this claim
+    took the stream from another holder, whose lease had expired.
     """
 
     lease: StreamLease
@@ -172,6 +173,7 @@ class StreamWork:
     is_held: bool
     is_begun: bool
     heads: list[Claimed]
+    is_taken_over: bool
 
 
 class RecordedStreams(NamedTuple):

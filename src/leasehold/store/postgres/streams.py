@@ -251,6 +251,7 @@ def _work(holder_id: str, row: _Row) -> StreamWork:
         is_held=row.is_held,
         is_begun=row.begun_at is not None,
         heads=[],
+        is_taken_over=row.reason == "taken_over",
     )
 
 

@@ -8,7 +8,8 @@
 -- Leave it out about once a second: then the walk is complete, and streams of dead holders are taken over too.
 -- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no call is in
 -- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already is not
--- returned: the holder may be asking about some of its rows, which leaves no mark.
+-- returned: the holder may be asking about some of its rows, which leaves no mark. The rows of a stream that was taken over
+-- from another holder have the reason taken_over.
 -- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
@@ -25,6 +26,8 @@ DECLARE
   v_targets_count integer := cardinality(p_targets);
   v_first integer;
   v_expired text[] := '{}';
+  v_taken_over text[];
+  v_work leasehold.stream_work;
   v_names text[] := '{}';
   v_rows uuid[] := '{}';
   v_found_names text[];
@@ -93,7 +96,23 @@ BEGIN
     RETURN;
   END IF;
 
+  IF cardinality(v_expired) > 0 THEN
+    -- Without streams that their holder freed (lease_seconds is 0) while an enqueuer was open.
+    v_taken_over := ARRAY(SELECT l.lease_name FROM leasehold.leases l
+                           WHERE l.lease_name = ANY (v_expired) AND l.lease_seconds > 0 AND l.holder_id <> p_holder_id);
+  END IF;
   v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
+  IF cardinality(v_taken_over) > 0 THEN
+    FOR v_work IN
+      SELECT * FROM leasehold.next_stream_heads(v_names, NULL, p_free_idle => true, p_begin => p_begin)
+    LOOP
+      IF v_work.lease_name = ANY (v_taken_over) THEN
+        v_work.reason := 'taken_over';
+      END IF;
+      RETURN NEXT v_work;
+    END LOOP;
+    RETURN;
+  END IF;
   RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_names, NULL, p_free_idle => true, p_begin => p_begin);
 END
 $$;
