@@ -178,7 +178,7 @@ class Runner:
         """Do not work on an item whose contract could not be opened. Nothing was sent for it."""
         self._completer.give_back(item, CANNOT_SERVE_SECONDS)
         if isinstance(error, LeaseholdError) and not isinstance(error, DatabaseUnavailable):
-            _LOG.error("contract_refused", error=str(error), **item.log_fields())
+            self._targets.report_refused(item, error, self._metrics)
             if not isinstance(error, (AccessDenied, MigrationError)):
                 return  # the contract is the problem, not the database
         else:

@@ -144,6 +144,18 @@ class Targets:
                 **item.log_fields(),
             )
 
+    def report_refused(self, item: Item, error: LeaseholdError, metrics: Metrics) -> None:
+        """Report an intent whose contract version cannot be opened; a newer version may be."""
+        metrics.contract_refused(item.target)
+        _LOG.error(
+            "contract_refused",
+            version=item.claimed.contract_version,
+            error=str(error),
+            advice="an intent keeps its version: correct what the error says, or cancel it and "
+            "redrive it under the current version",
+            **item.log_fields(),
+        )
+
     async def start(self) -> None:
         """Read contracts for the first time. A contract that cannot be served costs its target."""
         await self._adopt(await self._served_contracts())

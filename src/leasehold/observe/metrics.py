@@ -77,20 +77,16 @@ class Metrics:
         )
         self._in_flight = InFlight(self.registry, worker_id, self._targets)
         self._breaker = factory.by(
-            Gauge,
-            "breaker_state",
-            "1 for the current state of the target's breaker.",
-            "target",
-            "state",
+            Gauge, "breaker_state", "1 for the current state of the breaker.", "target", "state"
         )
         self._not_served = factory.by(
-            Gauge,
-            "target_not_served",
-            "1 if this instance does not serve a published target.",
-            "target",
+            Gauge, "target_not_served", "1 if this instance does not serve the target.", "target"
         )
         self._streams_taken_over = factory.by(
             Counter, "streams_taken_over", "Streams taken over from other holders.", "target"
+        )
+        self._contract_refused = factory.by(
+            Counter, "contract_refused", "Tries to open a version that failed.", "target"
         )
         self._add_worker_metrics(factory)
         self._add_leader_metrics(factory)
@@ -234,6 +230,10 @@ class Metrics:
     def target_served(self, target: str, *, is_served: bool) -> None:
         """Set whether this instance serves a published target."""
         self._not_served.at(self._targets.bounded(target)).set(not is_served)
+
+    def contract_refused(self, target: str) -> None:
+        """Count an intent that was given back because its contract version cannot be opened."""
+        self._contract_refused.at(self._targets.bounded(target)).inc()
 
     def forget_target(self, target: str) -> None:
         """Say nothing about a target that is not published any more."""
