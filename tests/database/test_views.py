@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lease_holder import take
+from tests.support.lease_holder import claim_streams, take
 
 
 def finish(outbox, target, state, **fields):
@@ -125,6 +125,33 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
         "pending_by_attempts": {"0": 9, "1": 3, "2": 1},
         "streams_blocked": {},
     }
+
+
+def test_only_what_can_be_worked_on_of_streams_is_due(outbox, database):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+
+    def counted():
+        row = outbox.count_queue()
+        return row["due"], row["leased"], row["due_unleased"]
+
+    for number in range(6):
+        outbox.enqueue(4, "pay", stream=f"s{number}")
+    assert counted() == (6, 0, 6)
+    holders = claim_streams(outbox, streams_max=4)
+    for holder in holders:
+        holder.begin([holder.heads[0]["intent_id"]])
+    assert counted() == (6, 4, 2)
+    failed, doubted, retried, _ = holders
+    failed.record_next([failed.heads[0]["intent_id"]], "FAILED")  # pauses its stream
+    doubted.record_next([doubted.heads[0]["intent_id"]], "IN_DOUBT", retry_after_seconds=0)
+    retried.record_next([retried.heads[0]["intent_id"]], "RETRYABLE", retry_after_seconds=60)
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = 'infinity' WHERE last_state = 'IN_DOUBT'"
+    )
+    assert counted() == (3, 1, 2)
+    for number in range(6):
+        outbox.call("operator", "pause_stream", "pay", f"s{number}", "ada", "wait")
+    assert counted() == (1, 1, 0)
 
 
 def test_supervisor_takes_the_age_of_the_oldest_intent_from_its_id(targets, database):

@@ -285,8 +285,9 @@ class Stats(ResponseBody):
     """Totals of the whole queue as they were last counted.
 
     `seen_at` is when the oldest part was counted. It is null until every part was, and the totals
-    are too low until then. `streams_blocked` counts, by target, streams that are paused until
-    somebody resumes them.
+    are too low until then. Of a stream only its head can be due, and not while the stream is paused
+    or held; its calls in flight are `leased`. `streams_blocked` counts, by target,
+    streams that are paused until somebody resumes them.
     """
 
     pending: int

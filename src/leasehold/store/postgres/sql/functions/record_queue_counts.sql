@@ -5,6 +5,9 @@
 -- 20 times what the turn took, so the count uses a twentieth of the time at most, however slow the server is.
 -- When the oldest doubt began is read from the ledger, for at most 1,000 doubts of the segment. Paused streams are counted
 -- too, see record_blocked_counts.
+-- Of a stream only what somebody can work on is due: a row that leads a claim to its stream (is_claimable), and a call in flight
+-- (begun_at), which counts as leased. So rows behind a head, and heads of streams that are paused or held, are not due. A
+-- question about an intent leaves no mark: while its holder asks, the row is neither due nor leased.
 -- Locks: the row of the turn; it never waits for it. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.record_queue_counts(p_turn_no bigint) RETURNS double precision
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -47,10 +50,12 @@ BEGIN
          found.expired_leases, found.due_unleased, found.held, leasehold.intent_accepted_at(found.first_ids[1]),
          v_segments, v_began_at
     FROM (SELECT p.last_state, p.attempt_count, count(*) AS pending,
-                 count(*) FILTER (WHERE p.due_at <= v_began_at) AS due,
-                 count(p.claimed_by) AS leased,
+                 count(*) FILTER (WHERE p.due_at <= v_began_at
+                                    AND (p.scope <> 'stream' OR p.is_claimable OR p.begun_at IS NOT NULL)) AS due,
+                 count(*) FILTER (WHERE p.claimed_by IS NOT NULL OR p.scope = 'stream' AND p.begun_at IS NOT NULL) AS leased,
                  count(*) FILTER (WHERE p.lease_expires_at <= v_began_at) AS expired_leases,
-                 count(*) FILTER (WHERE p.due_at <= v_began_at AND p.claimed_by IS NULL) AS due_unleased,
+                 count(*) FILTER (WHERE p.due_at <= v_began_at AND p.claimed_by IS NULL
+                                    AND (p.scope <> 'stream' OR p.is_claimable AND p.begun_at IS NULL)) AS due_unleased,
                  count(*) FILTER (WHERE p.due_at = 'infinity') AS held,
                  -- Ids are in order of acceptance. Before PostgreSQL 18 there is a minimum of arrays, but not of ids.
                  min(ARRAY[p.intent_id]) AS first_ids
