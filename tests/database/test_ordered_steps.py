@@ -22,7 +22,7 @@ from leasehold.domain.outcome import (
     Unknown,
 )
 from leasehold.domain.timing import Timings
-from leasehold.executor import completer
+from leasehold.executor import completer, lookups
 from leasehold.executor.completer import Completer
 from leasehold.executor.limits import Gate
 from leasehold.executor.ordered import OrderedExecutor
@@ -469,3 +469,31 @@ async def test_every_intent_in_doubt_is_begun_before_it_is_sent_again(
     await instance.work()
     assert gateway.submitted == ids
     assert None not in begun
+
+
+async def test_stream_that_shared_the_slot_of_another_is_freed_after_its_answer(
+    outbox, stores, database, monkeypatch
+):
+    """Its next head would be called in a slot that it does not have."""
+    monkeypatch.setattr(lookups, "CROWDED_GATHER_SECONDS", 0.5)
+    monkeypatch.setattr(lookups, "CROWDED_GATHER_SECONDS_MAX", 1.0)
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    heads = [outbox.enqueue(2, "pay", stream=f"s{number}")[0] for number in range(4)]
+    put_in_doubt(database, heads)
+    gateway = SlowLookups()
+    instance = Instance(stores.executor, gateway, concurrency=2)
+    for _ in range(3):
+        await until(lambda: instance.slots.free)
+        instance.runner.start(await instance.claim(instance.slots.free))
+    async with asyncio.timeout(20):
+        await gateway.is_asked.wait()
+    assert len(instance.slots) == 4
+    gateway.may_answer.set()
+    await until(lambda: len(gateway.asked) == 4)
+    await instance.written(4)
+    assert len(instance.slots) == 1
+    await instance.until_idle()
+    assert instance.troubles == []
+    assert len(instance.streams) == 0
+    await instance.work()
+    assert len(gateway.submitted) == 4

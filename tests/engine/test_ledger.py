@@ -10,12 +10,12 @@ from tests.support.engine import until
 from tests.support.http_gateways import batch_id
 
 
-def publish(engine, **terms):
+def publish(engine, ask_after_seconds=0.1, **terms):
     gateway = {
         "kind": "ledger",
         "url": f"{engine.sandbox.url}/ledger",
         "allow_private": True,
-        "ask_after_seconds": 0.1,
+        "ask_after_seconds": ask_after_seconds,
     }
     engine.publish("batches", "lookup", **({"gateway": gateway} | terms))
 
@@ -96,6 +96,23 @@ async def test_many_batches_that_wait_for_blocks_are_confirmed_with_few_requests
     assert sum(map(len, asked)) >= 10 * len(asked), "that is 10 ids per request on average"
     for intent_id in ids:
         assert engine.outbox.states(intent_id) == ["SUBMITTED", "DISPATCHED"]
+
+
+@pytest.mark.parametrize("scope", ["item", "stream", "cluster"])
+async def test_request_asks_about_more_batches_than_there_are_slots(engine, scope):
+    publish(engine, scope=scope, quarantine_seconds=120, ask_after_seconds=300)
+    names = [f"batch {number}" for number in range(200)]
+    ids = enqueue(engine, *names, **({"stream": str} if scope == "stream" else {}))
+    engine.worker(concurrency="5")
+    await engine.until_status(ids, "confirming")
+    engine.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp(),"
+        "  last_modified_at = greatest(clock_timestamp(), last_modified_at + interval '1 second')"
+    )
+    await engine.until_status(ids)
+    sizes = [len(one) for one in lookups(engine)]
+    assert sum(sizes) == 200
+    assert 5 < max(sizes) <= 50
 
 
 @pytest.mark.parametrize("scope", ["item", "stream", "cluster"])

@@ -248,6 +248,21 @@ class Slots:
         self._items.update(followers)
         self._followers.update(followers)
 
+    def has_slot(self, item: Item) -> bool:
+        """Say whether an item has a slot of its own."""
+        return item in self._in_slots
+
+    def share_call(self, item: Item) -> None:
+        """Free the slot of an item, because the call of another item is its call too."""
+        if item in self._in_slots:
+            self._followers.add(item)
+            self._vacate([item])
+            self.wake()
+
+    def occupy(self, call: asyncio.Future[Any]) -> None:
+        """Use a slot for a call that several items share, until it ends."""
+        self._pool.keep_slot(call)
+
     def end_call(self, item: Item) -> None:
         """Free the slot of an item whose call has ended; its result waits to be recorded."""
         if item in self._in_slots:

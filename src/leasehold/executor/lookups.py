@@ -5,14 +5,16 @@ Its question waits for the other questions to the same gateway that come in the 
 items of one claim, of one batch of a leader, or of streams whose results were recorded together. If
 the gateway is a `LookupBatcher`, they go out in few requests, oldest first.
 
-A request ends early only when nobody waits for it any more. The last one who leaves waits until it
-has ended, because it keeps a slot until then.
+A request needs one slot, however many questions it has. If no slot is free, questions that can
+share a request give theirs back and wait a little longer, so that more of them can come.
+
+A request ends early only when nobody waits for it any more. Until it has ended it keeps a slot:
+that of an item that waits for it, or one of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.coordination.item import Item
+    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.domain.retry import AskAgain
     from leasehold.executor.faults import Faults
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 
 # How long the first question waits for others. The time that a lookup is due is never so exact.
 GATHER_SECONDS = 0.005
+# While no slot was free: how long the last question waits for others, and the first one at most.
+# There is time for a claim in between.
+CROWDED_GATHER_SECONDS = 0.01
+CROWDED_GATHER_SECONDS_MAX = 0.05
 
 _LOG = get_logger(__name__)
 
@@ -46,6 +53,7 @@ _LOG = get_logger(__name__)
 class _Question:
     """One item's question, with the future that its task waits for."""
 
+    item: Item
     submission: Submission
     since: datetime
     answer: asyncio.Future[LookupAnswer | TrustEnded]
@@ -59,16 +67,23 @@ class _Request:
     task: asyncio.Task[None]
     waiting: set[_Question] = field(default_factory=set["_Question"])
 
-    async def leave(self, question: _Question) -> None:
-        """Wait no longer. The last one ends the request."""
-        self.waiting.discard(question)
-        while not self.waiting and not self.task.done():
-            self.task.cancel()
-            with suppress(asyncio.CancelledError):  # cancelled once more: so is the request
-                await asyncio.wait([self.task])
+
+@dataclass(slots=True, eq=False)
+class _Gathering:
+    """The questions to one gateway that wait for others."""
+
+    begun_at: float
+    sending: asyncio.TimerHandle
+    questions: list[_Question] = field(default_factory=list["_Question"])
+    slots: int = 0  # that they have
+    is_crowded: bool = False  # no other slot was free
 
 
 _since = attrgetter("since")
+
+
+def _lookups_max(gateway: Gateway) -> int:
+    return gateway.lookups_max if isinstance(gateway, LookupBatcher) else 1
 
 
 def after_abort(item: Item, unknown: Unknown) -> Outcome | AskAgain:
@@ -80,10 +95,11 @@ def after_abort(item: Item, unknown: Unknown) -> Outcome | AskAgain:
 class Lookups:
     """Asks gateways, with as few requests as they permit."""
 
-    def __init__(self, metrics: Metrics, faults: Faults) -> None:
+    def __init__(self, slots: Slots, metrics: Metrics, faults: Faults) -> None:
+        self._slots = slots
         self._metrics = metrics
         self._faults = faults
-        self._gathered: dict[Served, list[_Question]] = {}
+        self._gathered: dict[Served, _Gathering] = {}
 
     async def look_up(
         self, item: Item, served: Served, submission: Submission
@@ -116,33 +132,73 @@ class Lookups:
         if not isinstance(served.gateway, LookupBatcher):
             [answer] = await self._request(served.gateway, [submission])
             return answer
-        loop = asyncio.get_running_loop()
-        question = _Question(submission, item.claimed.first_tried_at, loop.create_future())
-        gathered = self._gathered.setdefault(served, [])
-        if not gathered:
-            loop.call_later(GATHER_SECONDS, self._send, served)
-        gathered.append(question)
+        question = self._gather(item, served, submission)
         try:
             answer = await question.answer
         except asyncio.CancelledError:
             if question.request is not None:
-                await question.request.leave(question)
+                self._leave(question, question.request)
             raise
         if isinstance(answer, TrustEnded):
             raise answer
         return answer
 
+    def _gather(self, item: Item, served: Served, submission: Submission) -> _Question:
+        """Let a question wait for others."""
+        loop = asyncio.get_running_loop()
+        question = _Question(item, submission, item.claimed.first_tried_at, loop.create_future())
+        gathering = self._gathered.get(served)
+        if gathering is None:
+            sending = loop.call_later(GATHER_SECONDS, self._send, served)
+            gathering = self._gathered[served] = _Gathering(loop.time(), sending)
+        gathering.is_crowded = gathering.is_crowded or not self._slots.free
+        if gathering.is_crowded:
+            self._await_more(item, served, gathering)
+        gathering.slots += self._slots.has_slot(item)
+        gathering.questions.append(question)
+        return question
+
+    def _await_more(self, item: Item, served: Served, gathering: _Gathering) -> None:
+        """Give the slot of a question back if its request has one, and wait for what comes in it.
+
+        As soon as a request is full, there is nothing to wait for.
+        """
+        full_requests = len(gathering.questions) // _lookups_max(served.gateway)
+        if gathering.slots > full_requests:
+            self._slots.share_call(item)
+        loop = asyncio.get_running_loop()
+        gathering.sending.cancel()
+        send_at = gathering.begun_at
+        if not full_requests:
+            longest = gathering.begun_at + CROWDED_GATHER_SECONDS_MAX
+            send_at = min(loop.time() + CROWDED_GATHER_SECONDS, longest)
+        gathering.sending = loop.call_at(send_at, self._send, served)
+
     def _send(self, served: Served) -> None:
         """Send the questions that were gathered, as far as somebody still waits for the answer."""
         gateway = served.gateway
-        size = gateway.lookups_max if isinstance(gateway, LookupBatcher) else 1
-        questions = [one for one in self._gathered.pop(served) if not one.answer.done()]
+        size = _lookups_max(gateway)
+        gathered = self._gathered.pop(served).questions
+        questions = [one for one in gathered if not one.answer.done()]
         questions.sort(key=_since)
         for first in range(0, len(questions), size):
             batch = questions[first : first + size]
             request = _Request(asyncio.create_task(self._answer(gateway, batch)), set(batch))
             for one in batch:
                 one.request = request
+            self._cover(request)
+
+    def _leave(self, question: _Question, request: _Request) -> None:
+        """Wait no longer. The last one ends the request."""
+        request.waiting.discard(question)
+        self._cover(request)
+        if not request.waiting:
+            request.task.cancel()
+
+    def _cover(self, request: _Request) -> None:
+        """Let a request use a slot of its own, if none of those who wait for it has one."""
+        if not any(self._slots.has_slot(one.item) for one in request.waiting):
+            self._slots.occupy(request.task)
 
     async def _answer(self, gateway: Gateway, questions: Sequence[_Question]) -> None:
         answers: Sequence[LookupAnswer | TrustEnded] = ()

@@ -162,11 +162,15 @@ class OrderedExecutor:
             room = rooms.get(one.target)
             if room is None:
                 room = self._targets.gate(one.target).room_to_go_on()
-            if room > 0 and self._streams.is_kept(one):
+            if room > 0 and self._goes_on(one):
                 kept.append(one.lease)
                 room -= 1
             rooms[one.target] = room
         return kept[self._slots.owed :]
+
+    def _goes_on(self, held: HeldStream) -> bool:
+        """Say whether we want to go on with a stream. One that shares its call has no slot."""
+        return self._streams.is_kept(held) and any(map(self._slots.has_slot, held.items))
 
     def go_on(self, work: Iterable[StreamWork], asked_at: float) -> None:
         """Start the next heads of streams whose results were recorded."""
@@ -186,7 +190,7 @@ class OrderedExecutor:
             held = self._streams.find(work.lease.lease.name)
             if not work.is_held:
                 if held is not None and held.lease.epoch == work.lease.lease.epoch:
-                    if work.state is StreamState.READY and not self._streams.is_kept(held):
+                    if work.state is StreamState.READY and not self._goes_on(held):
                         self._streams.freed_targets.add(held.target)
                         self.wake.set()
                     if work.state is StreamState.PAUSED:

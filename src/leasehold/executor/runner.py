@@ -91,7 +91,7 @@ class Runner:
         self._trouble = trouble
         self._faults = faults
         self._observer = observer
-        self._lookups = Lookups(metrics, faults)
+        self._lookups = Lookups(slots, metrics, faults)
         self._is_closed = False
         self._batches: set[asyncio.Task[None]] = set()
         self._unbegun: dict[asyncio.Task[None], Sequence[Item]] = {}

@@ -111,8 +111,9 @@ class Targets:
 
 
 class Setup:
-    def __init__(self, gateway):
-        self.slots, self.metrics, self.fence = Slots("w", SlotPool(10)), Metrics(), RecordingFence()
+    def __init__(self, gateway, concurrency=10):
+        self.slots, self.fence = Slots("w", SlotPool(concurrency)), RecordingFence()
+        self.metrics = Metrics()
         self.completer = Completer(self.slots, self.metrics, trouble=_fail)
         self.targets = Targets(gateway)
         self.runner = Runner(self.slots, self.targets, self.completer, self.metrics, trouble=_fail)
@@ -165,6 +166,60 @@ async def test_items_of_one_claim_are_asked_about_in_few_requests_oldest_first()
     assert set(setup.fence.outcomes) == {1, 2, 3, 4, 5, 6, 7}
     assert (count(setup.metrics, "lookups"), count(setup.metrics, "lookup_requests")) == (7, 3)
     assert setup.targets.served.calls == 0
+
+
+class LargeLedger(Ledger):
+    lookups_max = 50
+
+
+async def test_questions_give_their_slots_back_for_more_if_no_slot_is_free():
+    ledger = LargeLedger(is_open=False)
+    setup = Setup(ledger, concurrency=3)
+    setup.start(1, 2, 3)
+    await until(lambda: setup.slots.free == 2)
+    setup.start(4, 5)
+    await until(lambda: setup.slots.free == 2)
+    await ledger.arrived.wait()
+    assert ledger.asked == [[1, 2, 3, 4, 5]]
+    assert setup.slots.free == 2, "one request uses one slot"
+    ledger.gate.set()
+    await setup.until_idle()
+    assert setup.slots.free == 3
+    assert set(setup.fence.outcomes) == {1, 2, 3, 4, 5}
+
+
+async def test_questions_keep_their_slots_while_others_are_free():
+    ledger = LargeLedger(is_open=False)
+    setup = Setup(ledger, concurrency=3)
+    setup.start(1, 2)
+    await ledger.arrived.wait()
+    assert setup.slots.free == 1
+    ledger.gate.set()
+    await setup.until_idle()
+
+
+async def test_requests_of_a_crowded_moment_use_one_slot_each():
+    ledger = Ledger(is_open=False)
+    setup = Setup(ledger, concurrency=7)
+    setup.start(1, 2, 3, 4, 5, 6, 7)
+    await until(lambda: len(ledger.asked) == 3)
+    assert setup.slots.free == 4
+    ledger.gate.set()
+    await setup.until_idle()
+    assert setup.slots.free == 7
+
+
+async def test_request_has_a_slot_when_the_item_that_brought_it_is_lost():
+    ledger = LargeLedger(is_open=False)
+    setup = Setup(ledger, concurrency=3)
+    lost, *_ = setup.start(1, 2, 3)
+    await ledger.arrived.wait()
+    setup.slots.lose([lost])
+    await until(lambda: lost.state is ItemState.DONE)
+    assert setup.slots.free == 2
+    ledger.gate.set()
+    await setup.until_idle()
+    await until(lambda: setup.slots.free == 3)
 
 
 async def test_items_of_two_claims_that_come_together_share_a_request():
