@@ -13,6 +13,7 @@ import pytest
 from leasehold.coordination.heartbeat import Heartbeat
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.streams import HeldStreams
+from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
 from leasehold.executor.claim_size import GATHER_SECONDS, CallTimes
@@ -57,6 +58,7 @@ class Worker:
         self.clock = Clock()
         self.slots = Slots("worker-1", SlotPool(slots, self.clock))
         self.calls = Calls()
+        self.troubles = []
         served = Served(self.clock, leases, concurrency or {})
         streams = HeldStreams("worker-1")
         self.executor = CompetingExecutor(
@@ -71,7 +73,7 @@ class Worker:
             Metrics(),
             Timings,
             lease_seconds=lambda target: served.current[target].lease_seconds,
-            trouble=lambda _: None,
+            trouble=self.troubles.append,
         )
 
     async def step(self, seconds=GATHER_SECONDS):
@@ -196,6 +198,24 @@ async def test_intent_that_is_committed_late_needs_no_full_walk_if_these_are_slo
     slow.run("COMMIT")
     [found] = await worker.step(1.0)
     assert (found.claimed.intent_id, store.full_walks) == (late["intent_id"], 1)
+
+
+class Unavailable:
+    """A store that does not answer."""
+
+    def __getattr__(self, name):
+        async def fail(*_):
+            raise DatabaseUnavailable(name)
+
+        return fail
+
+
+async def test_look_that_gets_no_answer_wakes_the_heartbeat_and_is_repeated():
+    worker = Worker(Unavailable(), {"sms": 30}, slots=5)
+    for looks in (1, 2):
+        with pytest.raises(DatabaseUnavailable):
+            await worker.step()
+        assert len(worker.troubles) == looks
 
 
 async def test_late_intent_is_found_among_more_busy_targets_than_slots(outbox, stores, publish):

@@ -17,6 +17,7 @@ from leasehold.domain.intent import Claimed
 from leasehold.executor.low_water import (
     FULL_WALK_PAUSE_SECONDS_MAX,
     FULL_WALK_SECONDS,
+    LOOK_PAUSE_SECONDS_MAX,
     LOOK_SECONDS,
     LowWaterMarks,
 )
@@ -334,15 +335,43 @@ class Clock:
         return self.now
 
 
-def test_look_is_due_at_every_poll_and_once_a_second_under_load(worker):
+def test_look_is_due_once_a_second(worker):
     clock = Clock()
     marks = LowWaterMarks(clock)
-    assert marks.is_look_due(is_poll=False)
+    assert marks.is_look_due()
     marks.look_back(worker.look_back())
-    assert marks.is_look_due(is_poll=True)
-    assert not marks.is_look_due(is_poll=False)
+    assert not marks.is_look_due()
     clock.now += LOOK_SECONDS
-    assert marks.is_look_due(is_poll=False)
+    assert marks.is_look_due()
+
+
+def test_look_after_a_slow_claim_that_went_back_waits_for_ten_times_its_duration(worker):
+    """Transactions that last a minute may end all the time: each sends the next claim back."""
+    clock = Clock()
+    worker.marks = LowWaterMarks(clock)
+    worker.look_back()
+    worker.claim()
+    worker.look_back()
+    clock.now += 0.3
+    worker.marks.claim_ended(["sms"], started_at=100.0)
+    clock.now += 2.9
+    assert not worker.marks.is_look_due()
+    worker.marks.claim_ended(["sms"], started_at=clock.now - 0.3)  # it did not go back
+    clock.now += 0.2
+    assert worker.marks.is_look_due()
+
+
+def test_stalled_database_puts_off_looks_for_five_seconds_at_most(worker):
+    clock = Clock()
+    worker.marks = LowWaterMarks(clock)
+    worker.look_back()
+    worker.claim()
+    worker.look_back()
+    clock.now += 20
+    worker.marks.claim_ended(["sms"], started_at=100.0)
+    assert not worker.marks.is_look_due()
+    clock.now += LOOK_PAUSE_SECONDS_MAX
+    assert worker.marks.is_look_due()
 
 
 def test_full_walk_is_due_at_every_poll_and_once_a_second_under_load():

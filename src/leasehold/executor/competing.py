@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
@@ -23,7 +23,7 @@ from leasehold.executor.low_water import LowWaterMarks
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.coordination.item import Item
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # The pause between polls: the shortest after work was found, doubled each time there was none.
 POLL_SECONDS_MIN = 0.1
 TARGETS_MAX = 1000  # of one claim
+
+Answer = TypeVar("Answer")
 
 
 class Claims(NamedTuple):
@@ -179,8 +181,8 @@ class CompetingExecutor:
         ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
-        if self._marks.is_look_due(is_poll=is_poll):
-            self._marks.look_back(await self._store.read_open_transactions())
+        if self._marks.is_look_due():
+            self._marks.look_back(await self._answer(self._store.read_open_transactions()))
         found = 0
         # Decided before the first claim, for a full walk of one puts off the next.
         claims = [
@@ -206,12 +208,10 @@ class CompetingExecutor:
         self._hinted -= rooms.keys()
         with self._slots.reserved(batch_size):
             due_from = None if is_full_walk else self._marks.due_from(rooms)
-            try:
-                claim = self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
-                items, taken = await while_reaching(FaultPoint.DURING_CLAIM, claim, self._faults)
-            except DatabaseUnavailable as error:
-                self._trouble(error)
-                raise
+            claim = self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
+            items, taken = await self._answer(
+                while_reaching(FaultPoint.DURING_CLAIM, claim, self._faults)
+            )
             if items:
                 self._slots.take(items)
                 self._runner.start(items)
@@ -222,6 +222,8 @@ class CompetingExecutor:
             # A full batch that is smaller than the number of targets has not looked at all of them.
             walked = rooms if not is_full or batch_size >= len(rooms) else taken
             self._marks.full_walk_ended(walked, asked_at)
+        else:
+            self._marks.claim_ended(rooms, asked_at)
         for target, room in rooms.items():
             is_satisfied = not is_full and taken.get(target, 0) < room
             # A hint that came during the claim may be about work that the claim did not see.
@@ -230,6 +232,14 @@ class CompetingExecutor:
             self._metrics.breaker(target, self._targets.gate(target).breaker.state)
         self._count(claimed)
         return len(claimed)
+
+    async def _answer(self, call: Awaitable[Answer]) -> Answer:
+        """Await a call of the database. If it fails, the heartbeat checks our leases at once."""
+        try:
+            return await call
+        except DatabaseUnavailable as error:
+            self._trouble(error)
+            raise
 
     def _count(self, claimed: list[Claimed]) -> None:
         for target, seconds in queue_delays(claimed).items():

@@ -5,17 +5,18 @@ vacuum can while any transaction of the database is open. So a claim starts wher
 ended, and costs what it claims, whatever is dead before that.
 
 Nothing becomes claimable with a due time in the past, but a row becomes visible only when its
-transaction is committed, and a claim skips rows that somebody has locked. So a worker looks back,
-at every poll and once a second under load: it asks which transactions are open, and moves its marks
-back to where they were at the last look, or to when a transaction began that has ended since. That
-costs what was finished since then, not what is dead.
+transaction is committed, and a claim skips rows that somebody has locked. So a worker looks back
+once a second: it asks which transactions are open, and moves its marks back to where they were at
+the last look, or to when a transaction began that has ended since. That costs what was finished
+since then, not what is dead. If it takes long, because long transactions end all the time, the next
+look waits for ten times its duration, but no longer than five seconds.
 
 Full walks find everything else: what a transaction had locked for long and left as it was, and
-claims that expired. They come as often as looks; but if one is slow, because a transaction that
-stays open keeps millions of dead rows, the next one waits for fifty times its duration, but no
-longer than half a minute. Each target counts for itself: one that has no room at a poll has its
-full walk when it has. If a full walk finds more below a mark than can start now, the mark goes
-back.
+claims that expired. They come at every poll and once a second under load; but if one is slow,
+because a transaction that stays open keeps millions of dead rows, the next one waits for fifty
+times its duration, but no longer than half a minute. Each target counts for itself: one that has no
+room at a poll has its full walk when it has. If a full walk finds more below a mark than can start
+now, the mark goes back.
 """
 
 from __future__ import annotations
@@ -34,17 +35,36 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.store.rows import OpenTransactions
 
-# Between the clock of an enqueue and the start of its transaction, for those that read the clock
-# first; and commits that are late by so much are found without a look.
+# Commits that are late by so much are found without a look.
 TOLERANCE_SECONDS = 0.05
 LOOK_SECONDS = 1.0
 FULL_WALK_SECONDS = 1.0
-# A full walk takes at most this share of the time, unless it would come more rarely than this.
+# Each takes at most this share of the time, unless it would come more rarely than this.
+LOOK_SHARE = 0.1
+LOOK_PAUSE_SECONDS_MAX = 5.0
 FULL_WALK_SHARE = 0.02
 FULL_WALK_PAUSE_SECONDS_MAX = 30.0
 
 _START = datetime.min.replace(tzinfo=UTC)
 _TOLERANCE = timedelta(seconds=TOLERANCE_SECONDS)
+
+
+class _Share:
+    """Bounds the share of the time that something takes, by a pause after it of limited length."""
+
+    def __init__(self, clock: Clock, share: float, pause_seconds_max: float) -> None:
+        self._clock = clock
+        self._share = share
+        self._pause_seconds_max = pause_seconds_max
+        self._free_at = clock()
+
+    def is_free(self) -> bool:
+        return self._clock() >= self._free_at
+
+    def took(self, started_at: float) -> None:
+        now = self._clock()
+        pause_seconds = (now - started_at) / self._share
+        self._free_at = min(max(now, self._free_at) + pause_seconds, now + self._pause_seconds_max)
 
 
 class LowWaterMarks:
@@ -54,15 +74,17 @@ class LowWaterMarks:
         self._clock = clock
         self._marks: dict[str, list[datetime]] = {}
         self._walked_at: dict[str, float] = {}
-        self._may_walk_at = clock()
+        self._walks = _Share(clock, FULL_WALK_SHARE, FULL_WALK_PAUSE_SECONDS_MAX)
+        self._looks = _Share(clock, LOOK_SHARE, LOOK_PAUSE_SECONDS_MAX)
         self._look_at = clock()
+        self._went_back: set[str] = set()  # targets that have not been claimed since the last look
         self._looked_at = _START  # on the clock of the database
         self._open_since: dict[int, datetime] = {}
         self._marks_then: dict[str, list[datetime]] = {}
 
-    def is_look_due(self, *, is_poll: bool) -> bool:
+    def is_look_due(self) -> bool:
         """Say whether to ask for the open transactions and look back before the next claim."""
-        return is_poll or self._clock() >= self._look_at
+        return self._clock() >= self._look_at and self._looks.is_free()
 
     def look_back(self, seen: OpenTransactions) -> None:
         """Move the marks back to where rows may have become visible since the last look."""
@@ -83,27 +105,29 @@ class LowWaterMarks:
             ]
             for target, marks in marks_now.items()
         }
+        self._went_back = set(marks_now)
         self._marks_then = marks_now
         self._open_since = open_since
         self._looked_at = seen.seen_at
 
     def is_full_walk_due(self, targets: Iterable[str], *, is_poll: bool) -> bool:
         """Say whether the next claim for these targets should look at all their due rows."""
-        now = self._clock()
-        if now < self._may_walk_at:
+        if not self._walks.is_free():
             return False
-        due_if_walked_at = now - FULL_WALK_SECONDS
+        due_if_walked_at = self._clock() - FULL_WALK_SECONDS
         walked_at = self._walked_at
         return is_poll or any(walked_at.get(one, -math.inf) <= due_if_walked_at for one in targets)
 
     def full_walk_ended(self, targets: Iterable[str], started_at: float) -> None:
         """Remember a full walk of these targets, and how long it took."""
-        now = self._clock()
-        self._walked_at.update(dict.fromkeys(targets, now))
-        pause_seconds = (now - started_at) / FULL_WALK_SHARE
-        self._may_walk_at = min(
-            max(now, self._may_walk_at) + pause_seconds, now + FULL_WALK_PAUSE_SECONDS_MAX
-        )
+        self._walked_at.update(dict.fromkeys(targets, self._clock()))
+        self._walks.took(started_at)
+
+    def claim_ended(self, targets: Collection[str], started_at: float) -> None:
+        """Remember how long a claim of these targets took, if it had to go back."""
+        if not self._went_back.isdisjoint(targets):
+            self._went_back.difference_update(targets)
+            self._looks.took(started_at)
 
     def due_from(self, targets: Iterable[str]) -> list[datetime]:
         """Return where to start: four times for each target, one per priority."""
