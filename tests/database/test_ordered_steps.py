@@ -125,6 +125,9 @@ class Targets:
     def observe(self, item, outcome, metrics):
         pass
 
+    def report_refused(self, item, error, metrics):
+        pass
+
 
 class Instance:
     def __init__(self, store, gateway, concurrency=10, guarantee="lookup", **terms):
@@ -238,6 +241,7 @@ async def test_batch_that_came_too_late_to_be_begun_is_sent_once(outbox, stores,
     work = await store.refresh_streams("a", leases, begin=True)
     assert not work[0].is_begun
     await store.renew_streams("a", leases, 30, 180)
+    instance.streams.hold(claimed.lease, instance.slots.clock(), 30, 180)
     instance.ordered.go_on(work, instance.slots.clock())
     await instance.until_idle()
     assert Counter(gateway.submitted) == Counter(ids)
@@ -497,3 +501,28 @@ async def test_stream_that_shared_the_slot_of_another_is_freed_after_its_answer(
     assert len(instance.streams) == 0
     await instance.work()
     assert len(gateway.submitted) == 4
+
+
+async def test_stream_that_is_lost_while_a_result_is_written_is_not_trusted_anew(
+    outbox, stores, gateway
+):
+    """Its lease was not extended, and may end at any moment."""
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    ids = outbox.enqueue(2, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    record = stores.executor.record_stream_attempts
+
+    async def lose_meanwhile(*arguments, **more):
+        recorded = await record(*arguments, **more)
+        [held] = instance.streams.all()
+        held.trust(instance.slots.clock() - 300, 30, 180)
+        await instance.heartbeat.step()
+        return recorded
+
+    stores.executor.record_stream_attempts = lose_meanwhile
+    try:
+        await instance.work()
+    finally:
+        del stores.executor.record_stream_attempts
+    assert gateway.submitted == ids[:1]
+    assert len(instance.streams) == 0

@@ -92,13 +92,11 @@ class HeldStreams:
     def hold(
         self, lease: StreamLease, asked_at: float, lease_seconds: float, grace_seconds: float
     ) -> HeldStream:
-        """Hold a stream that was granted. What we know of it stays."""
-        held = self._held.get(lease.lease.name)
-        if held is None:
-            window = TrustWindow.counted_from(asked_at, 0)
-            held = HeldStream(lease.target, lease.lease, window, window, asked_at)
-            held.trust(asked_at, lease_seconds, grace_seconds)
-            self._held[lease.lease.name] = held
+        """Hold a stream that was claimed."""
+        window = TrustWindow.counted_from(asked_at, 0)
+        held = HeldStream(lease.target, lease.lease, window, window, asked_at)
+        held.trust(asked_at, lease_seconds, grace_seconds)
+        self._held[lease.lease.name] = held
         return held
 
     def of(self, intent_no: int) -> HeldStream | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.slots import Slots
     from leasehold.coordination.streams import HeldStream, HeldStreams
-    from leasehold.domain.lease import Lease
+    from leasehold.domain.lease import Lease, StreamLease
     from leasehold.domain.timing import Timings
     from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
@@ -84,17 +84,21 @@ class OrderedExecutor:
     ) -> Claims:
         """Claim streams whose head is due, and return their heads as items."""
         asked_at = self._slots.clock()
+        grace_seconds = self._timings().stream_grace_seconds
         work = await self._store.claim_streams(
             batch_size,
             self._streams.holder_id,
             lease_seconds,
-            self._timings().stream_grace_seconds,
+            grace_seconds,
             list(rooms),
             list(rooms.values()),
             due_from,
             begin=True,
         )
         self._report_takeover(Counter(one.lease.target for one in work if one.is_taken_over))
+        for one in work:
+            if one.is_held and one.state is not StreamState.BEGUN:
+                self._hold(one.lease, asked_at, lease_seconds, grace_seconds)
         return Claims(self._take(work, asked_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
@@ -184,48 +188,49 @@ class OrderedExecutor:
             self._runner.start(items)
 
     def _take(self, works: Iterable[StreamWork], asked_at: float) -> list[Item]:
-        """Learn what the database said of streams; return the items to start."""
+        """Learn what the database said of streams; return the items to start.
+
+        Ignore a stream that was lost while the database answered: its lease was not extended, so it
+        cannot be trusted anew.
+        """
         items: list[Item] = []
         for work in works:
             held = self._streams.find(work.lease.lease.name)
+            if held is None or held.lease.epoch != work.lease.lease.epoch:
+                continue
             if not work.is_held:
-                if held is not None and held.lease.epoch == work.lease.lease.epoch:
-                    if work.state is StreamState.READY and not self._goes_on(held):
-                        self._streams.freed_targets.add(held.target)
-                        self.wake.set()
-                    if work.state is StreamState.PAUSED:
-                        self._pauses.warn(
-                            worker_id=self._streams.holder_id,
-                            target=work.lease.target,
-                            stream=work.lease.stream,
-                            # None: until a person resumes it.
-                            seconds=work.wait_seconds and round(work.wait_seconds, 3),
-                        )
-                    self._forget(held, work.state)
+                if work.state is StreamState.READY and not self._goes_on(held):
+                    self._streams.freed_targets.add(held.target)
+                    self.wake.set()
+                if work.state is StreamState.PAUSED:
+                    self._pauses.warn(
+                        worker_id=self._streams.holder_id,
+                        target=work.lease.target,
+                        stream=work.lease.stream,
+                        # None: until a person resumes it.
+                        seconds=work.wait_seconds and round(work.wait_seconds, 3),
+                    )
+                self._forget(held, work.state)
             elif work.state is StreamState.READY:
-                items += self._heads(self._hold(work, asked_at), work, asked_at)
+                held.look_at = None
+                items += self._heads(held, work, asked_at)
             elif work.state is StreamState.LOOK_AGAIN:
-                held = self._hold(work, asked_at)
                 self._streams.work_on(held, [])  # its last item ends, and must not end it too
                 held.look_at = self._slots.clock() + LOOK_AGAIN_SECONDS
                 self.wake.set()
-            # Otherwise a call is in flight: ours, or one whose start we never learned of. In the
-            # latter case we do not hold the stream, so its lease expires and the call is doubted.
+            # Otherwise a call of ours is in flight.
         return items
 
-    def _hold(self, work: StreamWork, asked_at: float) -> HeldStream:
-        timings = self._timings()
-        former = self._streams.find(work.lease.lease.name)
-        if former is not None and former.lease.epoch != work.lease.lease.epoch:
+    def _hold(
+        self, lease: StreamLease, asked_at: float, lease_seconds: float, grace_seconds: float
+    ) -> None:
+        former = self._streams.find(lease.lease.name)
+        if former is not None:
             # It had expired, and we took it over from ourselves. What we ask about under the former
             # epoch is asked again: its answer must not be recorded under the new one.
             self._slots.lose(former.items)
             self._forget(former, StreamState.LEASE_LOST)
-        held = self._streams.hold(
-            work.lease, asked_at, timings.stream_claim_seconds, timings.stream_grace_seconds
-        )
-        held.look_at = None
-        return held
+        self._streams.hold(lease, asked_at, lease_seconds, grace_seconds)
 
     def _heads(self, held: HeldStream, work: StreamWork, asked_at: float) -> list[Item]:
         fence = self._begun if work.is_begun else self._unbegun
