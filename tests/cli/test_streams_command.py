@@ -114,3 +114,13 @@ def test_stream_of_a_holder_is_shown_with_both_expiries(run, outbox):
     _, shown, _ = run("show", "pay", "s")
     for text in ("paused", "in flight since", "first expiry", "second expiry"):
         assert text in shown
+
+
+@pytest.mark.parametrize("group", ["streams", "intents"])
+def test_list_of_a_misspelt_target_is_an_error(database, outbox, group):
+    outbox.publish("orders", scope="stream")
+    url = database.url_as("operator")
+    assert forked_leasehold(group, "list", "--target", "orders", url=url).returncode == 0
+    done = forked_leasehold(group, "list", "--target", "nosuch", url=url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the target 'nosuch' has no published contract" in done.stderr

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from leasehold.client import requests
-from leasehold.domain.errors import AccessDenied, InvalidArgument
+from leasehold.domain.errors import AccessDenied, InvalidArgument, UnknownTarget
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
 from tests.support.lease_holder import claim_streams
 
@@ -69,6 +69,16 @@ async def test_blocked_streams_of_several_pages_are_all_found(clients, pay, monk
         pay.call("operator", "pause_stream", "pay", name, "ada", "wait")
     client = await clients.make("read")
     assert [one.stream async for one in client.blocked_streams()] == names
+
+
+@BOTH
+async def test_list_of_a_misspelt_target_raises(clients, pay):
+    del pay
+    client = await clients.make("read")
+    with pytest.raises(UnknownTarget, match="'nosuch'"):
+        [one async for one in client.blocked_streams("nosuch")]
+    with pytest.raises(UnknownTarget, match="'nosuch'"):
+        await client.page(target="nosuch")
 
 
 @BOTH

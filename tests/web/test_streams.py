@@ -182,6 +182,13 @@ async def test_call_in_flight_or_in_doubt_keeps_its_head_from_being_skipped(api,
     assert problem(response, 409, "not_possible")["verdict"] == "in_doubt"
 
 
+@pytest.mark.parametrize("path", ["/v1/streams", "/v1/intents"])
+async def test_list_of_a_misspelt_target_is_not_an_empty_one(api, pay, path):
+    del pay
+    assert (await api.get(path, params={"target": "pay"})).status_code == 200
+    problem(await api.get(path, params={"target": "nosuch"}), 404, "unknown_target")
+
+
 async def test_blocked_streams_are_read_in_pages(api, outbox):
     names = [(target, stream) for target in ("mail", "pay") for stream in ("a", "b/%", "é")]
     for target, stream in names:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, Receipt
-from leasehold.domain.errors import InvalidArgument, UnknownIntent
+from leasehold.domain.errors import InvalidArgument, UnknownIntent, UnknownTarget
 from leasehold.domain.intent import RESOLVED_STATES
 from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
@@ -150,7 +150,10 @@ class _DatabaseBackend:
         return statuses[0], await self._store.read_ledger([intent_id])
 
     async def list(self, search: Search) -> Listing:
-        return await self._store.list_intents(**search)
+        found = await self._store.list_intents(**search)
+        if not found.intents and search["target"] is not None:
+            await self._require_known([search["target"]])
+        return found
 
     async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
         return await self._store.cancel_intent(intent_id, operator_name(self._operator), note)
@@ -168,6 +171,7 @@ class _DatabaseBackend:
     async def blocked_streams(
         self, targets: Sequence[str] | None, limit: int
     ) -> Sequence[BlockedStream]:
+        await self._require_known(targets or ())
         return await self._store.read_blocked_streams(targets, None, limit)
 
     async def stream(self, target: str, stream: str) -> StreamSeen | None:
@@ -188,6 +192,16 @@ class _DatabaseBackend:
     ) -> SkipVerdict:
         operator = operator_name(self._operator)
         return await self._store.skip_stream_head(target, stream, intent_id, operator, note)
+
+    async def _require_known(self, targets: Sequence[str]) -> None:
+        """Refuse a target that no contract names: an empty list would look like good news."""
+        for target in targets:
+            if await self._store.read_published_contract(target) is None:
+                raise UnknownTarget(
+                    f"the target {target!r} has no published contract; `leasehold targets list`"
+                    " shows those that have one",
+                    target=target,
+                )
 
 
 class _ApiBackend:

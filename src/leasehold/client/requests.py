@@ -178,7 +178,7 @@ def page(
         method="GET",
         path="/v1/intents",
         query=query,
-        read=reader(responses.page),
+        read=reader(responses.page, where.get("target") or ""),
         is_idempotent=True,
     )
 

@@ -24,7 +24,7 @@ def blocked_page(target: str | None, after: str | None) -> Request[BlockedPage]:
         method="GET",
         path="/v1/streams",
         query={name: value for name, value in given.items() if value is not None},
-        read=reader(responses.blocked_page),
+        read=reader(responses.blocked_page, target or ""),
         is_idempotent=True,
     )
 

@@ -77,6 +77,12 @@ async def find_intent(request: Request, token: ApiToken, intent_id: IntentId) ->
     return found[0]
 
 
+async def require_known_target(request: Request, target: str) -> None:
+    """Refuse a target that no contract names: an empty list of it would look like good news."""
+    if await service_of(request).stores.reader.read_published_contract(target) is None:
+        raise Problem("unknown_target", "Check its name: `GET /v1/targets` lists the targets.")
+
+
 def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
     """Describe the body of a route that reads it itself, for OpenAPI."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}

@@ -20,6 +20,7 @@ from leasehold.web.dependencies import (
     context_of,
     find_intent,
     read_body,
+    require_known_target,
     service_of,
 )
 from leasehold.web.intake import Intake
@@ -107,7 +108,7 @@ class ListQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=requests.PAGE_MAX)] = 50
 
 
-@router.get("/intents", response_model=responses.Page, responses=refusals(403, 422, 503))
+@router.get("/intents", response_model=responses.Page, responses=refusals(403, 404, 422, 503))
 async def list_intents(
     request: Request, token: Reader, query: Annotated[ListQuery, Query()]
 ) -> responses.Page:
@@ -122,6 +123,8 @@ async def list_intents(
         before=IntentId(query.before) if query.before else None,
         limit=query.limit,
     )
+    if not found.intents and query.target is not None and token.covers(query.target):
+        await require_known_target(request, query.target)
     is_full = len(found.intents) == query.limit
     return responses.Page(
         intents=[responses.Intent.model_validate(one) for one in found.intents],

@@ -22,6 +22,7 @@ from leasehold.web.dependencies import (
     body_schema,
     find_intent,
     read_model,
+    require_known_target,
     service_of,
 )
 from leasehold.web.problems import RETRY_SECONDS, Fault, Problem, invalid
@@ -75,7 +76,9 @@ class StreamQuery(BaseModel):
     stream: requests.Name
 
 
-@router.get("/streams", response_model=responses.BlockedStreams, responses=refusals(403, 422, 503))
+@router.get(
+    "/streams", response_model=responses.BlockedStreams, responses=refusals(403, 404, 422, 503)
+)
 async def list_blocked_streams(
     request: Request, token: Reader, query: Annotated[BlockedQuery, Query()]
 ) -> responses.BlockedStreams:
@@ -87,6 +90,8 @@ async def list_blocked_streams(
     found = await service_of(request).stores.reader.read_blocked_streams(
         targets, None if query.after is None else _parse_cursor(query.after), query.limit
     )
+    if not found and query.target is not None:
+        await require_known_target(request, query.target)
     is_full = len(found) == query.limit
     return responses.BlockedStreams(
         streams=[responses.BlockedStream.model_validate(one) for one in found],
