@@ -24,6 +24,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from leasehold.domain.connection_terms import matching
+from leasehold.domain.contract_problems import in_our_words
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import LEASE_SECONDS, Timings
 from leasehold.store.postgres.database_url import with_tls
@@ -37,6 +39,8 @@ PREFIX = "LEASEHOLD_"
 OPERATOR_VARIABLE = "LEASEHOLD_OPERATOR"
 # How much a variable must resemble a setting to be taken for it. They share a prefix.
 _LIKENESS = 0.85
+_OBSERVER = "must be an import path such as package.module:object"
+_HOLDER = "must be 1 to 128 letters, digits or signs of ASCII, without spaces"
 
 
 def _split_targets(value: object) -> object:
@@ -150,7 +154,7 @@ class Settings(BaseSettings):
     cluster_ping_seconds: float = Field(default=0.3, ge=0.05, le=3600)
     """How often a leader pings the session that holds its advisory lock. After four missed pings
     it begins no new call."""
-    holder_id: str | None = Field(default=None, min_length=1, max_length=128, pattern=r"^[!-~]+$")
+    holder_id: Annotated[str, matching(r"[!-~]{1,128}", _HOLDER)] | None = None
     """The name of this instance in leases, claims, logs and the ledger; None: host, process id and
     random digits. No two live instances may have the same name."""
     standalone: bool = False
@@ -164,7 +168,7 @@ class Settings(BaseSettings):
     app_dir: DirectoryPath | None = None
     """The folder that Python gateways and the observer are imported from, besides installed
     packages; None: the working directory."""
-    observer: str | None = Field(default=None, pattern=r"^[\w.]+:[\w.]+$")
+    observer: Annotated[str, matching(r"[\w.]+:[\w.]+", _OBSERVER)] | None = None
     """The object that is told what this instance does, as package.module:object; None: nobody."""
     listen: bool = True
     """Whether to LISTEN for notifications, on one extra connection. Polling is correct without."""
@@ -273,7 +277,8 @@ class Settings(BaseSettings):
         if self.database_url is None or not self._has_database_url():
             raise InvalidArgument(
                 "no database: give --database-url or set LEASEHOLD_DATABASE_URL; for a private "
-                "PostgreSQL on this machine use --embedded or set LEASEHOLD_EMBEDDED=true"
+                "PostgreSQL on this machine set LEASEHOLD_EMBEDDED=true (`worker` and `serve` also "
+                "take --embedded)"
             )
         return with_tls(
             self.database_url.get_secret_value(), self.database_tls, self.database_tls_ca
@@ -303,7 +308,7 @@ def read_settings(
     except ValidationError as error:
         problems: list[str] = []
         for one in error.errors(include_input=False):
-            reason = one["msg"].removeprefix("Value error, ")
+            reason = in_our_words(one["msg"])
             name = str(one["loc"][0]) if one["loc"] else ""
             shown = name_given(name) if name in given else f"{PREFIX}{name.upper()}"
             problems.append(f"{shown}: {reason}" if name else reason)

@@ -97,6 +97,19 @@ def test_skip_in_a_paused_stream_says_that_it_is_still_paused(run, stream):
     assert hint == "The stream is still paused; `leasehold streams resume` lets it go on.\n"
 
 
+def test_refusals_of_the_database_use_the_words_of_the_user(run, stream):
+    del stream
+    for arguments, told in (
+        (("a", "--note", ""), "the length of note is 0"),
+        (("a" * 300, "--note", "x"), "stream is 'aaa"),
+        (("a", "--note", "x", "--seconds", "1000000000000"), "seconds is 1"),
+    ):
+        code, _, error = run("pause", "orders", *arguments)
+        assert code == 1
+        assert told in error
+        assert "p_" not in error
+
+
 def test_pause_for_no_time_is_refused(run, stream):
     del stream
     code, _, error = run("pause", "orders", "a", "--note", "audit", "--seconds", "0")

@@ -68,7 +68,7 @@ def test_wrong_name_fails_with_one_line(tokens):
     assert_one_line_of_error(
         tokens("create", "ci", "--scope", "read"), "a token named 'ci' already exists"
     )
-    assert_one_line_of_error(tokens("create", "No Name", "--scope", "read"), "p_name is 'No Name'")
+    assert_one_line_of_error(tokens("create", "No Name", "--scope", "read"), "name is 'No Name'")
     assert_one_line_of_error(tokens("revoke", "nobody"), "no token is named 'nobody'")
 
 

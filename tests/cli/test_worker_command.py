@@ -28,10 +28,10 @@ def worker(database, tmp_path):
 
 def test_wrong_option_is_blamed_and_not_a_variable(database):
     result = leasehold("worker", "--concurrency", 0, url=database.url)
-    assert_one_line_of_error(result, "Error: --concurrency: Input should be greater than or equal")
+    assert_one_line_of_error(result, "Error: --concurrency: must be greater than or equal")
     assert "LEASEHOLD_CONCURRENCY" not in result.stderr
     result = leasehold("worker", url=database.url, concurrency="0")
-    assert_one_line_of_error(result, "Error: LEASEHOLD_CONCURRENCY: Input should be")
+    assert_one_line_of_error(result, "Error: LEASEHOLD_CONCURRENCY: must be")
 
 
 @pytest.mark.parametrize("command", ["worker", "serve"])
@@ -41,9 +41,9 @@ def test_stream_timings_that_cannot_work_are_refused_with_the_reason(database, c
     result = leasehold(command, "--stream-grace-seconds", 86400, url=database.url)
     assert_one_line_of_error(result, "stream_linger_seconds (86400) must be more than")
     result = leasehold(command, "--stream-linger-seconds", 59, url=database.url)
-    assert_one_line_of_error(result, "Error: --stream-linger-seconds: Input should be greater")
+    assert_one_line_of_error(result, "Error: --stream-linger-seconds: must be greater")
     result = leasehold(command, url=database.url, stream_grace_seconds="-1")
-    assert_one_line_of_error(result, "Error: LEASEHOLD_STREAM_GRACE_SECONDS: Input should be")
+    assert_one_line_of_error(result, "Error: LEASEHOLD_STREAM_GRACE_SECONDS: must be")
 
 
 async def test_stream_is_claimed_with_the_timings_of_the_options(worker, outbox, database):

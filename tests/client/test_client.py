@@ -281,7 +281,7 @@ async def test_operation_whose_answer_was_lost_is_not_repeated(clients, api, out
 @BOTH
 async def test_unreachable_api_is_reported_after_retry_seconds(clients):
     client = await clients.make("ingest", url="http://127.0.0.1:9", retry_seconds=0.3)
-    with pytest.raises(ApiUnavailable, match="did not answer"):
+    with pytest.raises(ApiUnavailable, match=r"the API at http://127\.0\.0\.1:9 did not answer"):
         await client.enqueue("sms", 1)
 
 

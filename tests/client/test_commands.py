@@ -120,8 +120,8 @@ async def test_in_doubt_intent_is_resolved(leasehold, outbox):
     [
         (("show", uuid4()), {}, "no intent with this id"),
         (("show", uuid4()), {"LEASEHOLD_API_TOKEN": "lh_of-nobody"}, "unknown or revoked"),
-        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": None}, "Authorization"),
-        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "Authorization"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": None}, "set LEASEHOLD_API_TOKEN"),
+        (("show", uuid4()), {"LEASEHOLD_API_TOKEN": ""}, "set LEASEHOLD_API_TOKEN"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": "nowhere"}, "http://"),
         (("show", uuid4()), {"LEASEHOLD_API_URL": ""}, "no database"),
         (("list", "--since", "yesterday"), {}, "--since 'yesterday' is not a duration"),

@@ -135,11 +135,11 @@ async def test_reader_of_some_targets_finds_no_intents_of_others(reader, outbox)
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"limit": 0}, "p_limit is 0, but must be from 1 to 1000"),
-        ({"limit": 1001}, "p_limit is 1001"),
-        ({"stream": ""}, "p_stream is ''"),
-        ({"targets": [f"t{n}" for n in range(1001)]}, "p_targets has 1001 entries"),
-        ({"status": "finished"}, "p_status is 'finished', which is not a status"),
+        ({"limit": 0}, "^limit is 0, but must be from 1 to 1000"),
+        ({"limit": 1001}, "^limit is 1001"),
+        ({"stream": ""}, "^stream is ''"),
+        ({"targets": [f"t{n}" for n in range(1001)]}, "^targets has 1001 entries"),
+        ({"status": "finished"}, "^status is 'finished', which is not a status"),
     ],
 )
 async def test_invalid_search_is_refused(reader, asked, reason):

@@ -132,6 +132,12 @@ async def test_every_role_that_a_login_lacks_is_named_with_the_grant_to_run(logi
     assert f'GRANT {lacking} TO "test_serve_0"' in str(raised.value)
 
 
+async def test_roles_that_the_caller_adds_are_in_the_same_grant(login):
+    with pytest.raises(AccessDenied, match=r"GRANT .*leasehold_executor.* TO"):
+        async with RoleStores(login(), more_roles=("leasehold_executor",)):
+            pass
+
+
 async def test_grant_in_the_error_message_is_the_missing_one(login, database):
     url = login()
     with pytest.raises(AccessDenied) as raised:

@@ -59,6 +59,8 @@ def test_settings_and_pool_settings_have_the_same_defaults():
 def test_missing_database_url_is_refused_with_advice():
     with pytest.raises(InvalidArgument, match=r"--database-url or set LEASEHOLD_DATABASE_URL"):
         read_settings().required_database_url()
+    with pytest.raises(InvalidArgument, match="set LEASEHOLD_EMBEDDED=true"):
+        read_settings().required_database_url()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,10 @@ def test_missing_database_url_is_refused_with_advice():
         ({"pool_wait_seconds": 25}, r"the longest database call \(32 seconds\)"),
         ({"lease_seconds": 10}, r"must be less than lease_seconds \(10\)"),
         ({"idle_in_transaction_seconds": 30}, r"idle_in_transaction_seconds \(30 seconds\)"),
-        ({"pool_size_max": 0}, "^pool_size_max: Input should be greater than"),
+        ({"pool_size_max": 0}, "^pool_size_max: must be greater than"),
         ({"through_pooler": "perhaps"}, "^through_pooler: "),
+        ({"observer": "shop.watch"}, "^observer: must be an import path such as package.module"),
+        ({"holder_id": "a b"}, "^holder_id: must be 1 to 128 letters"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_by_name(given, reason):
@@ -123,9 +127,9 @@ def test_database_role_is_passed_to_the_pool_and_must_be_a_name():
 
 def test_wrong_value_is_blamed_on_the_variable_only_if_it_came_from_there(monkeypatch):
     monkeypatch.setenv("LEASEHOLD_CONCURRENCY", "0")
-    with pytest.raises(InvalidArgument, match=r"^LEASEHOLD_CONCURRENCY: Input should be"):
+    with pytest.raises(InvalidArgument, match=r"^LEASEHOLD_CONCURRENCY: must be"):
         read_settings()
-    with pytest.raises(InvalidArgument, match=r"^concurrency: Input should be"):
+    with pytest.raises(InvalidArgument, match=r"^concurrency: must be"):
         read_settings(concurrency=0)
 
 

@@ -80,6 +80,18 @@ async def test_paused_stream_is_listed_until_it_is_resumed(api, pay, database):
     ]
 
 
+async def test_refused_body_of_a_stream_speaks_of_streams(api):
+    client = await api.client("operate")
+    sent = named() | {"stream": "s" * 256, "target": "a\n", "unheard": 1}
+    answer = await client.post("/v1/stream/pause", json=sent)
+    told = {one["place"]: one["message"] for one in answer.json()["problems"]}
+    assert told == {
+        "stream": "must have at most 255 characters",
+        "target": "must not contain control characters",
+        "unheard": "is not a known member",
+    }
+
+
 async def test_pause_for_a_time_says_when_it_ends(api, pay):
     pay.enqueue(target="pay", stream="s")
     assert (await api.post("/v1/stream/pause", named(seconds=3600))).status_code == 200

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, Receipt
-from leasehold.domain.errors import InvalidArgument, UnknownIntent, UnknownTarget
+from leasehold.domain.errors import (
+    AccessDenied,
+    InvalidArgument,
+    UnknownIntent,
+    UnknownTarget,
+)
 from leasehold.domain.intent import RESOLVED_STATES
 from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
@@ -94,7 +99,15 @@ class Endpoint:
                     "--operator cannot be used with the API: it records the name of the token"
                 )
             async with self._client() as client:
-                yield _ApiBackend(client)
+                try:
+                    yield _ApiBackend(client)
+                except AccessDenied as error:
+                    if self._token:
+                        raise
+                    raise AccessDenied(
+                        "the API needs a token: set LEASEHOLD_API_TOKEN (create one with "
+                        "`leasehold tokens create`)"
+                    ) from error
         else:
             # Imported late: the API needs none of it.
             from leasehold.intake.intake import Intake
@@ -107,14 +120,17 @@ class Endpoint:
             ):
                 yield _DatabaseBackend(store, intake, operator)
 
+    @property
+    def _token(self) -> str | None:
+        token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
+        return token or None  # an empty variable counts as not set
+
     def _client(self) -> AsyncClient:
         from leasehold.client.async_client import AsyncClient  # the database does not need it
 
-        # An empty variable counts as not set.
-        token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
         return AsyncClient(
             self.settings.api_url or "",
-            token or None,
+            self._token,
             ca_file=self.settings.api_tls_ca,
             retry_seconds=_API_RETRY_SECONDS,
         )

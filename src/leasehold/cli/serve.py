@@ -177,9 +177,11 @@ async def _serve(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         wait = DatabaseWait(settings.start_seconds, stop)
+        executes = instance is not None and settings.database_role is None
+        more_roles = ("leasehold_executor",) if executes else ()
         stores = await wait.retry(
             lambda: stack.enter_async_context(
-                RoleStores(settings.required_database_url(), settings.pool())
+                RoleStores(settings.required_database_url(), settings.pool(), more_roles=more_roles)
             )
         )
         if instance is None:

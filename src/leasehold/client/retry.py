@@ -86,7 +86,7 @@ class RetriedRequest(Generic[Result]):
         is_retried = (self.request.is_idempotent or not was_sent) and not _is_certificate(error)
         pause = self._budget.pause() if is_retried else None
         if pause is None:
-            raise self._failure(f"the API did not answer: {_text(error)}") from error
+            raise self._failure(f"the API{_at(error)} did not answer: {_text(error)}") from error
         return pause
 
     def pause_after(self, response: httpx.Response) -> float | None:
@@ -133,6 +133,15 @@ def _is_certificate(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _at(error: httpx.TransportError) -> str:
+    """Say where the request went, as far as it is known; a URL may have a token in its query."""
+    try:
+        url = error.request.url
+    except RuntimeError:
+        return ""
+    return f" at {url.scheme}://{url.netloc.decode('ascii').rpartition('@')[2]}"
 
 
 def _text(error: httpx.TransportError) -> str:

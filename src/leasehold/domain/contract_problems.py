@@ -94,6 +94,12 @@ def _unknown(place: tuple[str, ...], settings: Settings) -> str:
     return f"is not a setting; allowed here: {', '.join(sorted(allowed))}"
 
 
+def in_our_words(message: str) -> str:
+    """Say what pydantic says of a value as a requirement: "must be ...", "must have ..."."""
+    said = message.removeprefix("Value error, ")
+    return re.sub(r"^(Input|String|Tuple|List|Dictionary) should ", "must ", said)
+
+
 def _rephrase(message: str) -> str:
     for phrase, replacement in _PHRASES:
         message = re.sub(phrase, replacement, message)

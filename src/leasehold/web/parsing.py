@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
+from leasehold.domain.contract_problems import in_our_words
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
 from leasehold.web.schemas.requests import WAIT_SECONDS_MAX, IntentRequest, parse_moment
@@ -39,7 +40,8 @@ _PLACE_LENGTH_MAX = 80
 # A number in JSON; Python would accept more.
 _NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
 
-_UNKNOWN_MEMBER = 'is not a known member; content for the gateway goes into "payload"'
+_UNKNOWN_MEMBER = "is not a known member"
+_UNKNOWN_OF_INTENT = 'is not a known member; content for the gateway goes into "payload"'
 UNKNOWN_PARAMETER = "is not a known parameter"
 
 _validate = IntentRequest.__pydantic_validator__.validate_python
@@ -64,7 +66,7 @@ def parse_intent(
     try:
         request = _validate(members)
     except ValidationError as error:
-        faults += faults_of(error)
+        faults += faults_of(error, _UNKNOWN_OF_INTENT)
     faults += _contradictions(members, key)
     body = _decode_body(members.get("body"), faults)
     if faults or request is None:
@@ -117,12 +119,12 @@ def parse_wait(query: bytes, faults: list[Fault]) -> float:
     return seconds or 0.0
 
 
-def faults_of(error: ValidationError) -> list[Fault]:
+def faults_of(error: ValidationError, unknown: str = _UNKNOWN_MEMBER) -> list[Fault]:
     """List what pydantic found, without the values."""
     return [
         Fault(
             ".".join(str(part) for part in one["loc"])[:200],
-            message_of(one["type"], one["msg"]),
+            message_of(one["type"], one["msg"], unknown),
         )
         for one in error.errors(include_input=False, include_url=False, include_context=False)
     ]
@@ -135,10 +137,12 @@ def message_of(kind: str, message: str, unknown: str = _UNKNOWN_MEMBER) -> str:
             return unknown
         case "missing":
             return "is required"
+        case "string_pattern_mismatch":  # all our patterns of text are about these
+            return "must not contain control characters"
         case "uuid_parsing" | "uuid_type":
             return "must be a UUID"
         case _:
-            return message.removeprefix("Value error, ").replace("Input should be", "must be")
+            return in_our_words(message)
 
 
 def _limit_unknown(members: Mapping[str, Any], unknown_max: int) -> tuple[Mapping[str, Any], int]:

@@ -48,5 +48,5 @@ def test_settings_that_cannot_elect_by_lock_are_refused(given, reason):
 
 
 def test_unknown_elector_is_refused():
-    with pytest.raises(InvalidArgument, match=r"^elector: Input should be 'row' or"):
+    with pytest.raises(InvalidArgument, match=r"^elector: must be 'row' or"):
         read_settings(elector="zookeeper")

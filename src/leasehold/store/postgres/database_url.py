@@ -30,15 +30,17 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
     """Parse a URL or a `host=... dbname=...` string. Errors do not show it."""
     if re.match(r"[\w+.-]*://", database_url) and not _URL.fullmatch(database_url):
         raise InvalidArgument(
-            "the database URL is malformed: write postgresql://user:password@host:port/database, "
-            "and percent-encode special characters in the password ('@' is %40, '/' is %2F)"
+            "the database URL is malformed: write postgresql://user@host:port/database, with the "
+            "password in PGPASSFILE or PGPASSWORD; in a URL, special characters of a password are "
+            "percent-encoded ('@' is %40, '/' is %2F)"
         )
     try:
         parameters: dict[str, Any] = dict(conninfo_to_dict(database_url))
     except psycopg.Error:
         # libpq quotes what it cannot parse, so its message must not be chained.
         raise InvalidArgument(
-            "the database URL is malformed: write postgresql://user:password@host:port/database"
+            "the database URL is malformed: write postgresql://user@host:port/database, with the "
+            "password in PGPASSFILE or PGPASSWORD"
         ) from None
     return {"connect_timeout": _CONNECT_SECONDS, **parameters}
 

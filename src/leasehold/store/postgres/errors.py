@@ -61,6 +61,8 @@ _TERMINAL_GUARD = re.compile(
 )
 _NAME = re.compile(r"[a-z_]+")
 _OUR_NAME = re.compile(r"leasehold\.([a-z_]+)")
+# SQL calls an argument p_note, users call it note.
+_ARGUMENT = re.compile(r"^(the length of )?p_(?=[a-z])")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -151,6 +153,8 @@ def _message(error: psycopg.Error, kind: type[LeaseholdError]) -> str:
     said = error.diag.message_primary or " ".join(str(error).split())
     if kind is DatabaseUnavailable:
         said = f"the database did not answer: {said}"
+    if kind is InvalidArgument:
+        said = _ARGUMENT.sub(r"\1", said)
     advice = _ADVICE.get(kind) or error.diag.message_hint
     return f"{said}: {advice}" if advice else said
 

@@ -16,6 +16,7 @@ from leasehold.store.postgres.query import Query, as_tuples
 from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 # The most connections of each role. Ingest has the load, so it may use the whole pool size.
@@ -33,8 +34,16 @@ SELECT asked.name, current_user::text, r.oid IS NOT NULL,
 class RoleStores:
     """`async with RoleStores(database_url, settings)`: raises if the login lacks a role."""
 
-    def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        settings: PoolSettings | None = None,
+        *,
+        more_roles: Sequence[str] = (),
+    ) -> None:
+        """Configure the stores. `more_roles` are others that the login needs."""
         self._database_url = database_url
+        self._more_roles = more_roles
         self._settings = settings or PoolSettings()
         self._opened = AsyncExitStack()
         self.ingest = self._store("ingest", "leasehold_ingest")
@@ -77,7 +86,7 @@ class RoleStores:
 
     async def _require_roles(self) -> None:
         """Check as the login itself, and report all missing roles at once."""
-        roles = [str(store.pool.settings.role) for store in self.all]
+        roles = [str(store.pool.settings.role) for store in self.all] + [*self._more_roles]
         pool = Pool(self._database_url, replace(self._settings, role=None, size_min=0, size_max=1))
         await pool.open()
         try:
@@ -93,6 +102,6 @@ class RoleStores:
         if lacking:
             login, named = rows[0][1], ", ".join(lacking)
             raise AccessDenied(
-                f"the login {login} may not act as {named}, which serving the HTTP API needs: "
+                f"the login {login} may not act as {named}, which `leasehold serve` needs: "
                 f'have a DBA run GRANT {named} TO "{login}"'
             )
