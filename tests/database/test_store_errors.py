@@ -122,7 +122,7 @@ async def test_text_that_the_database_cannot_hold_is_refused(stores, outbox, pay
 
 
 async def test_argument_out_of_bounds_is_refused_by_name(stores):
-    with pytest.raises(InvalidArgument, match="^batch_size is 0, but must be from 1 to 10000"):
+    with pytest.raises(InvalidArgument, match=r"^batch_size is 0, but must be from 1 to 10000"):
         await stores.executor.claim_outbox_batch(0, "w", 30, [])
 
 
