@@ -111,6 +111,30 @@ async def test_dead_holder_with_a_call_in_flight_loses_its_stream_at_the_second_
     assert doubted["finished_at"] >= lease["grace_expires_at"]
 
 
+async def test_holder_without_grace_loses_its_stream_at_its_only_expiry(engine):
+    engine.publish(TARGET, scope="stream")
+    engine.sandbox.set_faults(latency_ms=1000)
+    ids = enqueue_rounds(engine, streams=1, rounds=3)
+    simple = STREAM_SETTINGS | {"stream_grace_seconds": "0"}
+    dead = engine.worker(**simple)
+    dead_id = await dead.started()
+    await until(lambda: engine.outbox.pending(ids["s0"][0])["begun_at"])
+    dead.send(signal.SIGKILL)
+    [lease] = engine.database.execute(
+        "SELECT expires_at, grace_expires_at FROM leasehold.leases WHERE stream = 's0'"
+    )
+    assert lease["grace_expires_at"] == lease["expires_at"]
+    engine.sandbox.set_faults()
+    engine.worker(**simple)
+    await engine.until_status(ids["s0"])
+    doubted, sent = engine.outbox.ledger(ids["s0"][0])
+    assert (doubted["state"], doubted["reason"]) == ("IN_DOUBT", "lease_taken_over")
+    assert doubted["holder"] == dead_id
+    assert doubted["finished_at"] >= lease["expires_at"]
+    assert sent["state"] == "DISPATCHED"
+    assert effects_by_stream(engine, ids) == ids
+
+
 async def test_holder_killed_while_it_asks_loses_its_stream_at_the_first_expiry(engine):
     """A question is no submission in flight: nobody waits for the second expiry."""
     engine.publish(
