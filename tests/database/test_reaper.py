@@ -87,6 +87,31 @@ async def test_dead_worker_is_reported_once(outbox, reaper, caplog):
     assert [one["dead_worker"] for one in lines(caplog, "worker_died")] == ["dead"]
 
 
+async def test_worker_that_returns_is_reported_again_when_it_dies(outbox, reaper, caplog):
+    async def report():
+        outbox.call("executor", "renew_instance", "sleeper", "worker", [], "{}", 60)
+        await reaper.step()
+
+    async def fall_silent():
+        outbox.database.owner_execute(
+            "UPDATE leasehold.instances SET alive_until = clock_timestamp(),"
+            " last_seen_at = clock_timestamp() - interval '1 second'"
+        )
+        reaper._repair_due_at = 0
+        await reaper.step()
+
+    await report()
+    for _ in range(2):
+        await fall_silent()
+    assert len(lines(caplog, "worker_died")) == 1
+    assert lines(caplog, "worker_returned") == []
+    reaper._repair_due_at = 0
+    await report()
+    assert [one["returned_worker"] for one in lines(caplog, "worker_returned")] == ["sleeper"]
+    await fall_silent()
+    assert len(lines(caplog, "worker_died")) == 2
+
+
 async def test_expired_claim_behind_thousands_of_rows_that_came_later_is_repaired(outbox, reaper):
     """Their transaction was long: they stand before it."""
     outbox.publish()

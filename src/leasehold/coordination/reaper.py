@@ -78,7 +78,8 @@ class Reaper:
         self._full_due_at = clock()
         self._prune_due_at = clock()
         self._pruned_to: str | None = None
-        self._reported_until: dict[str, float] = {}  # by the id of a dead worker
+        # When a dead worker was reported, and until when it is not reported again.
+        self._reported: dict[str, tuple[float, float]] = {}
 
     async def step(self) -> Pause:
         """Repair one batch if we hold the reaper's lease; again at once if there is more."""
@@ -146,6 +147,7 @@ class Reaper:
             self._full_due_at = now
         missed = await self._store.repair_missed_deadlines(BATCH, self._worker_id)
         self._metrics.reaper_run(len(repaired), [one.stale_seconds for one in repaired])
+        await self._forget_returned()
         self._report_repaired(repaired)
         await self._report_silent_instances()
         for one in missed:
@@ -165,6 +167,15 @@ class Reaper:
                 stale_seconds=round(one.stale_seconds, 3),
             )
 
+    async def _forget_returned(self) -> None:
+        """Find workers that were reported as dead and reported since then: they were paused."""
+        now = self._clock()
+        silent_for = {worker: now - at for worker, (at, _) in self._reported.items()}
+        if silent_for:
+            for worker in await self._store.read_returned_instances(silent_for):
+                del self._reported[worker]
+                _LOG.warning("worker_returned", worker_id=self._worker_id, returned_worker=worker)
+
     async def _report_silent_instances(self) -> None:
         """Report the dead that left nothing to repair, or whose claims another worker replaced."""
         within_seconds = SILENT_INTERVALS * self._timings().reaper_seconds
@@ -174,14 +185,15 @@ class Reaper:
     def _report_death(self, dead_worker: str) -> None:
         """Count and log the death of a worker once, however often it is found."""
         now = self._clock()
-        self._reported_until = {
-            name: until for name, until in self._reported_until.items() if until > now
+        self._reported = {
+            name: (at, til) for name, (at, til) in self._reported.items() if til > now
         }
-        if dead_worker not in self._reported_until:
+        reported_at, _ = self._reported.get(dead_worker, (now, now))
+        if dead_worker not in self._reported:
             self._metrics.worker_death(dead_worker)
             _LOG.warning("worker_died", worker_id=self._worker_id, dead_worker=dead_worker)
         quiet_seconds = 2 * SILENT_INTERVALS * self._timings().reaper_seconds
-        self._reported_until[dead_worker] = now + quiet_seconds
+        self._reported[dead_worker] = reported_at, now + quiet_seconds
 
     def _log_intent(self, event: str, row: Repaired | MissedDeadline, **fields: object) -> None:
         trace = parse_traceparent(row.trace_context)

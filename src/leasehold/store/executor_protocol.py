@@ -288,6 +288,10 @@ class ExecutorStore(
         """Read the terms that are no longer current but still have pending intents."""
         ...
 
+    async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
+        """List those of these instances that reported within as many seconds."""
+        ...
+
     async def read_silent_instances(self, within_seconds: float) -> list[str]:
         """List the instances that recently stopped reporting without saying so."""
         ...

@@ -8,6 +8,8 @@ from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.reader_rows import QueueDepth
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leasehold.store.postgres.query import Query
 
 _BY_NAME = rows_of(dict[str, Any])
@@ -57,6 +59,19 @@ class PostgresMonitoring:
             "       extract(epoch FROM clock_timestamp() - nullif(seen_at, '-infinity'))::float8"
             "         AS age_seconds"
             "  FROM leasehold.queue_depths",
+        )
+
+    async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
+        """List those of these instances that reported within as many seconds."""
+        return await self._query.rows(
+            first_column,
+            "SELECT i.instance_id FROM leasehold.instances i"
+            "  JOIN unnest(%s::text[], %s::float8[]) AS asked (instance_id, seconds)"
+            "    ON asked.instance_id = i.instance_id"
+            " WHERE i.last_seen_at > clock_timestamp() - make_interval(secs => asked.seconds)"
+            " ORDER BY i.instance_id",
+            list(silent_for),
+            list(silent_for.values()),
         )
 
     async def read_silent_instances(self, within_seconds: float) -> list[str]:
