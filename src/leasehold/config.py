@@ -32,7 +32,7 @@ from leasehold.store.postgres.database_url import with_tls
 from leasehold.store.postgres.pool import PoolSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 PREFIX = "LEASEHOLD_"
 # Read by the command line alone: the name that interventions are recorded under.
@@ -324,12 +324,19 @@ def ignored_variables(settings_file: Path | None = None) -> dict[str, str | None
     services = {name.removesuffix("_SERVICE_HOST") for name in names if "_SERVICE_HOST" in name}
     foreign = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))
     return {
-        name: next(iter(get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS)), None)
+        name: _nearest(name.upper(), known)
         for name in names
         if name.upper().startswith(PREFIX)
         and name.upper() not in known
         and not name.startswith(foreign)
     }
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """Return the setting that was meant: the only one that continues the name, or a similar one."""
+    longer = [one for one in known if one.startswith(f"{name}_")]
+    similar = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+    return longer[0] if len(longer) == 1 else next(iter(similar), None)
 
 
 def _names_in(settings_file: Path) -> Iterable[str]:

@@ -75,6 +75,14 @@ def test_embedded_beside_a_database_url_is_refused(name):
     assert_one_line_of_error(result, "embedded cannot be used with database_url")
 
 
+def test_plan_of_an_embedded_migration_creates_no_schema(command):
+    plans = [command("migrate", "--plan") for _ in range(2)]
+    assert all("Would apply roles and version tables" in plan.stdout for plan in plans), plans
+    applied = command("migrate")
+    assert applied.stdout.startswith("Applied "), applied.stderr
+    assert command("migrate", "--plan").stdout == "Nothing to do.\n"
+
+
 async def test_embedded_worker_submits_what_other_commands_enqueue(
     start, command, workspace, tmp_path
 ):

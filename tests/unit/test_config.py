@@ -159,12 +159,14 @@ def test_misspelt_variable_is_found_with_its_nearest_setting(monkeypatch, tmp_pa
     monkeypatch.setenv("LEASEHOLD_CONCURENCY", "50")
     monkeypatch.setenv("leasehold_operater", "ada")
     monkeypatch.setenv("LEASEHOLD_ZZZ", "1")
+    monkeypatch.setenv("LEASEHOLD_STREAM_GRACE", "90")
     file = tmp_path / "settings"
     file.write_text("LEASEHOLD_POLL_SECOND=1\nLEASEHOLD_POLL_SECONDS=1\nOTHER=1\n")
     assert ignored_variables(file) == {
         "LEASEHOLD_CONCURENCY": "LEASEHOLD_CONCURRENCY",
         "leasehold_operater": "LEASEHOLD_OPERATOR",
         "LEASEHOLD_ZZZ": None,
+        "LEASEHOLD_STREAM_GRACE": "LEASEHOLD_STREAM_GRACE_SECONDS",
         "LEASEHOLD_POLL_SECOND": "LEASEHOLD_POLL_SECONDS",
     }
 

@@ -65,7 +65,11 @@ def enqueue(
         typer.Option(help="Intents that share a key; default: those of its target."),
     ] = None,
     stream: Annotated[
-        str | None, typer.Option(help="Stream; its intents are submitted in order.")
+        str | None,
+        typer.Option(
+            help="Stream: its intents are submitted in order, if the target has scope stream; "
+            "otherwise only a label."
+        ),
     ] = None,
     delay: Annotated[
         str | None, typer.Option(help="Earliest submission: 90, 15m, 2h, 1d, or a time.")

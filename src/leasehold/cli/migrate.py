@@ -20,7 +20,7 @@ def migrate(
     database_url: DatabaseUrl = None,
     *,
     plan: Annotated[
-        bool, typer.Option("--plan", help="List what would be applied; change nothing.")
+        bool, typer.Option("--plan", help="List what would be applied; change no schema.")
     ] = False,
     print_script: Annotated[
         bool,
@@ -33,7 +33,8 @@ def migrate(
     if print_script:
         typer.echo(migrations.script(), nl=False)
         return
-    address = read_command_settings(database_url=database_url).required_database_url()
+    settings = read_command_settings(database_url=database_url, migrates=False)
+    address = settings.required_database_url()
     if plan:
         _print_plan(address)
         return

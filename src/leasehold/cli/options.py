@@ -141,17 +141,19 @@ def read_options(
 def read_command_settings(
     *,
     prefers_api: bool = False,
+    migrates: bool = True,
     **given: Any,  # noqa: ANN401 (as above)
 ) -> Settings:
     """Read the settings of a command that logs nothing; warn of misspelt variables on stderr.
 
     Starts the embedded database if it is asked for, and the command does not use the API instead.
+    Its schema is then current, unless the command itself is about that (`migrates`).
     """
     for name, meant in ignored_variables().items():
         warn(f"{name} is ignored: {ignored_advice(meant)}")
     settings = read_options(**given)
     if settings.embedded and not (prefers_api and settings.api_url):
-        return with_embedded_database(settings)
+        return with_embedded_database(settings, migrates=migrates)
     return settings
 
 
@@ -244,19 +246,22 @@ def embedded_database(read: Callable[[], Settings]) -> Generator[Callable[[], Se
         yield lambda: _with_url(read(), server.url)
 
 
-def with_embedded_database(settings: Settings) -> Settings:
+def with_embedded_database(settings: Settings, *, migrates: bool = True) -> Settings:
     """Return the settings with the URL of the embedded database, which runs until we exit."""
-    return _with_url(settings, _start(settings, None).url)
+    return _with_url(settings, _start(settings, None, migrates=migrates).url)
 
 
-def _start(settings: Settings, progress: Callable[[str], None] | None) -> EmbeddedPostgres:
+def _start(
+    settings: Settings, progress: Callable[[str], None] | None, *, migrates: bool = True
+) -> EmbeddedPostgres:
     # Imported late: most processes have a database of their own.
     from leasehold.embedded.server import EmbeddedPostgres
     from leasehold.store.postgres.migrate import migrate
 
     server = EmbeddedPostgres(settings.data_dir, progress=progress).start()
     try:
-        migrate(server.url)
+        if migrates:
+            migrate(server.url)
     except BaseException:
         server.stop()
         raise
