@@ -15,8 +15,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   c_rows CONSTANT bigint := 50000;
-  -- A large enqueue reads the clock some time before it writes its first row and so gets its transaction id.
-  c_tolerance CONSTANT interval := '1 second';
   v_turn leasehold.watch_turns;
   v_look record;
   v_changed_from timestamptz;
@@ -56,7 +54,7 @@ BEGIN
     v_turn.open_since := '{}';
   END IF;
   -- Transactions that began and ended since the last look took their ids after it.
-  SELECT least(v_turn.looked_at, min(known.since)) - c_tolerance INTO v_changed_from
+  SELECT least(v_turn.looked_at, min(known.since)) INTO v_changed_from
     FROM unnest(v_turn.open_ids, v_turn.open_since) AS known (id, since) WHERE known.id <> ALL (v_look.transaction_ids);
   IF v_changed_from = '-infinity' OR v_look.seen_at >= v_turn.full_at + interval '1 minute' THEN
     v_changed_from := '-infinity';
@@ -73,7 +71,7 @@ BEGIN
 
   FOR v_queue IN SELECT * FROM leasehold.queue_depths ORDER BY seen_at, target LOOP
     SELECT * INTO v_queue.depth, v_queue.due_from
-      FROM leasehold.queue_depth(v_queue.target, v_queue.pending_max, v_queue.due_from, v_look.seen_at - c_tolerance);
+      FROM leasehold.queue_depth(v_queue.target, v_queue.pending_max, v_queue.due_from, v_look.seen_at);
     -- The time of the look, for a transaction that it saw may have ended since.
     UPDATE leasehold.queue_depths SET depth = v_queue.depth, due_from = v_queue.due_from, seen_at = v_look.seen_at
      WHERE target = v_queue.target;
