@@ -45,7 +45,7 @@ async def test_target_without_a_gateway_is_named_in_the_log(engine):
     engine.outbox.publish("accounts", scope="stream", gateway=None)
     worker = engine.worker()
     line = await worker.logged("target_refused")
-    assert line["target"] == "accounts"
+    assert (line["target"], line["version"]) == ("accounts", 1)
     assert "gateway" in line["error"]
     assert line["level"] == "error"
 

@@ -148,6 +148,16 @@ async def test_list_and_stream_agree_on_the_head_of_a_pipeline(api, outbox):
     assert (await api.get("/v1/streams")).json()["streams"] == []
 
 
+async def test_lease_of_a_stream_that_nobody_holds_has_no_expiry(api, pay):
+    pay.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(pay)
+    [lease] = (await api.get("/v1/leases")).json()["leases"]
+    assert lease["expires_at"] > lease["acquired_at"]
+    holder.release()
+    [lease] = (await api.get("/v1/leases")).json()["leases"]
+    assert (lease["expires_at"], lease["is_live"]) == (None, False)
+
+
 async def test_call_in_flight_is_shown_in_a_paused_stream(api, pay):
     ids = pay.enqueue(target="pay", stream="s")
     [holder] = claim_streams(pay)

@@ -212,7 +212,7 @@ class Targets:
                 self._require(contract)
                 current[contract.target] = self._adopt_version(contract)
             except LeaseholdError as error:
-                self._refuse(contract.target, str(error))
+                self._refuse(contract.target, str(error), current=contract.version)
             else:
                 self._refused.pop((contract.target, None), None)
         former = await self._open_former()
@@ -234,7 +234,7 @@ class Targets:
                 served = await self.of(terms.target, terms.version)
                 self._require(served.contract)
             except LeaseholdError as error:
-                self._refuse(terms.target, str(error), terms.version)
+                self._refuse(terms.target, str(error), former=terms.version)
             else:
                 found.append(served)
         return found
@@ -284,11 +284,13 @@ class Targets:
     def _is_selected(self, target: str) -> bool:
         return self._only is None or target in self._only
 
-    def _refuse(self, target: str, why: str, version: int | None = None) -> None:
+    def _refuse(
+        self, target: str, why: str, *, current: int | None = None, former: int | None = None
+    ) -> None:
         """Do not serve a target: its work stays in the database. Each reason is logged once."""
-        if self._refused.get((target, version)) != why:
-            self._refused[target, version] = why
-            _LOG.error("target_refused", target=target, version=version, error=why)
+        if self._refused.get((target, former)) != why:
+            self._refused[target, former] = why
+            _LOG.error("target_refused", target=target, version=former or current, error=why)
 
     async def _close_unused(self) -> None:
         current = {id(served) for served in self._current.values()}

@@ -133,7 +133,7 @@ class BufferedLog:
             return
         if not self._lines:
             asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
-        now = datetime.now(UTC).isoformat()
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")  # as TimeStamper writes it
         line = {"timestamp": now, "level": "info", "event": event, **fields}
         self._lines.append(str(self._render(None, "info", line)))
 

@@ -177,14 +177,14 @@ class InstanceSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSeen:
-    """A lease when it was read."""
+    """A lease when it was read. `expires_at` is None for a stream that nobody holds."""
 
     lease_name: str
     holder_id: str
     lease_epoch: int
     acquired_at: datetime
     renewed_at: datetime
-    expires_at: datetime
+    expires_at: datetime | None
     is_live: bool
 
 

@@ -260,6 +260,7 @@ async def test_buffered_log_writes_its_lines_together_and_in_the_common_format(s
     assert stream.getvalue() == ""
     log.flush()
     for number, line in enumerate(lines(stream)):
+        assert line["timestamp"].endswith("Z")  # as in all other lines
         assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() == timedelta(0)
         assert line == {"level": "info", "event": "request", "number": number}
 

@@ -175,7 +175,7 @@ class PostgresReaders(PostgresContracts):
             _LEASE,
             # The expiry of a stream that nobody holds is -infinity; Python has no such time.
             "SELECT lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
-            "       greatest(expires_at, acquired_at) AS expires_at,"
+            "       nullif(expires_at, '-infinity') AS expires_at,"
             "       expires_at > clock_timestamp() AS is_live"
             "  FROM leasehold.leases"
             " WHERE lease_name > %s AND lease_name >= %s AND lease_name < %s AND lease_epoch > 0"

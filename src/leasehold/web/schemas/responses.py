@@ -263,14 +263,14 @@ class Instances(ResponseBody):
 
 
 class Lease(ResponseBody):
-    """A lease, held or not."""
+    """A lease, held or not. `expires_at` is null for a stream that nobody holds."""
 
     lease_name: str
     holder_id: str
     lease_epoch: int
     acquired_at: datetime
     renewed_at: datetime
-    expires_at: datetime
+    expires_at: datetime | None
     is_live: bool
 
 
