@@ -156,7 +156,9 @@ async def test_streams_are_listed_shown_and_skipped_in_the_name_of_the_token(lea
     assert "night-shift" in shown.stdout
     assert (await leasehold("streams", "show", "pay", "a")).returncode == 1
     skip = ("streams", "skip", "pay", "a/b", heads["pay"], "--note", "poison")
-    assert (await leasehold(*skip)).stdout == "pay/a/b: skipped\n"
+    skipped = await leasehold(*skip)
+    assert skipped.stdout == "pay/a/b: skipped_paused\n"
+    assert "still paused" in skipped.stderr
     assert outbox.ledger(heads["pay"])[-1]["holder"] == "night-shift"
     again = await leasehold(*skip)
     assert_one_line_of_error(again, "already_terminal")
