@@ -100,7 +100,7 @@ class ItemMachine(RuleBasedStateMachine):
         self.lease_names = [*self.cluster_leases, *streams]
         self.current = dict(KINDS)
         self.versions = dict.fromkeys(KINDS, 0)
-        self.keys: dict[tuple[str, int], tuple[UUID, int]] = {}
+        self.keys: dict[tuple[str, int], tuple[UUID, int, str | None]] = {}
         self.tokens: dict[UUID, int] = {}  # the highest fencing token of each submission key
         # Every claim that was ever given out. Most are stale, and are used all the same.
         self.claims = [Claim(PHANTOM, "worker-1", PHANTOM)]
@@ -193,14 +193,19 @@ class ItemMachine(RuleBasedStateMachine):
                 self.model.create_stream(self.stream_lease(entry["stream"]))
             key = (entry["kind"], entry["key"])
             if key in self.keys:
-                first_id, payload = self.keys[key]
-                verdict = "duplicate" if payload == entry["payload"] else "conflict"
+                first_id, *first = self.keys[key]
+                is_same = first == [entry["payload"], self._stream_of(entry)]
+                verdict = "duplicate" if is_same else "conflict"
                 expect((row["verdict"], row["intent_id"]), (verdict, first_id))
                 continue
             expect(row["verdict"], "accepted")
-            self.keys[key] = (row["intent_id"], entry["payload"])
+            self.keys[key] = (row["intent_id"], entry["payload"], self._stream_of(entry))
             item = self.accept(entry["kind"], row["intent_id"], entry["stream"], entry["delay"])
             item.priority = entry["priority"]
+
+    @staticmethod
+    def _stream_of(entry: dict[str, Any]) -> str | None:
+        return entry["stream"] if entry["kind"] == "stream" else None
 
     def accept(self, kind: str, intent_id: UUID, stream: str, delay: int = 0) -> Item:
         terms, now = self.current[kind], self.model.now
@@ -336,7 +341,7 @@ class ItemMachine(RuleBasedStateMachine):
                 verdicts.append("begun")
             else:
                 verdicts.append("released")
-                item.claim, item.due = None, self.model.now + delay if delay else item.due
+                item.claim, item.due = None, self.model.now + delay
         ids = [claim.intent_id for claim in claims]
         tokens = [claim.token for claim in claims]
         rows = self.call(

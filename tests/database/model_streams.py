@@ -195,7 +195,7 @@ class StreamModel(Model):
         self.settle_stream(name)
 
     def skip(self, name: str, item: Item) -> str:
-        if name not in self.leases:
+        if name not in self.leases or item.lease_name != name:
             return "not_found"
         if self.rows(name)[:1] != [item]:
             return "not_head" if item.is_pending else "already_terminal"
