@@ -6,7 +6,9 @@ from signal import SIGTERM
 
 import pytest
 
+from tests.support.engine import until
 from tests.support.restartable_engine import restartable_engine
+from tests.support.stream_orders import TARGET, effects_by_stream, enqueue_rounds
 from tests.support.tcp_proxy import TcpProxy
 
 # Long enough for a call to be in flight when a busy machine gets to the fault.
@@ -42,6 +44,36 @@ async def test_worker_that_is_cut_off_stops_at_once_and_recovers_by_itself(engin
         proxy.heal()
         await engine.until_status(engine.outbox.enqueue(3))
         assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
+
+
+@pytest.mark.parametrize("fault", ["cut", "blackhole"])
+async def test_holder_of_a_stream_that_is_cut_off_is_replaced_and_recovers(engine, fault):
+    engine.publish(TARGET, scope="stream", **LONG_CALLS)
+    engine.sandbox.set_faults(latency_ms=LATENCY_MS)
+    ids = enqueue_rounds(engine, streams=1, rounds=3)
+    head = ids["s0"][0]
+    settings = {"stream_claim_seconds": "2", "stream_grace_seconds": "4"}
+    url = engine.database.url_as("executor")
+    async with TcpProxy(url) as proxy:
+        cut_off = engine.worker(url=proxy.through(url), **settings)
+        cut_off_id = await cut_off.started()
+        await until(lambda: engine.outbox.pending(head)["begun_at"])
+        getattr(proxy, fault)()
+        other = engine.worker(**settings)
+        await until(lambda: engine.outbox.states(head) == ["IN_DOUBT"])
+        engine.sandbox.set_faults()
+        await engine.until_status(ids["s0"])
+        assert [row["holder"] for row in engine.outbox.ledger(head)] == [
+            cut_off_id,
+            await other.started(),
+        ]
+        other.send(SIGTERM)
+        assert await other.ended() == 0
+        proxy.heal()
+        ids["s0"] += enqueue_rounds(engine, streams=1, rounds=2)["s0"]
+        await engine.until_status(ids["s0"])
+        assert engine.outbox.states(head) == ["IN_DOUBT", "DISPATCHED"]
+        assert effects_by_stream(engine, ids) == ids
 
 
 async def test_workers_survive_a_restart_of_the_database(sandbox, tmp_path):
