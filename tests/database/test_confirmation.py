@@ -147,3 +147,16 @@ def test_deferred_item_without_a_call_keeps_its_budget_and_its_key_window(outbox
     assert outbox.states(intent_id) == []
     pending = outbox.pending(intent_id)
     assert (pending["attempt_count"], pending["asked_count"], pending["begun_at"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize("scope", ["item", "stream"])
+def test_time_for_confirmation_does_not_shorten_the_delay_of_what_was_not_submitted(outbox, scope):
+    outbox.publish(scope=scope, guarantee="lookup", confirm_within_seconds=60)
+    [intent_id] = outbox.enqueue(**({"stream": "s"} if scope == "stream" else {}))
+    if scope == "item":
+        outbox.complete(outbox.claim(), "DEFERRED", retry_after_seconds=3600)
+    else:
+        [holder] = claim_streams(outbox, targets=["sms"])
+        holder.record([intent_id], "DEFERRED", retry_after_seconds=3600)
+    pending = outbox.pending(intent_id)
+    assert (pending["due_at"] - pending["seen_at"]).total_seconds() > 3000

@@ -67,7 +67,7 @@ BEGIN
        WHEN retry.is_last THEN CASE c.retry_policy WHEN 'one_shot' THEN 'one_shot' ELSE 'max_attempts' END
        WHEN retry.at >= p.deadline_at THEN 'deadline_exceeded' END AS by) AS exhausted
      CROSS JOIN LATERAL (
-       SELECT p.last_state = 'SUBMITTED' AND p.begun_at IS NULL
+       SELECT p.last_state IS NOT DISTINCT FROM 'SUBMITTED' AND p.begun_at IS NULL
                 AND (o.state = 'DEFERRED' OR p_fence <> 'none' AND o.state = 'SUBMITTED' AND c.can_look_up) AS is_unconfirmed,
               coalesce(CASE WHEN p.last_state = 'SUBMITTED' THEN written.submitted_at END, p_now)
                 + make_interval(secs => c.confirm_within_seconds) AS ends_at) AS confirmation
