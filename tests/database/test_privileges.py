@@ -137,6 +137,7 @@ OWNERS = (
     "lock_held_streams",
     "lost_streams",
     "pause_failed_streams",
+    "undo_pause",
     "require_walk",
     "next_stream_heads",
     "head_action",

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.support.lease_holder import claim_streams
+from tests.support.mutants import mutate
 from tests.support.sqlstates import refused
 
 
@@ -265,6 +266,83 @@ def test_begin_behind_an_unconfirmed_call_is_out_of_order_without_a_pipeline(out
     holder.begin(ids[:1])
     assert holder.record(ids[:1], "SUBMITTED") == ["applied"]
     assert holder.begin(ids[1:]) == ["out_of_order"]
+
+
+def test_row_that_awaits_its_confirmation_is_not_called_again(streams):
+    ids = streams.enqueue(2, "pay", stream="s")
+    holder = claim_one(streams)
+    holder.begin(ids[:1])
+    assert holder.record(ids[:1], "SUBMITTED", retry_after_seconds=0) == ["applied"]
+    assert holder.begin(ids[:1]) == ["out_of_order"]
+    assert holder.begin(ids[1:]) == ["begun"]
+
+
+def begin_in_a_full_pipeline(streams):
+    """Try to begin one row more than the pipeline takes; return the verdict."""
+    ids = streams.enqueue(4, "pay", stream="s")
+    holder = claim_one(streams)
+    for one in ids[:3]:
+        assert holder.begin([one]) == ["begun"]
+        assert holder.record([one], "SUBMITTED", retry_after_seconds=60) == ["applied"]
+    return holder.begin(ids[3:])
+
+
+def test_holder_cannot_begin_more_than_the_pipeline_takes(streams):
+    assert begin_in_a_full_pipeline(streams) == ["out_of_order"]
+
+
+def begin_before_a_call_in_flight(streams):
+    """An operator sends the first row back while the second is called; try to begin the first."""
+    ids = streams.enqueue(2, "pay", stream="s")
+    holder = claim_one(streams)
+    [row] = submit_head(holder)
+    assert holder.begin([row["intent_id"]]) == ["begun"]
+    resolve = (ids[0], "RETRYABLE", "ops", "the gateway lost it")
+    assert streams.call("operator", "resolve_intent", *resolve) == [{"resolve_intent": "resolved"}]
+    return holder.begin(ids[:1])
+
+
+def test_holder_cannot_begin_a_row_while_a_later_one_is_in_flight(streams):
+    assert begin_before_a_call_in_flight(streams) == ["out_of_order"]
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("naive", "begin"),
+    [
+        ((r"ELSE c\.pipeline_max - awaited\.rows END", "ELSE 100 END"), begin_in_a_full_pipeline),
+        ((r"OR leasehold\.is_stream_begun\(.*? END\)", ""), begin_before_a_call_in_flight),
+    ],
+    ids=["ignores pipeline_max", "ignores a call in flight"],
+)
+def test_mutant_that_ignores_the_other_calls_of_a_pipeline_begins(streams, database, naive, begin):
+    mutate(database, "begin_stream_attempts", *naive)
+    assert begin(streams) == ["begun"]
+
+
+def resumed_early(streams):
+    """Pause a stream for an hour, let an operator change it, resume it; return what is next."""
+    ids = streams.enqueue(3, "pay", stream="s")
+    holder = claim_one(streams)
+    submit_head(holder, submit_head(holder))
+    holder.release()
+    streams.call("operator", "pause_stream", "pay", "s", "ops", "wait", 3600)
+    streams.call("operator", "resolve_intent", ids[0], "DISPATCHED", "ops", "saw it")
+    streams.call("operator", "resume_stream", "pay", "s", "ops", "go on")
+    holder = claim_one(streams)
+    assert heads_of(holder.heads) == ids[1:2]
+    return heads_of(holder.record_next(ids[1:2], "DISPATCHED")), ids[2:]
+
+
+def test_resumed_pipeline_does_not_wait_for_the_end_of_its_pause(streams):
+    found, following = resumed_early(streams)
+    assert found == following
+
+
+@pytest.mark.one_server
+def test_mutant_that_undoes_a_pause_for_claimable_rows_only_lets_the_head_wait(streams, database):
+    mutate(database, "undo_pause", r"WHERE p\.due_at", "WHERE p.is_claimable AND p.due_at")
+    assert resumed_early(streams)[0] == []
 
 
 def test_rejected_confirmation_pauses_the_stream_and_is_asked_no_further(streams, database):

@@ -24,11 +24,8 @@ BEGIN
      SET paused_since = v_now, paused_until = coalesce(v_now + make_interval(secs => p_seconds), 'infinity'),
          paused_by = p_operator, pause_note = p_note, paused_for = NULL
    WHERE l.lease_name = v_lease.lease_name;
+  PERFORM leasehold.undo_pause(v_lease, v_now);
   IF v_lease.expires_at = '-infinity' THEN
-    -- An earlier pause for a time has moved the due time of the head to its end.
-    UPDATE leasehold.outbox_pending p SET due_at = v_now
-     WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream AND p.is_claimable
-       AND p.due_at = v_lease.paused_until;
     PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL);

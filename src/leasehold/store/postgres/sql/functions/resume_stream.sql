@@ -18,11 +18,8 @@ BEGIN
   UPDATE leasehold.leases l
      SET paused_since = NULL, paused_until = NULL, paused_by = NULL, pause_note = NULL, paused_for = NULL
    WHERE l.lease_name = v_lease.lease_name;
+  PERFORM leasehold.undo_pause(v_lease, clock_timestamp());
   IF v_lease.expires_at = '-infinity' THEN
-    -- A pause for a time has moved the due time of the head to its end.
-    UPDATE leasehold.outbox_pending p SET due_at = clock_timestamp()
-     WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream AND p.is_claimable
-       AND p.due_at = v_lease.paused_until;
     PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'resume', p_operator, p_note, v_lease.paused_for);
