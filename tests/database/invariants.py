@@ -19,16 +19,20 @@ _READ = """
 SELECT i.intent_id, i.lease_name_of_stream, s.status, s.attempts, i.stream_seq,
        p.intent_id IS NOT NULL AS is_pending, p.attempt_count, p.last_state,
        p.begun_at IS NOT NULL AS is_begun, p.begun_epoch, p.lease_name, p.scope, p.is_claimable,
-       p.claimed_by, p.lease_token, p.lease_expires_at IS NOT NULL AS has_expiry,
+       p.begun_at, p.claimed_by, p.lease_token, p.awaits_confirmation,
+       c.batch_max, c.pipeline_max, p.lease_expires_at IS NOT NULL AS has_expiry,
        {until_due} AS until_due, {until_claim_ends} AS until_claim_ends,
-       coalesce(ledger.numbers, '{{}}') AS numbers, coalesce(ledger.states, '{{}}') AS states
+       coalesce(ledger.numbers, '{{}}') AS numbers, coalesce(ledger.states, '{{}}') AS states,
+       ledger.last_holder
   FROM (SELECT *, 'stream/' || target || '/' || stream AS lease_name_of_stream
           FROM leasehold.intents WHERE {which}) AS i
   JOIN leasehold.intent_status s ON s.intent_id = i.intent_id
+  JOIN leasehold.contracts c ON c.target = i.target AND c.version = i.contract_version
   LEFT JOIN leasehold.outbox_pending p ON p.intent_id = i.intent_id
   LEFT JOIN LATERAL (
     SELECT array_agg(a.attempt_no ORDER BY a.attempt_no) AS numbers,
-           array_agg(a.state ORDER BY a.attempt_no) AS states
+           array_agg(a.state ORDER BY a.attempt_no) AS states,
+           (array_agg(a.holder ORDER BY a.attempt_no DESC))[1] AS last_holder
       FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id) AS ledger ON true
 """
 _LEASES = """
@@ -98,6 +102,45 @@ class Snapshot:
                 )
             if "ZOMBIE_REQUEUE" in states[len(older) :] and row["last_state"] in UNCERTAIN:
                 raise DisagreementError(f"the doubt about {intent_id} was forgotten: {states}")
+            is_ended = row["is_pending"] and states[-1:] and states[-1] in TERMINAL
+            ended_by = self.rows[intent_id]["last_holder"]
+            if is_ended and row["is_begun"] and ended_by in ("operator", "reaper"):
+                raise DisagreementError(f"{intent_id} was ended while a call was in flight")
+        self._check_begun_since(before)
+
+    def _check_begun_since(self, before: Snapshot) -> None:
+        """Check the order of the calls that a step has begun in streams."""
+        for one, row in self.rows.items():
+            older = before.rows.get(one)
+            is_new = older is None or not older["is_begun"] or older["states"] != row["states"]
+            if not row["is_begun"] or row["scope"] != "stream" or not is_new:
+                continue
+            stream = [
+                other
+                for other in self.rows.values()
+                if other["is_pending"] and other["lease_name"] == row["lease_name"]
+            ]
+            awaiting = [other for other in stream if other["awaits_confirmation"]]
+            most = max(other["pipeline_max"] for other in stream)
+            if most == 1:
+                most = row["batch_max"]
+            broken = {
+                "behind a row that is neither submitted nor begun with it": any(
+                    other["stream_seq"] < row["stream_seq"]
+                    for other in stream
+                    if other not in awaiting and other["begun_at"] != row["begun_at"]
+                ),
+                "while another call was in flight": any(
+                    other["is_begun"] and other["begun_at"] != row["begun_at"] for other in stream
+                ),
+                "although it awaits its confirmation": row["awaits_confirmation"],
+                "with too many others": len([other for other in stream if other["is_begun"]])
+                + len(awaiting)
+                > most,
+            }
+            for name, is_broken in broken.items():
+                if is_broken:
+                    raise DisagreementError(f"{one} was begun {name}: {stream}")
 
     def compare(self, items: Mapping[UUID, Item], leases: Mapping[str, Lease], now: float) -> None:
         """Check that the rows equal those of the model, in whole units of time."""
@@ -115,7 +158,10 @@ class Snapshot:
         _expect_same(
             held,
             {
-                name: (lease.holder, lease.epoch, lease.expires - now, lease.grace_expires - now)
+                name: (
+                    *(lease.holder, lease.epoch),
+                    *(_whole(lease.expires - now), _whole(lease.grace_expires - now)),
+                )
                 for name, lease in leases.items()
             },
         )
@@ -154,7 +200,7 @@ def _facts(row: DictRow) -> tuple[Any, ...]:
     claim = None
     if row["claimed_by"] is not None:
         claim = (row["claimed_by"], row["lease_token"], _units(row["until_claim_ends"]))
-    marks = (row["is_begun"], row["begun_epoch"], row["is_claimable"])
+    marks = (row["is_begun"], row["begun_epoch"], row["is_claimable"], row["awaits_confirmation"])
     return (row["status"], row["states"], _units(row["until_due"]), marks, claim)
 
 
@@ -163,15 +209,18 @@ def _predicted(item: Item, now: float) -> tuple[Any, ...]:
         return (item.status, item.states)
     claim = None
     if item.claim is not None:
-        claim = (item.claim.worker, item.claim.token, item.claim_expires - now)
-    due = item.due - now
-    marks = (item.begun, item.begun_epoch, item.claimable)
-    return (item.status, item.states, due if abs(due) == NEVER else round(due), marks, claim)
+        claim = (item.claim.worker, item.claim.token, _whole(item.claim_expires - now))
+    marks = (item.begun, item.begun_epoch, item.claimable, item.awaits_confirmation)
+    return (item.status, item.states, _whole(item.due - now), marks, claim)
 
 
 def _units(seconds: float) -> float:
-    """Round to whole units. An example runs for much less than a unit."""
-    return seconds if abs(seconds) == NEVER else round(seconds / UNIT_SECONDS)
+    """Return whole units. An example runs for much less than a unit."""
+    return _whole(seconds / UNIT_SECONDS)
+
+
+def _whole(units: float) -> float:
+    return units if abs(units) == NEVER else round(units)
 
 
 def _expect_same(found: Mapping[Any, Any], predicted: Mapping[Any, Any]) -> None:

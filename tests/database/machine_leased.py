@@ -1,4 +1,4 @@
-"""The state machine, part three: leases, operators, and the comparison after each step.
+"""The state machine, part four: leases of clusters, and all parts together.
 
 Two holders share two cluster leases. Grants go stale and are used all the same:
 the database must refuse the writes of a stale holder.
@@ -7,56 +7,39 @@ the database must refuse the writes of a stale holder.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import rule
 
-from tests.database.invariants import Snapshot
 from tests.database.machine import (
     ADVANCE,
     LEASE_SECONDS,
     PHANTOM,
     expect,
-    homes,
     picks,
     report,
     reports,
     units,
-    workers,
+    which_one,
 )
-from tests.database.machine_streams import StreamMachine, graces, holders
-from tests.database.model import LEASE_UNITS, UNCERTAIN, UNIT_SECONDS, Claim, Grant
+from tests.database.machine_items import ItemMachine, homes, workers
+from tests.database.machine_operators import OperatorMachine
+from tests.database.machine_streams import graces, holders
+from tests.database.model import LEASE_UNITS, UNIT_SECONDS, Claim, Grant
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tests.database.model import Item
     from tests.support.outbox import Outbox
 
-which_one = st.integers(0, 12)
-resolutions = st.sampled_from(["DISPATCHED", "FAILED", "RETRYABLE"])
 
-
-class Machine(StreamMachine):
+class Machine(ItemMachine, OperatorMachine):
     """All steps together: one database serves all scopes."""
 
     def __init__(self, outbox: Outbox, number: int):
         super().__init__(outbox, number)
         self.grants = [Grant(self.cluster_leases[0], "holder-1", 1)]  # never granted
-        self.redriven: dict[UUID, UUID] = {}
-        self.before = Snapshot([], [])
-
-    @invariant()
-    def the_database_is_as_predicted(self) -> None:
-        self.check_database()
-
-    def check_database(self) -> None:
-        found = Snapshot.of(self.outbox, list(self.model.items), self.lease_names)
-        found.check_invariants()
-        found.check_since(self.before)
-        found.compare(self.model.items, self.model.leases, self.model.now)
-        self.before = found
 
     # Leases.
 
@@ -305,65 +288,6 @@ class Machine(StreamMachine):
             grant = kept[which % len(kept)]
             begun = [item.intent_id for item in self.model.in_flight(grant.name)]
             self.record_for(grant, begun, state, retry_after)
-
-    # Operators.
-
-    def picked_item(self, which: int) -> Item:
-        return list(self.model.items.values())[-1 - which % len(self.model.items)]
-
-    @rule(which=which_one)
-    def cancel(self, which: int) -> None:
-        item = self.picked_item(which)
-        verdict = self.model.cancel_verdict(item)
-        rows = self.call("operator", "cancel_intent", item.intent_id, "operator", "not wanted")
-        expect(rows, [{"cancel_intent": verdict}])
-        if verdict == "cancelled":
-            self.model.append(item, "CANCELLED")
-            self.model.settle(item)
-
-    @rule(which=which_one, state=resolutions)
-    def resolve(self, which: int, state: str) -> None:
-        doubted = [item for item in self.model.items.values() if item.last_state in UNCERTAIN]
-        item = doubted[which % len(doubted)] if doubted else self.picked_item(which)
-        expected = self.resolve_verdict(item, state)
-        rows = self.call(
-            "operator", "resolve_intent", item.intent_id, state, "operator", "asked the gateway"
-        )
-        expect(rows, expected if expected == "P7004" else [{"resolve_intent": expected}])
-        if expected == "resolved":
-            self.model.append(item, state)
-            self.model.settle(item)
-
-    def resolve_verdict(self, item: Item, state: str) -> str:
-        if not item.is_pending:
-            return "already_terminal"
-        if self.model.is_in_flight(item):
-            return "in_flight"
-        if item.last_state not in UNCERTAIN:
-            return "not_in_doubt"
-        is_spent = len(item.states) + 1 >= item.terms.attempts_max
-        is_late = item.deadline is not None and item.deadline <= self.model.now
-        return "P7004" if state == "RETRYABLE" and (is_spent or is_late) else "resolved"
-
-    @rule(which=which_one)
-    def redrive(self, which: int) -> None:
-        finished = [item for item in self.model.items.values() if not item.is_pending]
-        finished.sort(key=lambda item: item.last_state == "DISPATCHED")
-        item = finished[which % len(finished)] if finished else self.picked_item(which)
-        rows: Any = self.call("operator", "redrive_intents", [item.intent_id], "operator", "again")
-        [row] = rows
-        if item.is_pending or item.last_state == "DISPATCHED":
-            verdict = "not_terminal" if item.is_pending else "already_accepted"
-            expect((row["verdict"], row["new_intent_id"]), (verdict, None))
-        elif item.intent_id in self.redriven:
-            first = self.redriven[item.intent_id]
-            expect((row["verdict"], row["new_intent_id"]), ("already_redriven", first))
-        else:
-            expect(row["verdict"], "redriven")
-            self.redriven[item.intent_id] = row["new_intent_id"]
-            [kind] = [kind for kind, name in self.names.items() if name == item.target]
-            stream = (item.lease_name or "").rpartition("/")[2]
-            self.accept(kind, row["new_intent_id"], stream).states.append("RETRYABLE")
 
     @rule(which=which_one, home=homes, holder=holders)
     def redrive_elsewhere(self, which: int, home: str, holder: str) -> None:

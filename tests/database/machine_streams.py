@@ -7,6 +7,7 @@ and only those. No enqueuer stays open here; test_stream_races steps through tha
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -16,16 +17,17 @@ from tests.database.machine import (
     LEASE_SECONDS,
     PHANTOM,
     REPORTS,
-    ItemMachine,
+    BaseMachine,
     expect,
     picks,
     report,
     units,
 )
-from tests.database.model import GRACE_UNITS, NEVER, UNIT_SECONDS, Grant
+from tests.database.model import GRACE_UNITS, UNIT_SECONDS, Grant
 from tests.database.model_streams import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from psycopg.rows import DictRow
@@ -36,16 +38,18 @@ holders = st.sampled_from(["holder-1", "holder-2"])
 graces = st.sampled_from([0, GRACE_UNITS])
 grants = st.lists(st.integers(0, 6), min_size=1, max_size=2)
 booleans = st.booleans()
-stream_names = st.sampled_from(["a", "b"])
+NO_NUMBERS: Mapping[UUID, int] = MappingProxyType({})
 stream_reports = st.sampled_from([*REPORTS, "DEFERRED"])
 
 
-class StreamMachine(ItemMachine):
+class StreamMachine(BaseMachine):
     """Holders of streams."""
 
     def __init__(self, outbox: Outbox, number: int):
         super().__init__(outbox, number)
         self.stream_grants = [Grant(self.stream_lease("a"), "holder-1", 1)]  # never granted
+        self.told: dict[str, Work] = {}  # of each stream, what the last call said
+        self.attempts: dict[UUID, int] = {}  # of each head, the number that the last call said
 
     @rule(holder=holders, grace=graces, begin=booleans)
     def claim_streams(self, holder: str, grace: int, begin: bool = False) -> None:
@@ -61,9 +65,6 @@ class StreamMachine(ItemMachine):
             Grant(name, holder, one.epoch) for name, one in work.items() if one.is_held
         ]
 
-    def check_database(self) -> None:
-        raise NotImplementedError
-
     def work_in(self, rows: Any) -> dict[str, Work]:
         """Collect the rows of each stream, and note the tokens of its heads."""
         found: dict[str, Work] = {}
@@ -73,6 +74,7 @@ class StreamMachine(ItemMachine):
             if row["intent_id"]:
                 self.note_token(row)
                 heads = (*heads, row["intent_id"])
+                self.attempts[row["intent_id"]] = row["attempt_no"]
             found[row["lease_name"]] = Work(
                 row["lease_epoch"],
                 row["stream_state"],
@@ -80,6 +82,7 @@ class StreamMachine(ItemMachine):
                 heads,
                 row["begun_at"] is not None or (work is not None and work.is_begun),
             )
+        self.told |= found
         return found
 
     def picked_grants(self, which: list[int]) -> list[Grant]:
@@ -140,7 +143,9 @@ class StreamMachine(ItemMachine):
     @rule(which=grants, intents=picks)
     def begin_in_streams(self, which: list[int], intents: list[int]) -> None:
         chosen = self.picked_grants(which)
-        ids = self.picked_rows(intents, chosen)
+        self.begin_rows(chosen, self.picked_rows(intents, chosen))
+
+    def begin_rows(self, chosen: list[Grant], ids: list[UUID]) -> None:
         verdicts = {
             one: self.model.begin_in_stream_verdict(chosen, self.model.items.get(one), ids)
             for one in ids
@@ -174,21 +179,27 @@ class StreamMachine(ItemMachine):
     ) -> None:
         chosen = self.picked_grants(which)
         ids = self.picked_rows(intents, chosen)
-        self.record_rows(chosen, ids, state, retry_after, (keep, free_idle, begin))
+        states = dict.fromkeys(ids, state)
+        self.record_rows(chosen, states, retry_after, (keep, free_idle, begin))
 
     def record_rows(
         self,
         chosen: list[Grant],
-        ids: list[UUID],
-        state: str,
+        states: dict[UUID, str],
         retry_after: int,
         options: tuple[bool, bool, bool],
+        numbers: Mapping[UUID, int] = NO_NUMBERS,
     ) -> None:
         keep, free_idle, begin = options
         kept = self.kept(chosen)
         names = [one.name for one in chosen]
-        verdicts = {one: self.record_verdict(one, names, kept, state) for one in ids}
-        results = [report(one, state, retry_after) for one in ids]
+        verdicts = {
+            one: self.record_verdict(one, names, kept, state, numbers.get(one))
+            for one, state in states.items()
+        }
+        results = [
+            report(one, state, retry_after, numbers.get(one)) for one, state in states.items()
+        ]
         rows: Any = self.call(
             "executor",
             "record_stream_attempts",
@@ -199,7 +210,7 @@ class StreamMachine(ItemMachine):
             return
         answers: list[DictRow] = [row for row in rows if row["verdict"]]
         written = {
-            one: self.model.report(self.model.items[one], state, retry_after)
+            one: self.model.report(self.model.items[one], states[one], retry_after)
             for one, verdict in verdicts.items()
             if verdict == "applied"
         }
@@ -211,7 +222,9 @@ class StreamMachine(ItemMachine):
         found = self.work_in([row for row in rows if not row["verdict"]])
         expect(found, work | self.lost(chosen, kept))
 
-    def record_verdict(self, intent_id: UUID, names: list[str], kept: list[str], state: str) -> str:
+    def record_verdict(
+        self, intent_id: UUID, names: list[str], kept: list[str], state: str, number: int | None
+    ) -> str:
         item = self.model.items.get(intent_id)
         if item is None or not item.is_pending:
             return self.model.absence(item)
@@ -219,6 +232,8 @@ class StreamMachine(ItemMachine):
             return "not_found"
         if item.lease_name not in kept:
             return "lease_lost"
+        if number not in (None, len(item.states) + 1):
+            return "superseded"
         return self.model.record_verdict(item.lease_name, item, state)
 
     # Several steps of a correct executor in one rule, so that examples reach more states.
@@ -234,41 +249,18 @@ class StreamMachine(ItemMachine):
         if chosen:
             self.check_database()
             ids = [one.intent_id for grant in chosen for one in self.model.in_flight(grant.name)]
-            self.record_rows(chosen, ids, state, retry_after, (True, True, begin))
+            states = dict.fromkeys(ids, state)
+            self.record_rows(chosen, states, retry_after, (True, True, begin))
 
     @rule(state=stream_reports, retry_after=units)
     def record_begun_in_streams(self, state: str, retry_after: int) -> None:
         """The current holder reports the calls that it began."""
-        chosen = [one for one in self.stream_grants if self.model.is_kept(one)]
-        chosen = [one for one in chosen if one.holder == chosen[-1].holder]
-        if chosen:
-            chosen = list({one.name: one for one in chosen}.values())
+        if chosen := self.current_grants():
             ids = [one.intent_id for grant in chosen for one in self.model.in_flight(grant.name)]
-            self.record_rows(chosen, ids, state, retry_after, (True, True, False))
+            states = dict.fromkeys(ids, state)
+            self.record_rows(chosen, states, retry_after, (True, True, False))
 
-    # Operators.
-
-    @rule(stream=stream_names, units=st.sampled_from([None, 1, 3]))
-    def pause(self, stream: str, units: int | None) -> None:
-        name = self.stream_lease(stream)
-        verdict = self.model.pause(name, NEVER if units is None else self.model.now + units)
-        seconds = None if units is None else units * UNIT_SECONDS
-        arguments = (self.names["stream"], stream, "operator", "wait", seconds)
-        expect(self.call("operator", "pause_stream", *arguments), [{"pause_stream": verdict}])
-
-    @rule(stream=stream_names)
-    def resume(self, stream: str) -> None:
-        verdict = self.model.resume(self.stream_lease(stream))
-        arguments = (self.names["stream"], stream, "operator", "go on")
-        expect(self.call("operator", "resume_stream", *arguments), [{"resume_stream": verdict}])
-
-    @rule(stream=stream_names, which=st.integers(0, 3))
-    def skip(self, stream: str, which: int) -> None:
-        """Skip the head, or try to skip another intent."""
-        name = self.stream_lease(stream)
-        rows = self.model.rows(name) or list(self.model.items.values())
-        item = rows[which % len(rows)] if which else rows[0]
-        verdict = self.model.skip(name, item)
-        arguments = (self.names["stream"], stream, item.intent_id, "operator", "not now")
-        found = self.call("operator", "skip_stream_head", *arguments)
-        expect(found, [{"skip_stream_head": verdict}])
+    def current_grants(self) -> list[Grant]:
+        """Return the grants that one holder has now."""
+        kept = [one for one in self.stream_grants if self.model.is_kept(one)]
+        return list({one.name: one for one in kept if one.holder == kept[-1].holder}.values())

@@ -1,8 +1,8 @@
 """A small model of the database, which the state machine compares with the real one.
 
-Time is a whole number of units, and the test moves it. A unit is much longer than an example runs,
-so the real time that passes has no effect. A delay of one second (SOON) is over after the next
-move.
+Time is a number of units, and the test moves it by whole ones. A unit is much longer than an
+example runs. Of the real time that passes only the order matters: each look at the clock is a tick
+later than the one before. A delay of one second (SOON) is over after the next move.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 UNIT_SECONDS = 600
+TICK_UNITS = 2.0**-30  # a power of two, so that sums are exact
 SOON = 1 / UNIT_SECONDS
 NEVER = float("inf")
 TERMINAL = ("DISPATCHED", "FAILED", "CANCELLED")
@@ -39,6 +40,8 @@ class Terms:
     on_failure: str | None = None
     block: int | None = None
     batch_max: int = 1
+    pipeline_max: int = 1
+    confirm_within: int | None = None
 
     def as_contract(self, lease_name: str) -> dict[str, object]:
         terms: dict[str, object] = {
@@ -59,6 +62,10 @@ class Terms:
             terms |= {"on_failure": self.on_failure, "batch_max": self.batch_max}
         if self.block is not None:
             terms["block_seconds"] = self.block * UNIT_SECONDS
+        if self.pipeline_max > 1:
+            terms["pipeline_max"] = self.pipeline_max
+        if self.confirm_within is not None:
+            terms["confirm_within_seconds"] = self.confirm_within * UNIT_SECONDS
         return terms | ({"lease_name": lease_name} if self.scope == "cluster" else {})
 
 
@@ -107,12 +114,12 @@ class Item:
     lease_name: str | None = None
     stream_seq: int | None = None
     version: int = 0
-    claimable: bool = False  # the head of a stream that nobody holds
-    due_after_pause: float = -NEVER  # if a pause moved its due time
+    claimable: bool = False  # leads a claim to its stream
     deadline: float | None = None
     states: list[str] = field(default_factory=list)
     reason: str | None = None
     first_tried: float | None = None
+    submitted: float = -NEVER  # when the last SUBMITTED was written
     begun: bool = False
     begun_epoch: int | None = None
     claim: Claim | None = None
@@ -125,6 +132,12 @@ class Item:
     @property
     def is_pending(self) -> bool:
         return self.last_state not in TERMINAL
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Say whether rows behind this one go on although it is not confirmed yet."""
+        is_submitted = self.last_state == "SUBMITTED" and self.due < NEVER
+        return is_submitted and self.terms.pipeline_max > 1
 
     @property
     def is_marked_when_called(self) -> bool:
@@ -155,12 +168,21 @@ class Model:
     """All items and leases of one example, and the rules for their changes."""
 
     def __init__(self) -> None:
-        self.now = 0
+        self.units = 0
+        self.ticks = 0
         self.items: dict[UUID, Item] = {}
         self.leases: dict[str, Lease] = {}
         # Under each lease, by the number of the mark: which attempt of which intents may be being
         # called.
         self.marks: dict[str, dict[int, dict[UUID, int]]] = {}
+
+    @property
+    def now(self) -> float:
+        return self.units + self.ticks * TICK_UNITS
+
+    def tick(self) -> None:
+        """Somebody looks at the clock anew."""
+        self.ticks += 1
 
     # What is possible now.
 
@@ -206,7 +228,7 @@ class Model:
         ]
 
     def is_free_head(self, item: Item) -> bool:
-        return item.claimable and self.leases[item.lease_name or ""].expires == -NEVER
+        raise NotImplementedError
 
     def in_flight(self, lease_name: str) -> list[Item]:
         return [
@@ -334,9 +356,16 @@ class Model:
 
     def report(self, item: Item, state: str, retry_after: float) -> str | None:
         """Record the result of a holder. A question without news writes nothing to the ledger."""
-        is_asked_again = state == item.last_state == "SUBMITTED" and item.terms.can_look_up
-        if state == "DEFERRED" or (is_asked_again and not item.begun):
-            item.due = self.now + retry_after
+        is_asked = item.last_state == "SUBMITTED" and not item.begun
+        is_unconfirmed = is_asked and (
+            state == "DEFERRED" or (state == "SUBMITTED" and item.terms.can_look_up)
+        )
+        within = item.terms.confirm_within if is_unconfirmed else None
+        ends = NEVER if within is None else item.submitted + within
+        if ends <= self.now:
+            return self.append(item, "IN_DOUBT", retry_after, "unconfirmed")
+        if state == "DEFERRED" or is_unconfirmed:
+            item.due = min(self.now + retry_after, ends)
             item.begun, item.begun_epoch, item.claim = False, None, None
             return None if state == "DEFERRED" else state
         written = self.append(item, state, retry_after)
@@ -366,6 +395,10 @@ class Model:
         item.states.append("FAILED" if exhausted_by else state)
         item.reason = exhausted_by or reason
         item.due = self.doubt_due(item, again, spent=spent) if state == "IN_DOUBT" else again
+        if state == "SUBMITTED":
+            item.submitted = self.now
+            if item.terms.confirm_within is not None:
+                item.due = min(item.due, self.now + item.terms.confirm_within)
         item.first_tried = self.now if item.first_tried is None else item.first_tried
         item.begun, item.begun_epoch, item.claim = False, None, None
         return item.states[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.database.model import LEASE_UNITS, NEVER, SOON, UNCERTAIN, Grant, Lease, Model
@@ -38,23 +39,65 @@ class StreamModel(Model):
         """Make the first row of an idle stream claimable."""
         name = item.lease_name or ""
         self.create_stream(name)
-        item.claimable = not self.rows(name) and self.leases[name].paused_until != NEVER
+        item.claimable = self.head(name) is None and self.leases[name].paused_until != NEVER
+
+    def head(self, name: str) -> Item | None:
+        """Return the first row that does not await its confirmation."""
+        return next(iter(self.rows_from_head(name)), None)
+
+    def rows_from_head(self, name: str) -> list[Item]:
+        return list(itertools.dropwhile(lambda one: one.awaits_confirmation, self.rows(name)))
+
+    def room(self, item: Item) -> int:
+        """Return how many rows from this one on may be called now."""
+        awaited = sum(one.awaits_confirmation for one in self.rows(item.lease_name or ""))
+        if awaited == 0 and item.terms.pipeline_max == 1:
+            return item.terms.batch_max
+        return item.terms.pipeline_max - awaited
+
+    def to_ask(self, name: str) -> Item | None:
+        """Return the first row to ask about, if that comes before the head."""
+        head = self.head(name)
+        awaited = [one for one in self.rows(name) if one.awaits_confirmation]
+        first = min(awaited, key=lambda one: (one.due, one.stream_seq), default=None)
+        if first is None or head is None:
+            return first
+        is_full = self.step(head) == "call" and self.room(head) <= 0
+        return first if is_full or first.due < head.due else None
+
+    def next_row(self, name: str) -> Item | None:
+        """Return the row that is due next; it leads a claim to the stream."""
+        return self.to_ask(name) or self.head(name)
+
+    def next_due(self, name: str) -> float:
+        """Return when the next row is due. A head that waits for others ends at its deadline."""
+        asked, head = self.to_ask(name), self.head(name)
+        row = asked or head
+        due = NEVER if row is None else row.due
+        if asked is None or head is None or head.deadline is None or self.step(head) != "call":
+            return due
+        return min(due, head.deadline)
 
     def stream_state(self, name: str) -> str:
-        rows = self.rows(name)
-        if rows and any(one.begun for one in rows[: rows[0].terms.batch_max]):
+        if self.in_flight(name):
             return "begun"
         if self.leases[name].paused_until > self.now:
             return "paused"
-        if not rows:
+        if self.next_row(name) is None:
             return "drained"
-        return "ready" if rows[0].due <= self.now else "waiting"
+        return "ready" if self.next_due(name) <= self.now else "waiting"
 
     def batch(self, name: str) -> list[Item]:
-        """Return the heads that a call returns: due rows in order, under one contract."""
-        head, *others = self.rows(name)
+        """Return the rows that a call returns: to ask about, or heads in order."""
+        if (first := self.to_ask(name)) is not None:
+            return [
+                one
+                for one in self.rows(name)
+                if one.awaits_confirmation and one.due <= self.now and one.version == first.version
+            ]
+        [head, *others] = self.rows_from_head(name)
         batch = [head]
-        for one in others[: head.terms.batch_max - 1]:
+        for one in others[: max(min(head.terms.batch_max, self.room(head)), 1) - 1]:
             is_one_batch = one.due <= self.now and one.version == head.version
             if not is_one_batch or self.step(one) != self.step(head) or self.step(one) == "finish":
                 break
@@ -71,6 +114,7 @@ class StreamModel(Model):
         self, names: Collection[str], kept: Collection[str], *, free_idle: bool, begin: bool
     ) -> dict[str, Work]:
         """Say what is next in these streams, free those that are not kept, and begin."""
+        self.tick()
         return {
             name: self.serve_one(name, is_kept=name in kept, free_idle=free_idle, begin=begin)
             for name in names
@@ -80,23 +124,26 @@ class StreamModel(Model):
         lease, state = self.leases[name], self.stream_state(name)
         is_held = is_kept and (state in ("ready", "begun") or not free_idle)
         heads = self.batch(name) if is_held and state == "ready" else []
-        begun = [
-            one for one in heads if begin and lease.expires > self.now and self.step(one) == "call"
-        ]
+        asked, head, row = self.to_ask(name), self.head(name), self.next_row(name)
+        due, was_held = self.next_due(name), lease.expires > -NEVER
+        may_begin = begin and asked is None and lease.expires > self.now
+        begun = [one for one in heads if may_begin and self.step(one) == "call"]
         if not is_held:
             lease.granted = lease.grace_granted = 0
             if state == "begun":
                 lease.expires, lease.grace_expires = min(lease.expires, self.now), self.now
             else:
                 lease.expires = lease.grace_expires = -NEVER
-        for head in self.rows(name)[:1]:
-            may_be_claimed = not is_held and state != "begun" and lease.paused_until != NEVER
-            if may_be_claimed:
-                if not head.claimable:
-                    head.due = max(head.due, self.now)
-                if lease.paused_until > head.due:
-                    head.due = head.due_after_pause = lease.paused_until
-            head.claimable = may_be_claimed
+        if asked is not None and head is not None:
+            head.claimable = False
+        if row is not None and not is_held and state != "begun" and lease.paused_until != NEVER:
+            # Behind the heads of other streams that are due.
+            earliest = self.now if was_held or not row.claimable else -NEVER
+            row.due = max(min(row.due, due), lease.paused_until, earliest)
+            row.claimable = True
+        else:
+            for one in heads or ([] if row is None else [row]):
+                one.claimable = False
         for one in begun:
             one.begun = True
             one.first_tried = self.now if one.first_tried is None else one.first_tried
@@ -116,15 +163,24 @@ class StreamModel(Model):
             if -NEVER < self.leases[name].expires <= self.now
             if self.leases[name].grace_expires <= self.now or not self.in_flight(name)
         ]
-        due = [
-            one.lease_name
+        led_by = [
+            one
             for one in self.items.values()
             if one.is_pending and one.claimable and one.due <= self.now
-            if self.leases[one.lease_name].expires <= self.now
+            if self.leases[one.lease_name or ""].expires <= self.now
+        ]
+        due = [
+            one.lease_name
+            for one in led_by
+            if not self.in_flight(one.lease_name or "")
+            or self.leases[one.lease_name or ""].grace_expires <= self.now
         ]
         found = {name for name in [*expired, *due] if name in names}
         for name in sorted(found):
             self.take_stream(name, holder, grace)
+        for one in led_by:
+            is_first = self.rows(one.lease_name or "")[0] is one
+            one.claimable = is_first and one.last_state != "SUBMITTED"
         return self.serve(found, found, free_idle=True, begin=begin)
 
     def take_stream(self, name: str, holder: str, grace: int) -> None:
@@ -135,6 +191,10 @@ class StreamModel(Model):
         if lease.paused_until <= self.now:
             lease.paused_until = -NEVER
         self.extend(lease, grace)
+
+    def is_free_head(self, item: Item) -> bool:
+        name = item.lease_name or ""
+        return item.claimable and item is self.head(name) and self.leases[name].expires == -NEVER
 
     def is_kept(self, grant: Grant, *, in_grace: bool = True) -> bool:
         lease = self.leases.get(grant.name)
@@ -158,16 +218,21 @@ class StreamModel(Model):
             return "paused"
         if item.due > self.now:
             return "not_due"
-        rows = self.rows(grant.name)
-        earlier = rows[: rows.index(item)]
-        is_blocked = len(earlier) >= item.terms.batch_max or any(
-            one.begun
+        if item.awaits_confirmation or self.in_flight(grant.name):
+            return "out_of_order"
+        rows = self.rows_from_head(grant.name)
+        earlier = list(itertools.takewhile(lambda one: one is not item, rows))
+        is_blocked = any(
+            one.awaits_confirmation
             or one.due > self.now
             or one.version != item.version
             or one.intent_id not in batch
             for one in earlier
         )
-        return "out_of_order" if is_blocked else "begun"
+        # Whoever is in doubt was counted when it was called first.
+        room = item.terms.batch_max if item.last_state in UNCERTAIN else self.room(item)
+        is_too_much = len(earlier) >= min(item.terms.batch_max, room)
+        return "out_of_order" if is_blocked or is_too_much else "begun"
 
     def pause(self, name: str, until: float) -> str:
         if name not in self.leases:
@@ -185,19 +250,18 @@ class StreamModel(Model):
         return "resumed"
 
     def end_pause(self, name: str, next_until: float) -> None:
-        """End a pause, if there is one, which has moved the head; another one may follow."""
+        """End a pause, if there is one, which has moved due times; another one may follow."""
         lease = self.leases[name]
-        for head in self.rows(name)[:1]:
-            is_moved = head.due == head.due_after_pause == lease.paused_until
-            if is_moved and self.is_free_head(head):
-                head.due = self.now
+        for one in self.rows(name):
+            if one.due == lease.paused_until < NEVER:
+                one.due = self.now
         lease.paused_until = next_until
         self.settle_stream(name)
 
     def skip(self, name: str, item: Item) -> str:
         if name not in self.leases or item.lease_name != name:
             return "not_found"
-        if self.rows(name)[:1] != [item]:
+        if self.head(name) is not item:
             return "not_head" if item.is_pending else "already_terminal"
         if item.begun:
             return "in_flight"
@@ -209,6 +273,7 @@ class StreamModel(Model):
         return "skipped_paused" if is_paused else "skipped"
 
     def settle_stream(self, name: str) -> None:
+        self.tick()
         if self.leases[name].expires == -NEVER:
             self.serve_one(name, is_kept=False, free_idle=True, begin=False)
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.errors import Flaky
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Flaky, FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.database.invariants import DisagreementError
 from tests.database.machine_leased import Machine
+from tests.database.machine_pipelines import PipelineMachine, all_terms, moves
+from tests.support.mutants import mutate
 from tests.support.servers import available_binaries
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.database.model import Terms
     from tests.support.outbox import Outbox
 
 EXAMPLES = int(os.environ.get("TEST_HYPOTHESIS_EXAMPLES", "50"))
@@ -95,7 +99,7 @@ CHANGED = {
     ),
     "a stream is begun out of order": (
         "begin_stream_attempts",
-        r"WHEN EXISTS \(.*?THEN 'out_of_order'",
+        r"WHEN p\.awaits_confirmation.*?THEN 'out_of_order'",
         "",
     ),
     "a takeover of a stream forgets the call in flight": (
@@ -124,6 +128,78 @@ CHANGED = {
         "false",
     ),
 }
+CHANGED_PIPELINES = {
+    "a full pipeline goes on": (
+        "next_stream_heads",
+        r"ELSE c\.pipeline_max - coalesce\(awaited\.rows, 0\) END AS room",
+        "ELSE 100 END AS room",
+    ),
+    "a call starts behind a row that is in doubt": (
+        "append_attempts",
+        r"coalesce\(o\.new_state, p\.last_state\) = 'SUBMITTED'",
+        "coalesce(o.new_state, p.last_state) IN ('SUBMITTED', 'IN_DOUBT')",
+    ),
+    "a call starts behind a row that must be sent again": (
+        "append_attempts",
+        r"coalesce\(o\.new_state, p\.last_state\) = 'SUBMITTED'",
+        "coalesce(o.new_state, p.last_state) IN ('SUBMITTED', 'RETRYABLE')",
+    ),
+    "a row that awaits its confirmation is sent again": (
+        "begin_stream_attempts",
+        r"WHEN p\.awaits_confirmation\s+OR",
+        "WHEN",
+    ),
+    "confirmations are asked for in the wrong order": (
+        "next_stream_heads",
+        r"row_number\(\) OVER \(ORDER BY p\.stream_seq\)\s+FROM",
+        "row_number() OVER (ORDER BY p.stream_seq DESC) FROM",
+    ),
+    "a question counts as a call": (
+        "next_stream_heads",
+        r"AND NOT d\.is_asking, false\)",
+        ", false)",
+    ),
+    "the head waits until nobody must be asked about": (
+        "next_stream_heads",
+        r"OR awaited_due_at < head_due_at",
+        "OR true",
+    ),
+    "a row behind submitted ones is not found": (
+        "idle_streams",
+        r"AND NOT p\.awaits_confirmation",
+        "",
+    ),
+    "a call in flight behind submitted rows is forgotten": (
+        "take_streams",
+        r"ORDER BY p\.stream_seq LIMIT 200",
+        "ORDER BY p.stream_seq LIMIT 1",
+    ),
+    "a stream is taken while a call behind submitted rows is in flight": (
+        "is_stream_begun",
+        r"LIMIT p_rows",
+        "LIMIT 1",
+    ),
+    "an answer is taken for a later attempt": (
+        "judge_outcomes",
+        r"o\.attempt_no <> ledger\.attempt_no",
+        "false",
+    ),
+    "a head behind a full pipeline does not end": (
+        "next_stream_heads",
+        r"WHEN step = 'call' THEN least\(awaited_due_at, deadline_at\)",
+        "",
+    ),
+    "a submission is awaited for ever": (
+        "judge_outcomes",
+        r"confirmation\.ends_at <= p_now THEN 'IN_DOUBT'",
+        "false THEN 'IN_DOUBT'",
+    ),
+    "an operator skips what was submitted": (
+        "skip_stream_head",
+        r"AND NOT p\.awaits_confirmation",
+        "",
+    ),
+}
 SPOILED = {
     "repair does not clear the lease": (
         "BEFORE UPDATE ON leasehold.outbox_pending",
@@ -146,17 +222,34 @@ def run(outbox: Outbox, chosen: settings) -> None:
     run_state_machine_as_test(lambda: Machine(outbox, next(numbers)), settings=chosen)
 
 
-def expect_a_disagreement(outbox: Outbox, examples: int = 300) -> None:
+def run_pipelines(outbox: Outbox, chosen: settings) -> None:
+    numbers = itertools.count(1)
+
+    @chosen
+    @given(all_terms, moves)
+    def play(terms: Terms, moves: list[tuple[Any, ...]]) -> None:
+        PipelineMachine(outbox, next(numbers)).play(terms, moves)
+
+    play()
+
+
+def expect_a_disagreement(
+    outbox: Outbox, examples: int = 300, run: Callable[[Outbox, settings], None] = run
+) -> None:
     """The examples are the same each time, so a mutant that is found is always found."""
-    with pytest.raises((DisagreementError, Flaky)):
+    with pytest.raises((DisagreementError, Flaky)) as caught:
         run(outbox, settings(FIXED, max_examples=examples, phases=[Phase.generate]))
+    # Without it, a timeout would count too.
+    errors = caught.value.exceptions if isinstance(caught.value, FlakyFailure) else [caught.value]
+    assert any(isinstance(one, DisagreementError) for one in errors)
 
 
 @pytest.mark.one_server
 @pytest.mark.timeout(600 + 2 * EXAMPLES)  # hypothesis shrinks a failure first
 @pytest.mark.parametrize("examples", [FIXED, RANDOM], ids=["fixed", "random"])
+@pytest.mark.parametrize("run", [run, run_pipelines], ids=["all_scopes", "pipelines"])
 def test_every_step_does_what_the_model_predicts_and_keeps_the_invariants(
-    outbox: Outbox, examples: settings
+    outbox: Outbox, examples: settings, run: Callable[[Outbox, settings], None]
 ) -> None:
     run(outbox, examples)
 
@@ -171,32 +264,35 @@ on_one_server = pytest.mark.parametrize(
     indirect=True,
     scope="session",
 )
-# They take many examples to find; test_call_marks, test_plain_batches and test_fencing_token test
-# the same directly.
+# They take many examples to find; test_call_marks, test_plain_batches, test_fencing_token,
+# test_stream_pipeline and test_superseded test the same directly.
 RARE = {
     "a takeover forgets the marked calls",
     "an old token completes work in a plain batch",
     "a redrive forgets the fencing token",
+    "an answer is taken for a later attempt",
+    "a head behind a full pipeline does not end",
 }
 
 
+def by_effort(mutants: Iterable[str]) -> list[Any]:
+    return [
+        pytest.param(one, marks=[pytest.mark.thorough] if one in RARE else []) for one in mutants
+    ]
+
+
 @on_one_server
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(one, marks=[pytest.mark.thorough] if one in RARE else []) for one in CHANGED],
-)
+@pytest.mark.parametrize("mutant", by_effort(CHANGED))
 def test_machine_finds_a_broken_function(outbox: Outbox, mutant: str) -> None:
-    function, pattern, replacement = CHANGED[mutant]
-    outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full
-    [row] = outbox.database.execute(
-        "SELECT pg_get_functiondef(oid) AS text FROM pg_proc"
-        " WHERE pronamespace = 'leasehold'::regnamespace AND proname = %s",
-        [function],
-    )
-    text, count = re.subn(pattern, replacement, row["text"], flags=re.DOTALL)
-    assert count > 0, f"{function} reads otherwise now: give the mutant its new words"
-    outbox.database.owner_execute(text)
+    mutate(outbox.database, *CHANGED[mutant])
     expect_a_disagreement(outbox, 3000 if mutant in RARE else 300)
+
+
+@on_one_server
+@pytest.mark.parametrize("mutant", by_effort(CHANGED_PIPELINES))
+def test_machine_of_pipelines_finds_a_broken_function(outbox: Outbox, mutant: str) -> None:
+    mutate(outbox.database, *CHANGED_PIPELINES[mutant])
+    expect_a_disagreement(outbox, run=run_pipelines)
 
 
 @on_one_server
