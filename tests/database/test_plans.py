@@ -278,7 +278,7 @@ def test_begin_in_streams_looks_no_further_than_their_heads(backlog: Backlog) ->
         "SELECT * FROM leasehold.begin_stream_attempts('holder', %s, %s, %s)",
         [*leases_of(backlog), [row["intent_id"] for row in backlog.streams]],
         returned=len(backlog.streams),
-        by={PENDING, "outbox_pending_stream_order"},
+        by={PENDING, "outbox_pending_stream_order", "outbox_pending_stream_awaiting"},
     )
 
 
