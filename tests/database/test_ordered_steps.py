@@ -526,3 +526,34 @@ async def test_stream_that_is_lost_while_a_result_is_written_is_not_trusted_anew
         del stores.executor.record_stream_attempts
     assert gateway.submitted == ids[:1]
     assert len(instance.streams) == 0
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_heads_are_given_back_although_the_database_is_away_for_a_moment(
+    outbox, stores, gateway, database, is_refused
+):
+    """Otherwise they would be in doubt after the second expiry, although nothing was sent."""
+    outbox.publish("pay", scope="stream", guarantee="lookup", batch_max=5)
+    ids = outbox.enqueue(3, "pay", stream="s")
+    instance = Instance(stores.executor, gateway)
+    items = await instance.claim()
+    if is_refused:
+        instance.targets.refusal = LeaseholdError("not here")
+    else:
+        instance.runner.close()
+    name = "record_stream_attempts" if is_refused else "release_streams"
+    write = getattr(stores.executor, name)
+
+    async def fail(*_, **__):
+        setattr(stores.executor, name, write)
+        raise DatabaseUnavailable("a moment")
+
+    setattr(stores.executor, name, fail)
+    instance.runner.start(items)
+    with pytest.raises(DatabaseUnavailable):
+        await instance.until_idle()
+    assert len(instance.slots) == 3
+    await instance.until_idle()
+    assert [outbox.pending(one)["begun_at"] for one in ids] == [None] * 3
+    [lease] = database.execute("SELECT expires_at = '-infinity' AS is_free FROM leasehold.leases")
+    assert lease["is_free"]

@@ -3,6 +3,8 @@
 A write is never repeated. If the database refuses a result, that is decided. If it does not answer,
 nobody knows what it did: the results are dropped, and the reaper ends the claims. Only if it
 refuses a whole batch because of one result, and writes nothing, are the results sent one by one.
+To give back an item for which nothing was sent is no such write: that is repeated while its lease
+is trusted.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import RECORDING
-from leasehold.domain.errors import LeaseLost, TerminalGuardHit
+from leasehold.domain.errors import DatabaseUnavailable, LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Rejected, Result
 from leasehold.domain.verdict import RecordVerdict
@@ -276,13 +278,23 @@ class Completer:
         groups: defaultdict[tuple[Fence, float], list[Item]] = defaultdict(list)
         for item, delay_seconds in given_back:
             groups[item.fence, delay_seconds].append(item)
-        try:
-            for (fence, delay_seconds), items in groups.items():
+        failures: list[Exception] = []
+        for (fence, delay_seconds), items in groups.items():
+            again: set[Item] = set()
+            try:
                 lost = await fence.give_back(items, delay_seconds)
                 if lost:
                     self._metrics.lease_lost(lost)
-        finally:
-            self._slots.let_go(item for item, _ in given_back)
+            except Exception as error:  # noqa: BLE001 (raised below, after the other groups)
+                failures.append(error)
+                if isinstance(error, DatabaseUnavailable):
+                    now = self._slots.clock()
+                    again = {item for item in items if not item.trust.is_over(now)}
+            finally:
+                self._given_back += [(item, delay_seconds) for item in again]
+                self._slots.let_go(item for item in items if item not in again)
+        if failures:
+            raise failures[0]
 
     def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
         if not _logs_level(level):
