@@ -96,16 +96,16 @@ async def test_existing_token_is_refused_under_another_name(owner):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"name": ""}, "p_name is ''"),
-        ({"name": "Upper"}, "p_name is 'Upper', but must be 1 to 64 of a-z"),
-        ({"name": "x" * 65}, "p_name is"),
-        ({"name": "a b"}, "p_name is"),
-        ({"name": "ci\n"}, "p_name is"),
-        ({"scopes": ()}, "p_scopes has no scope, but must list one or more of"),
-        ({"scopes": ("all",)}, "p_scopes has 'all'"),
-        ({"targets": ()}, "p_targets has no target"),
-        ({"targets": ("Not One",)}, "p_targets has 'Not One'"),
-        ({"targets": [f"t{n}" for n in range(1001)]}, "p_targets has 1001 entries"),
+        ({"name": ""}, "name is ''"),
+        ({"name": "Upper"}, "name is 'Upper', but must be 1 to 64 of a-z"),
+        ({"name": "x" * 65}, "name is"),
+        ({"name": "a b"}, "name is"),
+        ({"name": "ci\n"}, "name is"),
+        ({"scopes": ()}, "scopes has no scope, but must list one or more of"),
+        ({"scopes": ("all",)}, "scopes has 'all'"),
+        ({"targets": ()}, "targets has no target"),
+        ({"targets": ("Not One",)}, "targets has 'Not One'"),
+        ({"targets": [f"t{n}" for n in range(1001)]}, "targets has 1001 entries"),
     ],
 )
 async def test_invalid_token_is_refused_and_not_stored(owner, given, reason):
