@@ -8,14 +8,15 @@ import json
 import os
 import random
 import signal
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pytest
 
 from leasehold import Instance
 from tests.engine.test_groups import settings_of
-from tests.support.engine import until
+from tests.support.engine import FAST, until
 from tests.support.http_gateways import batch_id
+from tests.support.lease_log import LeaseLog
 from tests.support.stream_orders import (
     STREAM_SETTINGS,
     TARGET,
@@ -23,9 +24,6 @@ from tests.support.stream_orders import (
     effects_by_stream,
     enqueue_rounds,
 )
-
-if TYPE_CHECKING:
-    from tests.support.engine import Worker
 
 # How often an instance is killed and another one paused; 8 in the thorough suite.
 ROUNDS = int(os.environ.get("TEST_PAUSES", "2"))
@@ -254,46 +252,83 @@ async def test_worker_stopped_while_it_looks_at_a_stream_leaves_nothing_in_doubt
 PATIENT = {"stream_claim_seconds": "600", "stream_grace_seconds": "600"}
 
 
-async def until_shared(engine, workers, streams):
-    """Wait until each has its share of the streams, give or take the one that is between two."""
-    names = [await worker.started() for worker in workers]
-    most = -(-streams // len(workers))
-
-    def is_shared():
-        counts = [len(held_by(engine, name)) for name in names]
-        return most - 1 <= min(counts) and max(counts) <= most
-
-    await until(is_shared, context=lambda: [len(held_by(engine, name)) for name in names])
+# Shares. A claim period is the time of the first expiry. Until two of them have passed, a holder
+# renews its leases so often, or more rarely if the machine is busy.
+SHARING = {"stream_claim_seconds": "4", "stream_grace_seconds": "600"}
+RENEWALS_PER_PERIOD = float(SHARING["stream_claim_seconds"]) / float(
+    FAST["LEASEHOLD_HEARTBEAT_SECONDS"]
+)
+STREAMS = 12
 
 
-async def test_streams_are_shared_after_a_join_and_after_a_leave(engine):
-    engine.publish(TARGET, scope="stream", concurrency=12)
+async def start_sharing(engine):
+    """Give twelve streams work for long; return the log of their leases, and the ids."""
+    engine.publish(TARGET, scope="stream", concurrency=STREAMS)
     engine.sandbox.set_faults(latency_ms=50)
-    ids = enqueue_rounds(engine, streams=12, rounds=400)
-    workers: list[Worker] = []
+    log = LeaseLog(engine.database)
+    return log, enqueue_rounds(engine, streams=STREAMS, rounds=400)
+
+
+def sharer(engine, **settings):
+    return engine.worker("--concurrency", str(STREAMS), **SHARING | settings)
+
+
+async def assert_shared(log, names, holders, after, periods):
+    """Wait until each of these instances has its share of the streams.
+
+    Since a place in the log, no holder has renewed its leases so often that the claim periods are
+    over. On an idle machine a holder renews twice meanwhile, or 15 times if it waits for an expiry.
+    """
+    share = STREAMS // len({*names, *holders})
+    shared = await until(lambda: log.shared(names, share, after), context=log.events)
+    renewals = {name: log.renewals(name, after, shared) for name in holders}
+    assert max(renewals.values(), default=0) <= periods * RENEWALS_PER_PERIOD, renewals
+
+
+async def end_sharing(engine, ids):
+    engine.sandbox.set_faults()
+    await engine.until_status(all_of(ids))
+    assert effects_by_stream(engine, ids) == ids
+
+
+async def test_joining_instance_has_its_share_within_two_claim_periods(engine):
+    """A lone one takes everything, and each that joins gets its share from those before it."""
+    log, ids = await start_sharing(engine)
+    names: list[str] = []
     for _ in range(3):
-        workers.append(engine.worker("--concurrency", "12", **PATIENT))
-        await until_shared(engine, workers, 12)
-    leaving = workers.pop()
-    leaving.send(signal.SIGTERM)
-    assert await leaving.ended() == 0
-    await until_shared(engine, workers, 12)
-    engine.sandbox.set_faults()
-    await engine.until_status(all_of(ids))
-    assert effects_by_stream(engine, ids) == ids
+        joining = await sharer(engine).started()
+        joined = await until(partial(log.joined, joining))
+        await assert_shared(log, [joining], names, joined, periods=2)
+        names.append(joining)
+    assert log.events("lost") == [], "streams are handed over, not taken"
+    await end_sharing(engine, ids)
 
 
-async def test_streams_are_shared_after_a_crash(engine):
-    engine.publish(TARGET, scope="stream", concurrency=12)
-    engine.sandbox.set_faults(latency_ms=50)
-    ids = enqueue_rounds(engine, streams=12, rounds=400)
-    workers = [engine.worker("--concurrency", "12", **STREAM_SETTINGS) for _ in range(3)]
-    await until_shared(engine, workers, 12)
+async def test_streams_of_a_stopped_instance_are_shared_within_two_claim_periods(engine):
+    log, ids = await start_sharing(engine)
+    workers = [sharer(engine) for _ in range(3)]
+    names = [await worker.started() for worker in workers]
+    await until(lambda: log.shared(names, STREAMS // 3, 0), context=log.events)
+    stopped = log.end()
+    workers.pop().send(signal.SIGTERM)
+    leaving = names.pop()
+    await assert_shared(log, names, names, stopped, periods=2)
+    assert log.events("lost") == [], "streams are freed, not left to expire"
+    await until(lambda: not held_by(engine, leaving))
+    await end_sharing(engine, ids)
+
+
+async def test_streams_of_a_dead_instance_are_shared_within_two_claim_periods(engine):
+    """Counted from the expiry, which is a claim period after its last renewal."""
+    log, ids = await start_sharing(engine)
+    workers = [sharer(engine, stream_grace_seconds="0") for _ in range(3)]
+    names = [await worker.started() for worker in workers]
+    await until(lambda: log.shared(names, STREAMS // 3, 0), context=log.events)
     workers.pop().send(signal.SIGKILL)
-    await until_shared(engine, workers, 12)
-    engine.sandbox.set_faults()
-    await engine.until_status(all_of(ids))
-    assert effects_by_stream(engine, ids) == ids
+    dead = names.pop()
+    await assert_shared(log, names, names, log.last_granted(dead), periods=1 + 2)
+    assert dead in {one["instance_id"] for one in log.events("lost")}
+    await end_sharing(engine, ids)
 
 
 async def test_poisoned_head_blocks_its_own_stream_only_and_ends_by_its_budget(engine):

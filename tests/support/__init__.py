@@ -20,6 +20,7 @@ Processes:
     engine_fixtures      the fixtures engine, sandbox and postgres, for folders that start workers
     restartable_engine   workers on a server that the test stops and starts again
     elections            start a leader, read its lease, keep work coming, check who executed what
+    lease_log            what happens to the leases of streams, in order, written by triggers
     stream_orders        enqueue into streams, and read in which order the gateway saw them
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
