@@ -42,7 +42,7 @@ UNREACHABLE = [
 
 @pytest.mark.parametrize("url", UNREADABLE)
 def test_unreadable_address_is_refused_with_advice(url):
-    with pytest.raises(InvalidArgument, match="postgresql://user:password@host:port/database"):
+    with pytest.raises(InvalidArgument, match="postgresql://user@host:port/database"):
         connection_parameters(url)
 
 
