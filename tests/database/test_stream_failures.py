@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.database import FOREVER
 from tests.support.lease_holder import claim_streams, leased_result
 from tests.support.sqlstates import refused
 
@@ -40,6 +41,17 @@ def blocked(database):
         "SELECT target, stream, head, state, reason, waiting, paused_by, paused_for, blocked_since"
         "  FROM leasehold.blocked_streams ORDER BY target, stream"
     )
+
+
+def test_longest_pause_counts_if_several_intents_of_a_stream_fail_together(outbox, database):
+    outbox.publish("pay", scope="stream", on_failure="block_for", block_seconds=60)
+    [first] = outbox.enqueue(target="pay", stream="s")
+    outbox.publish("pay", scope="stream", on_failure="block")
+    [second] = outbox.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(outbox)
+    assert holder.record([first, second], "FAILED", reason="rejected") == ["applied"] * 2
+    [lease] = database.execute("SELECT paused_until, paused_for FROM leasehold.leases")
+    assert (lease["paused_until"], lease["paused_for"]) == (FOREVER, second)
 
 
 def test_failed_head_pauses_its_stream_and_no_other_until_a_person_resumes_it(streams, database):

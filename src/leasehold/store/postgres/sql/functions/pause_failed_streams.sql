@@ -1,5 +1,6 @@
 -- Pause the streams in which an intent is about to end as FAILED, as its contract says (on_failure): block until a person
--- resumes the stream, block_for some seconds, or continue. What an operator decides pauses nothing.
+-- resumes the stream, block_for some seconds, or continue; if several end, the longest pause counts. What an operator decides
+-- pauses nothing.
 -- The lists have one entry per outcome: the place of its pending row, its refusal, and the state and reason of its
 -- ledger row. p_refusals may be NULL: nothing is refused. Returns the leases of the streams that have a row among them, NULL
 -- for none.
@@ -27,7 +28,7 @@ BEGIN
               JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
              WHERE o.state = 'FAILED' AND o.refusal IS NULL AND c.on_failure <> 'continue'
                AND o.reason IS DISTINCT FROM 'resolved_by_operator'
-             ORDER BY p.lease_name, p.stream_seq) AS failed
+             ORDER BY p.lease_name, blocked_until DESC, p.stream_seq) AS failed
      WHERE l.lease_name = failed.lease_name AND l.stream IS NOT NULL AND (l.paused_until IS NULL OR l.paused_until < failed.blocked_until);
   END IF;
   RETURN v_streams;
