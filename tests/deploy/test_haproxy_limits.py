@@ -108,6 +108,10 @@ INTERNAL = {
     "fragment": "/{0}{1}#x",
     "encoded fragment": "/{0}{1}%23x",
     "encoded NUL": "/{0}{1}%00",
+    "encoded line feed": "/{0}{1}%0a",
+    "encoded line feed and letter": "/%{2:02x}{1}%0A",
+    "encoded line end": "/{0}{1}%0d%0a",
+    "encoded tab": "/{0}{1}%09",
     "absolute": "http://x/{0}{1}",
     "absolute and encoded": "http://x/%{2:02x}{1}",
 }

@@ -293,3 +293,10 @@ async def test_405_lists_all_methods_of_the_path(api):
         response = await api.request("PUT", path)
         problem(response, 405, "method_not_allowed")
         assert response.headers["allow"] == methods
+
+
+async def test_path_with_a_control_character_is_none_of_ours(api):
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/intents", "/openapi.json", "/"):
+        for character in ("%0a", "%0A", "%0d", "%09", "%7f"):
+            problem(await api.get(path + character), 404, "not_found")
+    problem(await api.post("/v1/intents%0a", {"target": "sms", "payload": 1}), 404, "not_found")

@@ -4,6 +4,7 @@ fails, a problem document.
 
 from __future__ import annotations
 
+import re
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ HOT_PATH = "/v1/intents"
 # Always answered, however many requests there are.
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 _PATH_LENGTH_MAX = 200
+# No path of ours has one. Starlette's routes end in `$`, which matches before a line break too.
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 _WARNING_SECONDS = 1.0
 # Instead of Granian's own.
 _SERVER = (b"server", b"leasehold")
@@ -86,6 +89,8 @@ class Middleware:
                 message["headers"] = [*message.get("headers", ()), *self._common(context)]
             await send(message)
 
+        if _CONTROL_CHARACTER.search(scope["path"]):
+            raise Problem("not_found", "Not Found.")
         scope["context"] = context
         try:
             await self._routes(scope, receive, send_with_headers)
