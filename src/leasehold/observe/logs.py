@@ -26,7 +26,7 @@ from structlog.stdlib import BoundLogger, ProcessorFormatter
 from leasehold.observe.redact import HIDDEN, Redactor, hide_passwords, spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -54,6 +54,22 @@ SECRET_NAMES = frozenset(
         "secret",
         "client-secret",
         "private-key",
+    }
+)
+# Fields that hold names of targets, leases, streams and instances, which every reader may see. A
+# name stays readable even if it equals a secret.
+NAME_FIELDS = frozenset(
+    {
+        "dead_worker",
+        "holder_id",
+        "instance_id",
+        "lease_name",
+        "not_executed",
+        "returned_worker",
+        "stream",
+        "target",
+        "targets",
+        "worker_id",
     }
 )
 # How many levels of nested values are searched for secrets.
@@ -146,12 +162,15 @@ class BufferedLog:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Hide known secrets, passwords in URLs, and values under names that are known to be secret."""
+    """Hide known secrets, passwords in URLs, and values under names that are known to be secret.
+
+    A known secret is not hidden in a field that holds a name (`NAME_FIELDS`).
+    """
     # A password may be a word that occurs in our own names.
     kept = {name: event[name] for name in _KEPT_FIELDS if name in event}
     if _EVENT_NAME.fullmatch(str(event.get("event"))):
         kept["event"] = event["event"]
-    return {**cast("EventDict", _without_secrets(event, _DEPTH_MAX)), **kept}
+    return {**cast("EventDict", _without_secrets(event, _DEPTH_MAX, _hide)), **kept}
 
 
 def hide_in_logs(secrets: Iterable[str]) -> None:
@@ -159,20 +178,22 @@ def hide_in_logs(secrets: Iterable[str]) -> None:
     _KNOWN.add(spellings(secrets))
 
 
-def _without_secrets(value: object, depth: int) -> object:
+def _without_secrets(value: object, depth: int, hide: Callable[[str], str]) -> object:
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str) or depth == 0:
-        return _hide(str(value))
+        return hide(str(value))
     if isinstance(value, dict):
         fields = cast("Mapping[object, object]", value)
         return {
-            name: HIDDEN if _is_secret(name) else _without_secrets(one, depth - 1)
+            name: HIDDEN
+            if _is_secret(name)
+            else _without_secrets(one, depth - 1, hide_passwords if name in NAME_FIELDS else hide)
             for name, one in fields.items()
         }
     if isinstance(value, list | tuple):
-        return [_without_secrets(one, depth - 1) for one in cast("Sequence[object]", value)]
-    return _hide(str(value))
+        return [_without_secrets(one, depth - 1, hide) for one in cast("Sequence[object]", value)]
+    return hide(str(value))
 
 
 def _hide(text: str) -> str:

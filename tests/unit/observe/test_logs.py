@@ -180,6 +180,21 @@ def test_secret_that_is_a_common_word_does_not_change_names_of_ours(stream):
     assert line["error"] == "***"
 
 
+def test_name_that_equals_a_password_stays_readable_in_its_field(stream):
+    configure_logs("json", "info", stream)
+    hide_in_logs(["swordfish"])
+    get_logger("x").info(
+        "intent_held",
+        target="swordfish",
+        targets=["sms", "swordfish"],
+        error="login with swordfish failed",
+        stream=f"postgresql://u:{SECRET}@h/d",
+    )
+    [line] = lines(stream)
+    assert (line["target"], line["targets"]) == ("swordfish", ["sms", "swordfish"])
+    assert (line["error"], line["stream"]) == ("login with *** failed", "postgresql://u:***@h/d")
+
+
 class Unfreeable:
     def __del__(self):
         raise RuntimeError("in __del__")
