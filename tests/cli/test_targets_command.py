@@ -240,3 +240,19 @@ def test_show_of_an_unknown_target_names_the_known_ones(targets):
         shown = targets("show", *arguments)
         assert (shown.returncode, shown.stdout) == (1, "")
         assert shown.stderr == f"Error: {message}\n"
+
+
+def test_check_warns_that_a_pipeline_submits_before_a_failure_is_known(targets):
+    file = """
+[targets.batches]
+scope = "stream"
+guarantee = "lookup"
+pipeline_max = 5
+gateway = { kind = "ledger", url = "https://ledger.example.com", submissions_max = 5 }
+"""
+    checked = targets("check", file=file)
+    assert checked.returncode == 0, checked.stderr
+    assert "batches: with pipeline_max (5) intents are submitted before" in checked.stderr
+    refused = targets("check", file=file.replace("pipeline_max = 5\n", ""))
+    assert refused.returncode == 1
+    assert "submissions_max (5) must not exceed pipeline_max (1)" in refused.stderr

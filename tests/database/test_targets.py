@@ -49,6 +49,7 @@ CONTRACTS = [
             target=f"batches-{scope}",
             scope=scope,
             guarantee="lookup",
+            pipeline_max=9 if scope == "stream" else None,
             gateway=LedgerTerms(
                 url="https://ledger.example/api",
                 stream_header="Grid-Service-Id",

@@ -67,12 +67,14 @@ def http_contract(
     """Make a contract for a local gateway; `changes` may name terms of either."""
     of_gateway = {name: changes.pop(name) for name in list(changes) if name in kind.model_fields}
     terms = kind(url=url, **({"allow_private": True} | of_gateway))
+    together = "submissions_max" in of_gateway
     timings = {"call_timeout_seconds": 5.0, "connect_timeout_seconds": 2.0}
     return Contract(
         target="sms",
-        scope="stream" if of_gateway.get("submissions_max") else "item",
+        scope="stream" if together else "item",
         guarantee=guarantee,
         gateway=terms,
+        pipeline_max=terms.submissions_max if terms.confirms_later and together else None,
         **(timings | changes),
     )
 

@@ -68,6 +68,7 @@ def check(file: TargetsFile = Path(FILE_NAME), *, app_dir: AppDir = None) -> Non
     contracts = _read(file)
     use_app_dir(read_options(app_dir=app_dir).app_dir)
     _warn_of_functions(contracts)
+    _warn_of_pipelines(contracts)
     names = ", ".join(contract.target for contract in contracts)
     typer.echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
 
@@ -145,6 +146,16 @@ def _warn_of_functions(contracts: Sequence[Contract]) -> None:
                 open_gateway(contract, environment=os.environ)
             except GatewayMisconfigured as error:
                 warn(f"{contract.target}: {error}")
+
+
+def _warn_of_pipelines(contracts: Sequence[Contract]) -> None:
+    for contract in contracts:
+        if contract.pipeline_max is not None and contract.pipeline_max > 1:
+            warn(
+                f"{contract.target}: with pipeline_max ({contract.pipeline_max}) intents are"
+                " submitted before those in front of them are confirmed; if one of these fails,"
+                " they are out already"
+            )
 
 
 def _store(database_url: str | None) -> PostgresStore:

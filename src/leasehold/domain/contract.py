@@ -50,6 +50,7 @@ PENDING_CEILING = 1_000_000
 DEFAULT_LEASE_NAME = "submission-manager-executor"
 _DAY_SECONDS = 86_400
 _TEN_YEARS_SECONDS = 315_360_000
+_WITHOUT_SUBMITTED = "; if it never does, set submitted_statuses = []"
 # The retry terms that the database reads, by the name that it knows them by.
 _FLAT_RETRY_TERMS = {"policy": "retry_policy", "attempts_max": "attempts_max"}
 
@@ -140,6 +141,11 @@ class Contract(Terms):
     def batch_max(self) -> int:
         """The most consecutive intents of a stream in one submission."""
         return getattr(self.gateway, "submissions_max", 1) if self.scope == "stream" else 1
+
+    @property
+    def confirms_later(self) -> bool:
+        """Whether the gateway may take several submissions now and confirm them later."""
+        return getattr(self.gateway, "confirms_later", False)
 
     @property
     def unexecutable_reason(self) -> str | None:
@@ -266,6 +272,13 @@ class Contract(Terms):
             yield (
                 f"submissions_max ({together}) is only for scope stream, not {self.scope}: several "
                 "intents in one call must be consecutive ones of a stream"
+            )
+        pipeline = self.pipeline_max or 1
+        if self.scope == "stream" and together > pipeline and self.confirms_later:
+            yield (
+                f"submissions_max ({together}) must not exceed pipeline_max ({pipeline}) where the "
+                "gateway confirms later: all intents of one call await their confirmation at once"
+                f"{_WITHOUT_SUBMITTED if isinstance(self.gateway, HttpTerms) else ''}"
             )
 
 

@@ -96,6 +96,11 @@ class HttpTerms(ConnectionTerms):
         """Whether the gateway can look up the outcome of a key."""
         return self.lookup_url is not None
 
+    @property
+    def confirms_later(self) -> bool:
+        """Whether a submission may end as Submitted."""
+        return bool(self.submitted_statuses)
+
     @field_validator("lookup_url")
     @classmethod
     def _validate_lookup_url(cls, url: str | None) -> str | None:
@@ -141,6 +146,11 @@ class LedgerTerms(ConnectionTerms):
     @property
     def can_look_up(self) -> bool:
         """Whether the gateway can look up the outcome of a key: always."""
+        return True
+
+    @property
+    def confirms_later(self) -> bool:
+        """Whether a submission may end as Submitted: always."""
         return True
 
     def classify(self, status: int) -> ResponseClass:

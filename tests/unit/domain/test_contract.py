@@ -437,7 +437,47 @@ def test_stream_blocks_on_failure_unless_its_contract_says_otherwise():
                 "others await their confirmation, and somebody must ask"
             ),
         ),
+        (
+            {
+                "scope": "stream",
+                "guarantee": "lookup",
+                "gateway": LedgerTerms(url="https://a.example", submissions_max=5),
+            },
+            (
+                "submissions_max (5) must not exceed pipeline_max (1) where the gateway confirms "
+                "later: all intents of one call await their confirmation at once"
+            ),
+        ),
+        (
+            {
+                "scope": "stream",
+                "pipeline_max": 4,
+                "gateway": HttpTerms(
+                    url="https://a.example/send",
+                    lookup_url="https://a.example/{key}",
+                    submissions_max=5,
+                ),
+            },
+            (
+                "submissions_max (5) must not exceed pipeline_max (4) where the gateway confirms "
+                "later: all intents of one call await their confirmation at once; if it never "
+                "does, set submitted_statuses = []"
+            ),
+        ),
     ],
 )
 def test_terms_of_streams_that_contradict_each_other_are_refused(terms, problem):
     assert refusals(**terms) == [problem]
+
+
+@pytest.mark.parametrize(("pipeline_max", "statuses"), [(5, ("202",)), (9, ("202",)), (None, ())])
+def test_batch_that_fits_its_pipeline_or_is_never_confirmed_later_is_accepted(
+    pipeline_max, statuses
+):
+    gateway = HttpTerms(
+        url="https://a.example/send",
+        lookup_url="https://a.example/{key}",
+        submissions_max=5,
+        submitted_statuses=statuses,
+    )
+    assert contract(scope="stream", pipeline_max=pipeline_max, gateway=gateway).batch_max == 5
