@@ -22,6 +22,7 @@ from pydantic import (
 
 from leasehold.domain.address import classify_address
 from leasehold.domain.contract_problems import is_variable_name, may_be_secret, refuse_all
+from leasehold.domain.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 KEY_PLACE = "{key}"
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_HOST = re.compile(r"(\*\.)?[a-z0-9.:_-]{1,253}")
+_HOST = re.compile(r"(\*\.)?[a-z0-9._-]{1,253}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Headers that the gateway sets itself. Another value could break a promise.
 _OWN_HEADERS = frozenset(
@@ -48,7 +49,6 @@ _OWN_HEADERS = frozenset(
         "webhook-timestamp",
     }
 )
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
 
 
 class Terms(BaseModel):
@@ -155,7 +155,7 @@ class ConnectionTerms(Terms):
     @classmethod
     def _refuse_visible_secrets(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
-            if name.lower() in _SECRET_HEADERS:
+            if is_secret_name(name):
                 raise ValueError(
                     f"{name} is a secret, but every reader sees the contract: put the name of an "
                     "environment variable in secret_headers"
@@ -168,7 +168,7 @@ class ConnectionTerms(Terms):
     @classmethod
     def _normalize_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         lowered = tuple(host.lower() for host in hosts)
-        if not all(_HOST.fullmatch(host) for host in lowered):
+        if not all(map(_is_host, lowered)):
             raise ValueError(
                 "each must be a host name or address without a port, or such as *.internal"
             )
@@ -208,6 +208,17 @@ class ConnectionTerms(Terms):
         except ValueError:
             return is_listed or (self.allow_private and host == "localhost")
         return (is_listed or self.allow_private) and classify_address(address) is not None
+
+
+def _is_host(host: str) -> bool:
+    """Return whether this is a name, a name pattern or an address; only addresses have colons."""
+    if ":" not in host:
+        return _HOST.fullmatch(host) is not None
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _members(given: object) -> dict[Any, Any]:

@@ -23,6 +23,7 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
+from leasehold.domain.secret_names import is_secret_name
 from leasehold.observe.redact import HIDDEN, Redactor, hide_passwords, spellings
 
 if TYPE_CHECKING:
@@ -33,29 +34,6 @@ if TYPE_CHECKING:
 
 Format = Literal["json", "console"]
 
-# In lower case, with "-" for "_". A lease token is a secret too: whoever knows it could complete
-# another worker's item.
-SECRET_NAMES = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "set-cookie",
-        "x-api-key",
-        "api-key",
-        "apikey",
-        "x-auth-token",
-        "access-token",
-        "refresh-token",
-        "fencing-token",
-        "lease-token",
-        "password",
-        "passwd",
-        "secret",
-        "client-secret",
-        "private-key",
-    }
-)
 # Fields that hold names of targets, leases, streams and instances, which every reader may see. A
 # name stays readable even if it equals a secret.
 NAME_FIELDS = frozenset(
@@ -201,7 +179,7 @@ def _hide(text: str) -> str:
 
 
 def _is_secret(name: object) -> bool:
-    return isinstance(name, str) and name.lower().replace("_", "-") in SECRET_NAMES
+    return isinstance(name, str) and is_secret_name(name)
 
 
 def _log_uncaught(
