@@ -1,10 +1,14 @@
 """AsyncTransport: sends requests as httpx does by itself, and ends each at a moment.
 
-`make generate` writes sync_transport.py from this file. See limits.py for the reason.
+`make generate` writes sync_transport.py from this file. See connection.py for the reason.
+
+A process that was forked has its own connections: on one that two processes share, each would read
+answers to the other's requests. Those that it inherited are neither used nor closed.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import httpcore
@@ -30,14 +34,9 @@ class AsyncTransport(httpx.AsyncBaseTransport):
     """Sends the requests of one client."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpcore.Proxy | None) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            proxy=proxy,
-            max_connections=CONNECTIONS_MAX,
-            max_keepalive_connections=IDLE_CONNECTIONS_MAX,
-            keepalive_expiry=IDLE_SECONDS,
-            network_backend=_Network(),
-        )
+        self._tls = tls
+        self._proxy = proxy
+        self._pools: dict[int, httpcore.AsyncConnectionPool] = {}  # by process
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return its response, whose body is still to be read."""
@@ -52,7 +51,7 @@ class AsyncTransport(httpx.AsyncBaseTransport):
             extensions=request.extensions,
         )
         with as_httpx_errors():
-            response = await self._pool.handle_async_request(sent)
+            response = await self._pool().handle_async_request(sent)
         return httpx.Response(
             response.status,
             headers=response.headers,
@@ -61,8 +60,24 @@ class AsyncTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._pool.aclose()
+        """Close the connections of this process."""
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            await pool.aclose()
+
+    def _pool(self) -> httpcore.AsyncConnectionPool:
+        process = os.getpid()
+        return self._pools.get(process) or self._pools.setdefault(process, self._new_pool())
+
+    def _new_pool(self) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context=self._tls,
+            proxy=self._proxy,
+            max_connections=CONNECTIONS_MAX,
+            max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=_Network(),
+        )
 
 
 class _Body(httpx.AsyncByteStream):
@@ -104,8 +119,11 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
+        self._process = os.getpid()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._process != os.getpid():  # a stream of events that was open when we were forked
+            raise httpcore.ReadError("the connection belongs to another process")
         return await self._stream.read(max_bytes, remaining_seconds(timeout, httpcore.ReadTimeout))
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -123,7 +141,8 @@ class _Stream(httpcore.AsyncNetworkStream):
         return _Stream(await self._stream.start_tls(ssl_context, server_hostname, seconds))
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        if self._process == os.getpid():
+            await self._stream.aclose()
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 (the network's own)
         return self._stream.get_extra_info(info)

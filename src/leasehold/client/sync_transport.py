@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import httpcore
@@ -27,14 +28,9 @@ class Transport(httpx.BaseTransport):
     """Sends the requests of one client."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpcore.Proxy | None) -> None:
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=tls,
-            proxy=proxy,
-            max_connections=CONNECTIONS_MAX,
-            max_keepalive_connections=IDLE_CONNECTIONS_MAX,
-            keepalive_expiry=IDLE_SECONDS,
-            network_backend=_Network(),
-        )
+        self._tls = tls
+        self._proxy = proxy
+        self._pools: dict[int, httpcore.ConnectionPool] = {}  # by process
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return its response, whose body is still to be read."""
@@ -49,7 +45,7 @@ class Transport(httpx.BaseTransport):
             extensions=request.extensions,
         )
         with as_httpx_errors():
-            response = self._pool.handle_request(sent)
+            response = self._pool().handle_request(sent)
         return httpx.Response(
             response.status,
             headers=response.headers,
@@ -58,8 +54,24 @@ class Transport(httpx.BaseTransport):
         )
 
     def close(self) -> None:
-        """Close the connections."""
-        self._pool.close()
+        """Close the connections of this process."""
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    def _pool(self) -> httpcore.ConnectionPool:
+        process = os.getpid()
+        return self._pools.get(process) or self._pools.setdefault(process, self._new_pool())
+
+    def _new_pool(self) -> httpcore.ConnectionPool:
+        return httpcore.ConnectionPool(
+            ssl_context=self._tls,
+            proxy=self._proxy,
+            max_connections=CONNECTIONS_MAX,
+            max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=_Network(),
+        )
 
 
 class _Body(httpx.SyncByteStream):
@@ -100,8 +112,11 @@ class _Stream(httpcore.NetworkStream):
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
+        self._process = os.getpid()
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._process != os.getpid():  # a stream of events that was open when we were forked
+            raise httpcore.ReadError("the connection belongs to another process")
         return self._stream.read(max_bytes, remaining_seconds(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -119,7 +134,8 @@ class _Stream(httpcore.NetworkStream):
         return _Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
 
     def close(self) -> None:
-        self._stream.close()
+        if self._process == os.getpid():
+            self._stream.close()
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 (the network's own)
         return self._stream.get_extra_info(info)
