@@ -51,6 +51,20 @@ def test_stream_is_shown_with_its_head_and_its_holder(run, outbox):
     assert run("show", "pay", "a") == (1, "", "pay/a: no such stream\n")
 
 
+def test_name_that_reverses_text_reaches_the_terminal_escaped(run, outbox):
+    outbox.publish("pay", scope="stream")
+    outbox.enqueue(1, "pay", stream="a\u202eb")
+    shown = [
+        run("show", "pay", "a\u202eb"),
+        run("show", "pay", "a\u202ec"),
+        run("pause", "pay", "a\u202eb", "--note", "n"),
+        run("list"),
+    ]
+    for _, output, error in shown:
+        assert "\u202e" not in output + error
+        assert r"a\u202e" in output + error
+
+
 def test_skipped_head_is_cancelled_and_only_the_head_can_be_skipped(run, stream, outbox):
     head, behind = map(str, stream)
     code, _, error = run("skip", "orders", "a", behind, "--note", "poison")

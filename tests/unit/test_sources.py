@@ -248,3 +248,9 @@ def test_states_and_statuses_equal_those_of_the_schema():
         for name in ("views/intent_status.sql", "functions/final_status.sql")
     )
     assert set(re.findall(r"(?:THEN|ELSE) '([a-z_]+)'", told)) == set(Status)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_commands_print_only_by_the_function_that_escapes(path):
+    found = re.findall(r"\btyper\.(?:echo|secho)\(|\bclick\.echo\(", path.read_text())
+    assert not found or name_of(path) == "cli/output.py"

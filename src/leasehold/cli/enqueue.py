@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from leasehold.cli.backend import Endpoint
 from leasehold.cli.options import ApiUrl, DatabaseUrl, parse_duration_or_time, warn
+from leasehold.cli.output import echo
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
 from leasehold.domain.intent import KeyScope, NewIntent
 from leasehold.domain.verdict import BatchVerdict
@@ -125,10 +126,10 @@ def _read_payload(text: str) -> object:
 async def _enqueue_one(endpoint: Endpoint, intent: NewIntent) -> None:
     async with endpoint.connect() as backend:
         receipt = await backend.enqueue(intent)
-        typer.echo(receipt.intent_id)
+        echo(receipt.intent_id)
         await warn_of_idle_targets(backend, {intent.target})
     if not receipt.is_new:
-        typer.echo("Already enqueued before, with the same key and payload.", err=True)
+        echo("Already enqueued before, with the same key and payload.", err=True)
 
 
 class LineFields(BaseModel):
@@ -314,12 +315,12 @@ class Summary:
     def print(self) -> None:
         """Print the counts on stdout and the problems on stderr."""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
-        typer.echo(f"{self.count} lines: {counts}" if counts else "0 lines")
+        echo(f"{self.count} lines: {counts}" if counts else "0 lines")
         refused = sum(count for verdict, count in self.verdicts.items() if not verdict.is_committed)
         for line, problem in self.problems:
-            typer.echo(f"line {line}: {problem}", err=True)
+            echo(f"line {line}: {problem}", err=True)
         if refused > len(self.problems):
-            typer.echo(f"and {refused - len(self.problems)} more", err=True)
+            echo(f"and {refused - len(self.problems)} more", err=True)
 
 
 class _Progress:

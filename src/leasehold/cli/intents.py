@@ -11,6 +11,7 @@ import typer
 
 from leasehold.cli.backend import Endpoint, Search
 from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_age
+from leasehold.cli.output import echo
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
 from leasehold.domain.intent import IntentId, Resolution, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
@@ -110,15 +111,15 @@ def list_(
     if found.intents:
         console().print(intents_table(found.intents))
     if len(found.intents) == limit:
-        typer.echo(f"There may be more: add --before {found.intents[-1].intent_id}")
+        echo(f"There may be more: add --before {found.intents[-1].intent_id}")
     elif found.searched_to is not None:
         count = "No intents" if not found.intents else f"Only {len(found.intents)}"
-        typer.echo(
+        echo(
             f"{count} found so far; older intents were not looked at: continue with "
             f"--before {found.searched_to}"
         )
     elif not found.intents:
-        typer.echo("No intents found.")
+        echo("No intents found.")
 
 
 @app.command()
@@ -185,7 +186,7 @@ def redrive(
     for one in results:
         new = f", as {one.new_intent_id}" if one.new_intent_id else ""
         is_done = one.verdict is RedriveVerdict.REDRIVEN
-        typer.echo(f"{one.intent_id}: {_explain(one.verdict, is_done=is_done)}{new}")
+        echo(f"{one.intent_id}: {_explain(one.verdict, is_done=is_done)}{new}")
     if any(one.verdict is not RedriveVerdict.REDRIVEN for one in results):
         raise typer.Exit(code=1)
 
@@ -224,7 +225,7 @@ def _call(
 
 
 def _report(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
-    typer.echo(f"{intent_id}: {_explain(verdict, is_done=is_done)}", err=not is_done)
+    echo(f"{intent_id}: {_explain(verdict, is_done=is_done)}", err=not is_done)
     if not is_done:
         raise typer.Exit(code=1)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from leasehold.cli.output import echo
 from leasehold.domain.errors import LeaseholdError
 
 
@@ -97,7 +98,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except LeaseholdError as error:
-            typer.secho(f"Error: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
+            echo(f"Error: {' '.join(str(error).split())}", color=typer.colors.RED, err=True)
             raise typer.Exit(code=1) from None
 
 
@@ -116,7 +117,7 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib import metadata
 
-        typer.echo(f"leasehold {metadata.version('leasehold')}")
+        echo(f"leasehold {metadata.version('leasehold')}")
         raise typer.Exit
 
 

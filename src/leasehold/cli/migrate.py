@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.options import DatabaseUrl, read_command_settings
+from leasehold.cli.output import echo
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import migrate as migrations
 from leasehold.store.postgres.database_url import connect
@@ -31,7 +32,7 @@ def migrate(
     if plan and print_script:
         raise InvalidArgument("--plan and --print cannot be used together")
     if print_script:
-        typer.echo(migrations.script(), nl=False)
+        echo(migrations.script(), nl=False)
         return
     settings = read_command_settings(database_url=database_url, migrates=False)
     address = settings.required_database_url()
@@ -41,15 +42,15 @@ def migrate(
     applied = migrations.migrate(address)
     version = migrations.SqlFiles().version
     result = f"Applied {_count(applied)}." if applied else "Nothing to do."
-    typer.echo(f"{result} The schema is at version {version}.")
+    echo(f"{result} The schema is at version {version}.")
 
 
 def _print_plan(address: str) -> None:
     with connect(address, application_name="leasehold migrate") as connection:
         steps = migrations.plan(connection)
     for step in steps:
-        typer.echo(step.name)
-    typer.echo(f"Would apply {_count(steps)}." if steps else "Nothing to do.")
+        echo(step.name)
+    echo(f"Would apply {_count(steps)}." if steps else "Nothing to do.")
 
 
 def _count(steps: Sequence[migrations.Step]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from pydantic import SecretStr
 
+from leasehold.cli.output import echo
 from leasehold.config import OPERATOR_VARIABLE, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
@@ -159,7 +160,7 @@ def read_command_settings(
 
 def warn(text: str) -> None:
     """Print a warning on stderr."""
-    typer.secho(f"Warning: {text}", fg=typer.colors.YELLOW, err=True)
+    echo(f"Warning: {text}", color=typer.colors.YELLOW, err=True)
 
 
 def ignored_advice(meant: str | None) -> str:

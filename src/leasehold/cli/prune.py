@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.options import DatabaseUrl, read_command_settings
+from leasehold.cli.output import echo
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.postgres import retention
 
@@ -51,7 +52,7 @@ def prune(
         kept = step.partitions_kept
         if step.partition_dropped:
             months += 1
-            typer.echo(f"Dropped {step.partition_dropped} ({intents} intents so far)")
-    typer.echo(f"Deleted {intents} intents in {months} month{'s' * (months != 1)}.")
+            echo(f"Dropped {step.partition_dropped} ({intents} intents so far)")
+    echo(f"Deleted {intents} intents in {months} month{'s' * (months != 1)}.")
     if kept:
-        typer.echo(f"Kept because of unfinished intents: {', '.join(kept)}")
+        echo(f"Kept because of unfinished intents: {', '.join(kept)}")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.output import echo
 from leasehold.sandbox import Sandbox
 from leasehold.sandbox.server import REQUESTS_MAX
 
@@ -50,5 +51,5 @@ async def _serve(server: Sandbox) -> None:
         loop.add_signal_handler(number, stopped.set)
     async with server:
         # Scripts wait for this line: it means that the server accepts requests.
-        typer.echo(server.url)
+        echo(server.url)
         await stopped.wait()

@@ -10,6 +10,7 @@ import typer
 
 from leasehold.cli.backend import Endpoint
 from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator  # noqa: TC001 (Typer reads them)
+from leasehold.cli.output import echo
 from leasehold.cli.tables import console, print_table, stream_table
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
@@ -65,7 +66,7 @@ def list_(
         database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
     )
     if not blocked:
-        typer.echo("No stream is blocked.")
+        echo("No stream is blocked.")
         return
     print_table(
         (
@@ -97,7 +98,7 @@ def list_(
         ],
     )
     if len(blocked) == limit:
-        typer.echo(f"There may be more than {limit}: use --target or a higher --limit.", err=True)
+        echo(f"There may be more than {limit}: use --target or a higher --limit.", err=True)
 
 
 @app.command()
@@ -107,7 +108,7 @@ def show(
     """Show a stream, blocked or not: its head, its state and its holder."""
     seen = _call(database_url, api_url, lambda backend: backend.stream(target, stream))
     if seen is None:
-        typer.echo(f"{target}/{stream}: no such stream", err=True)
+        echo(f"{target}/{stream}: no such stream", err=True)
         raise typer.Exit(1)
     console().print(stream_table(seen))
 
@@ -173,9 +174,7 @@ def skip(
     )
     _report(target, stream, verdict, is_done=verdict.is_done)
     if verdict is SkipVerdict.SKIPPED_PAUSED:
-        typer.echo(
-            "The stream is still paused; `leasehold streams resume` lets it go on.", err=True
-        )
+        echo("The stream is still paused; `leasehold streams resume` lets it go on.", err=True)
 
 
 def _call(
@@ -196,7 +195,7 @@ def _call(
 
 def _report(target: str, stream: str, verdict: str, *, is_done: bool) -> None:
     if is_done:
-        typer.echo(f"{target}/{stream}: {verdict}")
+        echo(f"{target}/{stream}: {verdict}")
         return
-    typer.echo(f"{target}/{stream}: {verdict}: {_ADVICE[str(verdict)]}", err=True)
+    echo(f"{target}/{stream}: {verdict}: {_ADVICE[str(verdict)]}", err=True)
     raise typer.Exit(1)

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leasehold.domain.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
@@ -120,7 +122,7 @@ def intents_table(intents: Sequence[IntentStatus]) -> Table:
     for one in intents:
         table.add_row(
             str(one.intent_id),
-            one.target,
+            _plain(one.target),
             one.status,
             str(one.attempts),
             _time(one.created_at),
@@ -135,5 +137,5 @@ def _time(value: datetime | None) -> str:
 
 
 def _plain(value: object) -> Text:
-    """Show external text literally, not as Rich markup."""
-    return Text("" if value is None else str(value))
+    """Show external text literally: not as Rich markup, nor as control characters."""
+    return Text("" if value is None else printable(str(value), keep="\n"))

@@ -26,6 +26,7 @@ from leasehold.cli.options import (
     use_app_dir,
     warn,
 )
+from leasehold.cli.output import echo
 from leasehold.cli.tables import print_table
 from leasehold.domain.contract import Contract
 from leasehold.domain.contract_check import find_problems
@@ -70,7 +71,7 @@ def check(file: TargetsFile = Path(FILE_NAME), *, app_dir: AppDir = None) -> Non
     _warn_of_functions(contracts)
     _warn_of_pipelines(contracts)
     names = ", ".join(contract.target for contract in contracts)
-    typer.echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
+    echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
 
 
 @app.command()
@@ -93,14 +94,12 @@ def list_targets(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -
     """List the targets with their current terms."""
     published = asyncio.run(_read_all(_store(database_url)))
     if as_json:
-        typer.echo(json.dumps([_summary(one) for one in published], indent=2))
+        echo(json.dumps([_summary(one) for one in published], indent=2))
     elif published:
         columns = ("target", "version", "scope", "guarantee", "gateway", "published", "by")
         print_table(columns, (_summary(one).values() for one in published))
     else:
-        typer.echo(
-            f"No targets found: define them in {FILE_NAME} and run `leasehold targets apply`."
-        )
+        echo(f"No targets found: define them in {FILE_NAME} and run `leasehold targets apply`.")
 
 
 @app.command()
@@ -117,16 +116,17 @@ def show(
     """Show the terms of a target, with all defaults, in the format of the targets file."""
     published = asyncio.run(_read_one(_store(database_url), name, version))
     if as_json:
-        typer.echo(published.terms.raw.decode())  # as it is stored, with every digit
+        stored = published.terms.raw.decode()  # with every digit, but in ASCII as all our JSON
+        echo(re.sub(r"[^ -~]", lambda found: json.dumps(found[0])[1:-1], stored))
         return
-    typer.echo(
+    echo(
         f"# {published.target}, version {published.version},"
         f" published {published.published_at:%Y-%m-%d %H:%M:%S%z} by {published.published_by}"
     )
     contract = published.contract()
     if contract.gateway is None:
-        typer.echo("# It has no gateway, so no instance submits its intents.")
-    typer.echo(write_target(contract), nl=False)
+        echo("# It has no gateway, so no instance submits its intents.")
+    echo(write_target(contract), nl=False)
 
 
 def _read(file: Path) -> list[Contract]:
@@ -135,7 +135,7 @@ def _read(file: Path) -> list[Contract]:
         return read_targets(file)
     except TargetsFileError as error:
         for problem in error.problems:
-            typer.secho(f"Error: {problem}", fg=typer.colors.RED, err=True)
+            echo(f"Error: {problem}", color=typer.colors.RED, err=True)
         raise typer.Exit(code=1) from None
 
 
@@ -172,9 +172,9 @@ async def _apply(
         before = {one.target: one.version for one in await store.read_published_contracts()}
         for contract in contracts:
             version = await store.publish_contract(contract.target, contract.terms(), operator)
-            typer.echo(_applied(contract.target, version, before.get(contract.target)))
+            echo(_applied(contract.target, version, before.get(contract.target)))
     for target in sorted(before.keys() - {contract.target for contract in contracts}):
-        typer.echo(f"{target}: not in {file}, unchanged (version {before[target]})")
+        echo(f"{target}: not in {file}, unchanged (version {before[target]})")
 
 
 def _applied(target: str, version: int, before: int | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
+from leasehold.cli.output import echo
 from leasehold.cli.tables import print_table
 from leasehold.domain.api_token import ApiToken, TokenScope, new_token, token_hash
 from leasehold.domain.errors import InvalidArgument
@@ -61,14 +62,14 @@ def create(
     created, unknown = asyncio.run(
         _create(database_url, name, token, scopes, targets or None, operator_name(operator))
     )
-    typer.echo(
+    echo(
         f"Created token {created.name} (scopes: {_scopes(created)}; targets: {_targets(created)})."
         " Store it now, it cannot be shown again:",
         err=True,
     )
-    typer.echo(token)
+    echo(token)
     if unknown:
-        typer.echo(f"Note: no contract is published yet for {', '.join(unknown)}.", err=True)
+        echo(f"Note: no contract is published yet for {', '.join(unknown)}.", err=True)
 
 
 @app.command("list")
@@ -82,11 +83,11 @@ def list_(
     found = asyncio.run(_list(database_url))
     rows = [_row(one) for one in found if everything or one.revoked_at is None]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     elif rows:
         print_table(rows[0], (map(_cell, row.values()) for row in rows))
     else:
-        typer.echo("No tokens found.")
+        echo("No tokens found.")
 
 
 @app.command()
@@ -95,7 +96,7 @@ def revoke(name: Name, database_url: DatabaseUrl = None, *, operator: Operator =
     verdict = asyncio.run(_revoke(database_url, name, operator_name(operator)))
     if verdict is RevokeVerdict.NOT_FOUND:
         raise InvalidArgument(f"no token is named {name!r}: see `leasehold tokens list`")
-    typer.echo(f"{name}: {verdict}")
+    echo(f"{name}: {verdict}")
 
 
 async def _create(

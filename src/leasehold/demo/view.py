@@ -10,7 +10,6 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console, Group
 from rich.layout import Layout
 from rich.live import Live
@@ -19,6 +18,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from leasehold.cli.output import echo
 from leasehold.demo.traffic import TARGETS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class View:
     def write(self, line: str) -> None:
         """Print a line."""
         try:
-            typer.echo(line)
+            echo(line)
         except OSError:
             # The reader is gone. Buffered output would fail again at exit, so drop it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,6 +23,7 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
+from leasehold.domain.printable import printable
 from leasehold.domain.secret_names import is_secret_name
 from leasehold.observe.redact import HIDDEN, Redactor, hide_passwords, spellings
 
@@ -211,7 +212,7 @@ def _to_standard_library(
     name = str(event.pop("event", ""))
     # A traceback goes below its line.
     exception = event.pop("exception", None)
-    line = " ".join([name, *(f"{field}={value}" for field, value in event.items())])
+    line = printable(" ".join([name, *(f"{field}={value}" for field, value in event.items())]))
     line = f"{line}\n{exception}" if exception else line
     # Without arguments the standard library leaves a "%" in the line alone.
     return (line,), {"exc_info": exc_info, "extra": {_FIELDS: fields}}
@@ -232,7 +233,18 @@ def _renderer(format: Format, *, colors: bool) -> Processor:  # noqa: A002 (as a
     if format == "json":
         return JSONRenderer(default=str)
     # The default formatter prints local variables, which may contain a password.
-    return ConsoleRenderer(colors=colors, exception_formatter=plain_traceback)
+    console = ConsoleRenderer(colors=colors, exception_formatter=plain_traceback)
+
+    def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        shown = {name: _shown(value) for name, value in event.items()}
+        return console(logger, method, shown)
+
+    return render
+
+
+def _shown(value: object) -> object:
+    """Return text as a terminal may show it; a traceback keeps its lines."""
+    return printable(value, keep="\n\t") if isinstance(value, str) else value
 
 
 _PROCESSORS: list[Processor] = [

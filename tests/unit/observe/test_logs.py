@@ -250,6 +250,20 @@ def test_value_under_a_secret_name_is_redacted_in_any_spelling(stream, name):
     assert lines(stream)[0]["headers"][name] == "***"
 
 
+def test_console_line_has_no_characters_that_drive_a_terminal(stream):
+    configure_logs("console", "info", stream)
+    get_logger("x").info("stream_paused", stream="a\u202eb", names=["\x9b"])
+    logging.getLogger("y").warning("c\x1b[2J")
+    assert r"a\u202eb" in stream.getvalue()
+    assert not {"\u202e", "\x9b", "\x1b"} & set(stream.getvalue())
+
+
+def test_line_for_another_logging_configuration_is_a_single_line(caplog):
+    with caplog.at_level("INFO"):
+        get_logger("leasehold.x").info("stream_paused", stream="a\u2028b\nc")
+    assert caplog.messages == [r"stream_paused stream=a\u2028b\u000ac"]
+
+
 def test_harmless_values_are_not_redacted(stream):
     configure_logs("json", "info", stream)
     get_logger("x").info("call", url="https://api.example:8443/v1", headers={"Accept": "a"})
