@@ -55,6 +55,38 @@ def try_once(outbox, intent_id, terms):
     return token
 
 
+@pytest.mark.parametrize("scope", ALL)
+def test_every_attempt_under_one_lease_has_a_newer_token(outbox, scope):
+    continues = {"on_failure": "continue"} if scope == "stream" else {}
+    outbox.publish(guarantee="fenced", attempts_max=5, **ALL[scope], **continues)
+    [intent_id] = outbox.enqueue(stream="s")
+    tokens = try_under_one_lease(outbox, intent_id, ALL[scope], attempts=3)
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 3
+
+
+def try_under_one_lease(outbox, intent_id, terms, attempts):
+    """Have one holder try an intent so often; return the token of each call."""
+    if terms is ITEM:
+        return [try_once(outbox, intent_id, terms) for _ in range(attempts)]
+    tokens = []
+    holder = None
+    for _ in range(attempts):
+        outbox.make_due()
+        if terms is STREAM:
+            tokens.append(try_once(outbox, intent_id, terms))
+            # The epoch alone must not be what made the token rise.
+            outbox.database.execute("UPDATE leasehold.leases SET lease_epoch = lease_epoch - 1")
+            continue
+        holder = holder or take(outbox, lease_name=terms.get("lease_name", CLUSTER_LEASE))
+        [row] = [one for one in holder.window() if one["intent_id"] == intent_id]
+        batch = ([intent_id], [row["attempt_count"] + 1], 1, [True])
+        [_, content] = holder.call("mark_calls", *holder.fence, *batch)
+        tokens.append(content["fencing_token"])
+        assert holder.record([intent_id], "RETRYABLE") == ["applied"]
+    return tokens
+
+
 def redrive(outbox, intent_id):
     [row] = outbox.call("operator", "redrive_intents", [intent_id], "operator", "again")
     assert row["verdict"] == "redriven"

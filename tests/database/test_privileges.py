@@ -172,6 +172,7 @@ OWNERS = (
     "take_lease",
     "verify_leases",
     "expired_claim_outcome",
+    "fencing_token",
 )
 FUNCTIONS: dict[str, set[str]] = {
     **{name: {"ingest"} for name in INTAKE},

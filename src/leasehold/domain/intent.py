@@ -151,7 +151,7 @@ class Claimed(NamedTuple):
     """A due intent with everything that a call needs, under a claim or under a leader's lease.
 
     `submission_key` is the idempotency key for the gateway, the same on every attempt.
-    `fencing_token` never falls for one submission key and rises with every new holder. `last_state`
+    `fencing_token` rises with every attempt for one submission key. `last_state`
     decides the next step: a call for None, RETRYABLE and ZOMBIE_REQUEUE, a confirmation for
     SUBMITTED, and for IN_DOUBT what the contract's guarantee permits.
     """

@@ -34,8 +34,8 @@ class Submission(NamedTuple):
     """One attempt to submit an intent: everything that a gateway needs for the call.
 
     `submission_key` is the idempotency key towards the gateway: the same on every attempt, whoever
-    makes it. `fencing_token` is a number that never falls for a key and rises with every new holder
-    of the work: a gateway may refuse a lower one than it has seen. `worker_id` names the instance
+    makes it. `fencing_token` is a number that rises with every attempt for a key: a gateway may
+    refuse a lower one than it has seen. `worker_id` names the instance
     that makes the call, for logs. `stream` is the intent's stream, if it has one. `permit` is what
     `may_send` asks.
     """

@@ -43,7 +43,8 @@ BEGIN
   )
   SELECT judged.intent_id, judged.verdict, begun.attempt_count + 1,
          CASE WHEN judged.verdict = 'begun' THEN v_now END, i.submission_key,
-         i.token_base + p_lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context
+         leasehold.fencing_token(i.token_base, p_lease_epoch, begun.attempt_count + 1), i.payload, i.body,
+         i.content_type, i.metadata, i.trace_context
     FROM judged
     LEFT JOIN begun ON begun.intent_id = judged.intent_id
     LEFT JOIN leasehold.intents i ON i.intent_id = begun.intent_id;

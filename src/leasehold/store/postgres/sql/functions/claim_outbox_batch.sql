@@ -87,8 +87,8 @@ BEGIN
       RETURNING p.*
     )
     SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,
-           c.priority, i.submission_key, i.token_base + c.attempt_count + 1, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
-           c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at, v_now, c.lease_token,
+           c.priority, i.submission_key, leasehold.fencing_token(i.token_base, 0, c.attempt_count + 1), i.payload, i.body,
+           i.content_type, i.metadata, i.trace_context, c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at, v_now, c.lease_token,
            c.lease_expires_at
       FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;

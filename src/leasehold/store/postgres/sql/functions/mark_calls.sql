@@ -66,9 +66,12 @@ BEGIN
   RETURN NEXT;
   IF v_content_ids IS NOT NULL THEN
     RETURN QUERY
-    SELECT v_now, NULL::uuid[], i.intent_id, i.submission_key, i.token_base + p_lease_epoch, i.payload, i.body,
+    SELECT v_now, NULL::uuid[], i.intent_id, i.submission_key,
+           leasehold.fencing_token(i.token_base, p_lease_epoch, call.attempt_no), i.payload, i.body,
            i.content_type, i.metadata, i.trace_context, i.created_at
-      FROM leasehold.intents i WHERE i.intent_id = ANY (v_content_ids);
+      FROM leasehold.intents i
+      JOIN unnest(p_intent_ids, p_attempt_numbers) AS call (intent_id, attempt_no) ON call.intent_id = i.intent_id
+     WHERE i.intent_id = ANY (v_content_ids);
   END IF;
 END
 $$;

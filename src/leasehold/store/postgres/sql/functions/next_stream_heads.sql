@@ -170,7 +170,7 @@ BEGIN
            nullif(CASE s.stream_state WHEN 'paused' THEN s.paused_until ELSE s.due_at END, 'infinity') - v_now
          )::double precision END,
          s.is_held, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
-         i.submission_key, i.token_base + s.lease_epoch, i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+         i.submission_key, leasehold.fencing_token(i.token_base, s.lease_epoch, p.attempt_count + 1), i.payload, i.body, i.content_type, i.metadata, i.trace_context,
          i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END),
          CASE WHEN s.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
     FROM served s

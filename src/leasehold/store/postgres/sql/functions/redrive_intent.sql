@@ -1,6 +1,5 @@
 -- Create the new intent that redrives a finished one, and its first ledger row. With the old submission key, the
--- new fencing tokens start above every token that was granted for that key: an attempt number of the old intent,
--- or an epoch of its lease, whatever lease and scope the new intent has.
+-- new fencing tokens start above every token that was granted for that key, whatever lease and scope the new intent has.
 -- Locks: the stream's row, already held by the caller; the new key. Raises: nothing of its own.
 CREATE OR REPLACE FUNCTION leasehold.redrive_intent(
   p_intent_id uuid, p_with_new_key boolean, p_operator text, p_note text
@@ -27,14 +26,14 @@ BEGIN
 
   IF NOT p_with_new_key THEN
     -- The old intent is finished: no epoch that is granted from now on can call it.
-    SELECT v_old.token_base + greatest(
-             max(a.attempt_no), max(a.lease_epoch),
+    SELECT leasehold.fencing_token(v_old.token_base, greatest(
+             0, max(a.lease_epoch),
              (SELECT max(l.lease_epoch)
                 FROM leasehold.contracts c
                 JOIN leasehold.leases l ON l.lease_name = CASE c.scope
                   WHEN 'cluster' THEN c.lease_name
                   WHEN 'stream' THEN leasehold.stream_lease_name(c.target, v_old.stream) END
-               WHERE c.target = v_old.target AND c.version = v_old.contract_version))
+               WHERE c.target = v_old.target AND c.version = v_old.contract_version)), max(a.attempt_no))
       INTO v_token_base
       FROM leasehold.outbox_attempts a WHERE a.intent_id = v_old.intent_id;
   END IF;

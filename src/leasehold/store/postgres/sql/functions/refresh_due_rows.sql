@@ -37,8 +37,8 @@ BEGIN
   RETURN QUERY
   SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
          p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at, p.last_modified_at,
-         i.submission_key, i.token_base + asked.lease_epoch, i.payload, i.body, i.content_type,
-         i.metadata, i.trace_context, i.created_at
+         i.submission_key, leasehold.fencing_token(i.token_base, asked.lease_epoch, p.attempt_count + 1), i.payload, i.body,
+         i.content_type, i.metadata, i.trace_context, i.created_at
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
      SELECT cluster_due.*
