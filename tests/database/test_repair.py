@@ -260,8 +260,11 @@ def test_finished_row_does_not_prevent_the_repair_of_others(outbox, batch_size):
         [bad["intent_id"]],
     )
     outbox.database.owner_execute(END_BY_HAND, [bad["intent_id"]])
-    repaired = [row["intent_id"] for _ in range(5) for row in repair(outbox, batch_size)]
+    rows = [row for _ in range(5) for row in repair(outbox, batch_size)]
+    repaired = [row["intent_id"] for row in rows if row["attempt_no"] is not None]
     assert Counter(repaired) == Counter(claim["intent_id"] for claim in good)
+    [hit] = [row for row in rows if row["attempt_no"] is None]
+    assert (hit["intent_id"], hit["reason"]) == (bad["intent_id"], "terminal_guard_hit")
     assert outbox.states(bad["intent_id"]) == ["DISPATCHED"]
     assert outbox.pending(bad["intent_id"]) is None
     assert ["finished but still had a pending row" in warning for warning in warnings] == [True]
@@ -378,7 +381,9 @@ def test_finished_row_does_not_prevent_the_repair_of_other_deadlines(outbox):
     )
     outbox.database.owner_execute(END_BY_HAND, [bad])
     rows = outbox.call("executor", "repair_missed_deadlines", 10, "reaper")
-    assert Counter(row["intent_id"] for row in rows) == Counter(good)
+    repaired = [row["intent_id"] for row in rows if row["attempt_no"] is not None]
+    assert Counter(repaired) == Counter(good)
+    assert [row["intent_id"] for row in rows if row["attempt_no"] is None] == [bad]
     assert f"intent {bad} could not be repaired (23505)" in warnings[0]
     assert outbox.pending(bad) is None
     assert outbox.states(bad) == ["DISPATCHED"]

@@ -13,6 +13,7 @@ out by asking for the same lease.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -151,13 +152,16 @@ class Reaper:
         self._report_repaired(repaired)
         await self._report_silent_instances()
         for one in missed:
-            self._log_intent("deadline_missed", one)
+            if not self._is_guard_hit(one):
+                self._log_intent("deadline_missed", one)
         return len(repaired) == BATCH or len(missed) == BATCH
 
     def _report_repaired(self, repaired: Sequence[Repaired]) -> None:
         for holder in sorted({one.replaced_holder for one in repaired}):
             self._report_death(holder)
         for one in repaired:
+            if self._is_guard_hit(one) or one.state is None:
+                continue
             self._metrics.attempts(one.target, one.state, 1)
             self._log_intent(
                 "intent_recovered",
@@ -166,6 +170,14 @@ class Reaper:
                 dead_worker=one.replaced_holder,
                 stale_seconds=round(one.stale_seconds, 3),
             )
+
+    def _is_guard_hit(self, row: Repaired | MissedDeadline) -> bool:
+        """Report an intent that only the unique index kept from ending twice."""
+        if row.attempt_no is not None:
+            return False
+        self._metrics.terminal_guard_hit()
+        self._log_intent("terminal_guard_hit", row, level=logging.ERROR)
+        return True
 
     async def _forget_returned(self) -> None:
         """Find workers that were reported as dead and reported since then: they were paused."""
@@ -195,9 +207,16 @@ class Reaper:
         quiet_seconds = 2 * SILENT_INTERVALS * self._timings().reaper_seconds
         self._reported[dead_worker] = reported_at, now + quiet_seconds
 
-    def _log_intent(self, event: str, row: Repaired | MissedDeadline, **fields: object) -> None:
+    def _log_intent(
+        self,
+        event: str,
+        row: Repaired | MissedDeadline,
+        level: int = logging.INFO,
+        **fields: object,
+    ) -> None:
         trace = parse_traceparent(row.trace_context)
-        _LOG.info(
+        _LOG.log(
+            level,
             event,
             intent_id=str(row.intent_id),
             attempt_no=row.attempt_no,

@@ -200,9 +200,11 @@ class Completer:
             for item in items:
                 await self._record(fence, [item])
             return
+        event = "result_refused"
         if isinstance(error, TerminalGuardHit):
+            event = "terminal_guard_hit"
             self._metrics.terminal_guard_hit()
-        self._log(logging.ERROR, "result_refused", items[0], error=str(error))
+        self._log(logging.ERROR, event, items[0], error=str(error))
 
     def _report(self, items: Sequence[Item], recorded: Sequence[Recorded]) -> None:
         """Count and log what was recorded. What the answer leaves out became DISPATCHED."""

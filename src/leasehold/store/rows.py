@@ -96,12 +96,15 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What repair wrote for the holder of an expired claim."""
+    """What repair wrote for the holder of an expired claim.
+
+    Without `attempt_no` and `state`, nothing was: the intent is finished (`terminal_guard_hit`).
+    """
 
     intent_id: IntentId
     target: str
-    attempt_no: int
-    state: AttemptState
+    attempt_no: int | None
+    state: AttemptState | None
     reason: str | None
     replaced_holder: str
     stale_seconds: float
@@ -118,10 +121,13 @@ class PrunedStreams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedDeadline:
-    """An intent that repair ended because its deadline had passed."""
+    """An intent that repair ended because its deadline had passed.
+
+    Without `attempt_no` it had ended before (`terminal_guard_hit`).
+    """
 
     intent_id: IntentId
-    attempt_no: int
+    attempt_no: int | None
     trace_context: str | None
 
 

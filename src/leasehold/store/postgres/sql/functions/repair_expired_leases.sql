@@ -9,7 +9,9 @@
 -- earlier, if their transaction was long, and thousands of them hide the claims behind. So p_is_full reads the whole
 -- table instead, about once a minute.
 -- A row that cannot be repaired does not block the others: the batch is then repaired row by row, and that row is set
--- aside for a minute with a warning. The pending row of a finished intent is deleted.
+-- aside for a minute with a warning. The pending row of a finished intent is deleted. If only the index
+-- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, its row is returned without an attempt_no and with the
+-- reason terminal_guard_hit: the caller counts it.
 -- Locks: the expired rows, SKIP LOCKED, so it never waits and two reapers never repair the same row. Reads the clock after
 -- that.
 -- Raises: 22023.
@@ -93,6 +95,12 @@ BEGIN
         RETURN QUERY SELECT * FROM leasehold.record_expired_claims(v_expired[v_place:v_place], v_now);
       EXCEPTION WHEN others THEN
         PERFORM leasehold.defer_repair(v_expired[v_place], SQLSTATE, SQLERRM);
+        RETURN QUERY
+        SELECT e.intent_id, e.target, NULL::integer, NULL::text, 'terminal_guard_hit', e.claimed_by,
+               extract(epoch FROM v_now - e.lease_expires_at)::double precision, i.trace_context
+          FROM unnest(v_expired[v_place:v_place]) AS e LEFT JOIN leasehold.intents i ON i.intent_id = e.intent_id
+         WHERE SQLSTATE = '23505'
+           AND NOT EXISTS (SELECT FROM leasehold.outbox_pending p WHERE p.intent_id = e.intent_id);
       END;
     END LOOP;
   END;

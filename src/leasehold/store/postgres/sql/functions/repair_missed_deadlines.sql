@@ -3,7 +3,8 @@
 -- its holder may not serve the target, or may have been told to wait. In a stream, rows behind the head end too.
 -- Intents in doubt or awaiting confirmation are left alone: a deadline does not undo a call.
 -- A row that cannot be repaired never blocks the others: the batch is then done row by row, with a warning
--- for that row; a row that turns out to be finished is removed.
+-- for that row. The pending row of a finished intent is deleted, and returned without an attempt_no: only the index
+-- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, and the caller counts that.
 -- Locks: the items; then the call marks of cluster leases; then the rows under leases. Never waits.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
@@ -47,8 +48,14 @@ BEGIN
           LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
       EXCEPTION WHEN others THEN
         RAISE WARNING 'intent % could not be repaired (%): %', v_outcomes[v_place].intent_id, SQLSTATE, SQLERRM;
-        DELETE FROM leasehold.outbox_pending p WHERE p.intent_id = v_outcomes[v_place].intent_id
-           AND leasehold.missing_verdict(p.intent_id) = 'already_terminal';
+        RETURN QUERY
+        WITH finished AS (
+          DELETE FROM leasehold.outbox_pending p WHERE p.intent_id = v_outcomes[v_place].intent_id
+             AND leasehold.missing_verdict(p.intent_id) = 'already_terminal'
+          RETURNING p.intent_id)
+        SELECT f.intent_id, NULL::integer, i.trace_context
+          FROM finished f LEFT JOIN leasehold.intents i ON i.intent_id = f.intent_id
+         WHERE SQLSTATE = '23505';
       END;
     END LOOP;
   END;
