@@ -401,7 +401,12 @@ def test_enqueue_into_streams_reads_no_backlog(backlog: Backlog) -> None:
 def test_status_is_found_by_id(backlog: Backlog, condition: str) -> None:
     statement = f"SELECT * FROM leasehold.intent_status WHERE {condition}"
     finding = {INTENTS, PENDING}
-    check(backlog, statement, [backlog.done], returned=1, by=finding | {TERMINAL}, buffers_max=30)
+    for plans in explained(backlog, statement, [backlog.done]):
+        assert len(plans.rows) == 1
+        plans.assert_bounded(rows_max=100, buffers_max=30)
+        used = {name for table in ("outbox_", "intents_") for name in plans.indexes(table)}
+        # With a constant id, the last attempt of an unfinished intent may be looked for as well.
+        assert used - {"outbox_attempts_pkey"} == finding | {TERMINAL}
     for plans in explained(backlog, statement, [backlog.scheduled[0]]):
         plans.assert_bounded(rows_max=3, buffers_max=30)
 

@@ -375,3 +375,13 @@ def test_contract_with_impossible_terms_of_streams_is_refused(outbox, terms):
 def test_batches_outside_of_streams_are_refused(outbox):
     with refused("22023"):
         outbox.publish("pay", batch_max=2)
+
+
+def test_stream_in_doubt_is_listed_with_the_answer_of_the_gateway(outbox):
+    outbox.publish("pay", scope="stream", guarantee="lookup")
+    [head] = outbox.enqueue(target="pay", stream="a")
+    [holder] = claim_streams(outbox)
+    holder.begin([head])
+    holder.record_next([head], "IN_DOUBT", reason="status", code="500", detail="boom")
+    [shown] = outbox.database.execute("SELECT * FROM leasehold.blocked_streams")
+    assert (shown["state"], shown["reason"]) == ("in_doubt", "500 boom")

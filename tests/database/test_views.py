@@ -63,6 +63,24 @@ def test_every_status_is_derived_from_the_ledger_and_the_pending_row(targets, da
     assert seen(database, claimed)["begun_at"] is not None
 
 
+@pytest.mark.parametrize(
+    ("target", "state", "status"),
+    [
+        ("blind", "IN_DOUBT", "held"),
+        ("lookup", "IN_DOUBT", "in_doubt"),
+        ("sms", "RETRYABLE", "pending"),
+    ],
+)
+def test_unfinished_intent_shows_what_the_last_attempt_met(
+    targets, database, target, state, status
+):
+    fields = {"reason": "status", "code": "500", "detail": "boom"}
+    row = seen(database, finish(targets, target, state, **fields))
+    assert row["status"] == status
+    assert {name: row[name] for name in fields} == fields
+    assert row["finished_at"] is None
+
+
 def test_status_shows_the_answer_of_the_gateway(targets, database):
     fields = {"reference": "their-7", "code": "202", "detail": "queued"}
     row = seen(database, finish(targets, "sms", "DISPATCHED", **fields))

@@ -1,6 +1,7 @@
 -- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried and has not ended. state:
 -- paused (until paused_until; infinity: until a person resumes it), held (a person must resolve the head), in_doubt,
 -- confirming, or retrying. Rows that await their confirmation in a pipeline block nothing; the head is the first other one.
+-- reason is what the gateway answered ("500 boom"); without an answer, our reason for the last attempt (timeout, lease_expired).
 -- waiting counts the intents behind the head that were not submitted, up to 1,000; submitted those in the pipeline. paused_for
 -- is the intent whose failure paused the stream. It is finished, so it is never the head: the head is what comes next.
 -- For one stream it reads by index. To read many, use read_blocked_streams, which reads a page.
@@ -45,11 +46,14 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
        AND NOT p.awaits_confirmation
      ORDER BY p.stream_seq LIMIT 1) AS head ON true
   LEFT JOIN LATERAL (
-    SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
+    SELECT CASE WHEN a.code IS NULL THEN coalesce(a.reason, a.detail)
+                ELSE left(concat_ws(' ', a.code, coalesce(a.detail, a.reason)), 200) END AS reason
+      FROM leasehold.outbox_attempts a
      WHERE a.intent_id = head.intent_id AND a.attempt_no = head.attempt_count) AS latest ON true
   LEFT JOIN LATERAL (
-    -- A rejection has no reason of ours, but the gateway's code.
-    SELECT coalesce(a.reason, a.code, a.detail) AS reason FROM leasehold.outbox_attempts a
+    SELECT CASE WHEN a.code IS NULL THEN coalesce(a.reason, a.detail)
+                ELSE left(concat_ws(' ', a.code, coalesce(a.detail, a.reason)), 200) END AS reason
+      FROM leasehold.outbox_attempts a
      WHERE a.intent_id = blocked.paused_for AND a.state = 'FAILED' AND blocked.pause_note IS NULL LIMIT 1) AS failed ON true;
 COMMENT ON VIEW leasehold.blocked_streams IS 'Streams that are paused, or whose head was tried and has not ended.';
 REVOKE ALL ON leasehold.blocked_streams FROM PUBLIC;
