@@ -11,7 +11,9 @@ server: autovacuum looks at tables once a minute, as by default. Each engine run
 - four serve beside it (ours only): a million further intents wait, and four instances of `leasehold
   serve --no-execute` watch the queue;
 - slow gateway: calls of 20 ms with 10 slots, which could make 500 calls per second;
-- pickup: 300 items per second, enqueued one by one; from commit to call.
+- pickup: 300 items per second, enqueued one by one; from commit to call;
+- small cache: clean for five minutes, and beside four sessions that scan the hot table without a
+  pause, on a server with 256 MB of shared buffers and a `max_wal_size` of 1 GB.
 
 In a disturbed cell the worker first runs undisturbed. "Kept" is the rate at the end of the
 disturbance divided by the rate before it. The report also has WAL per job, dead rows and the
@@ -40,7 +42,7 @@ from benchmarks.endurance_plot import plot
 from benchmarks.peer_engine import SLOTS_NAME, WORK_SECONDS_NAME
 from benchmarks.peer_process import OURS, EngineFailed, Talk, filled_database
 from benchmarks.report import OUT, Row, machine, publish
-from benchmarks.server import SETTINGS, BenchmarkServer, benchmark_server
+from benchmarks.server import SETTINGS, SMALL_SETTINGS, BenchmarkServer, benchmark_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 console = Console(stderr=True)
 
 ENGINES = (OURS, "awa", "pgqueuer")
-CELLS = ("slots", "clean", "idle", "readers", "four", "slow", "pickup")
+CELLS = ("slots", "clean", "idle", "readers", "four", "slow", "pickup", "small")
 BACKLOG = 4_000
 WORK_SECONDS = 0.001
 SLOTS_MAX = 256
@@ -60,6 +62,8 @@ PICKUPS_PER_SECOND = 300
 READERS = 4
 SERVERS = 4
 FOUR_SERVE = "four serve beside it"
+SMALL_CLEAN = "small cache, clean"
+SMALL_READERS = "small cache, readers without a pause"
 # The table of each engine that is written most.
 HOT_TABLES = {
     OURS: "leasehold.outbox_pending",
@@ -188,8 +192,8 @@ def idle_in_transaction(url: str, _engine: str) -> Iterator[None]:
 
 
 @contextmanager
-def readers(url: str, table: str) -> Iterator[None]:
-    """Sessions that read a table again and again, each time in a transaction of ten seconds."""
+def readers(url: str, table: str, pause_seconds: float = 1.0) -> Iterator[None]:
+    """Sessions that read a table again and again, each time in a transaction of ten scans."""
     over = threading.Event()
 
     def read(connection: psycopg.Connection[Any]) -> None:
@@ -197,7 +201,7 @@ def readers(url: str, table: str) -> Iterator[None]:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 for _ in range(10):
-                    if not over.wait(1.0):
+                    if not over.wait(pause_seconds):
                         connection.execute(f"SELECT count(*) FROM {table}")  # pyright: ignore[reportArgumentType]
 
     with ExitStack() as stack:
@@ -217,6 +221,12 @@ def readers(url: str, table: str) -> Iterator[None]:
 @contextmanager
 def readers_of_hot_table(url: str, engine: str) -> Iterator[None]:
     with readers(url, HOT_TABLES[engine]):
+        yield
+
+
+@contextmanager
+def readers_without_a_pause(url: str, engine: str) -> Iterator[None]:
+    with readers(url, HOT_TABLES[engine], pause_seconds=0.0):
         yield
 
 
@@ -272,6 +282,7 @@ DISTURBANCES: dict[str, Callable[[str, str], Any]] = {
     "readers of the hot table": readers_of_hot_table,
     "readers of another table": readers_of_another_table,
     FOUR_SERVE: four_serve,
+    SMALL_READERS: readers_without_a_pause,
 }
 
 
@@ -290,18 +301,25 @@ class EnduranceBenchmark:
         self.about: dict[str, str] = {}
 
     def run(self) -> None:
+        """Measure the cells of the server that has room for everything."""
         for slots in (16, 64):
             if "slots" in self.cells:
                 self.each(partial(self.few_slots, slots=slots))
         if "clean" in self.cells:
             self.each(self.clean)
         for disturbance in DISTURBANCES:
-            if disturbance.split()[0] in self.cells:
+            if disturbance != SMALL_READERS and disturbance.split()[0] in self.cells:
                 self.each(partial(self.disturbed, kind=disturbance))
         if "slow" in self.cells:
             self.each(self.slow_gateway)
         if "pickup" in self.cells:
             self.each(self.pickup)
+
+    def run_small(self, server: BenchmarkServer) -> None:
+        """Measure the cells of a server with a small cache."""
+        self.server = server
+        self.each(partial(self.clean, cell=SMALL_CLEAN))
+        self.each(partial(self.disturbed, kind=SMALL_READERS))
 
     def each(self, measure: Callable[[str], None]) -> None:
         """Measure every engine; one that fails is left out from then on, unless it is ours."""
@@ -345,22 +363,22 @@ class EnduranceBenchmark:
         against = f"{possible:.0f} possible"
         self.add(f"{cell}: {name}", rate, "jobs/s", against, ratio(rate, possible))
 
-    def clean(self, name: str) -> None:
+    def clean(self, name: str, cell: str = "clean") -> None:
         length = self.durations.minute
-        with self.station(name, "clean", SLOTS_MAX) as (station, run, _):
+        with self.station(name, cell, SLOTS_MAX) as (station, run, _):
             station.go(min(5.0, length))  # to warm up
             size_before = station.database_bytes()
             began_at, ended_at = station.go(self.durations.clean)
             size_after = station.database_bytes()
         first = run.rate(began_at, began_at + length)
         last = run.rate(ended_at - length, ended_at)
-        of_first = f"clean, first minute: {name}"
+        of_first = f"{cell}, first minute: {name}"
         self.add(of_first, first, "jobs/s")
-        self.add(f"clean, last minute: {name}", last, "jobs/s", of_first, ratio(last, first))
-        self.add(f"clean, WAL per job: {name}", run.wal_per_job(began_at, ended_at), "bytes")
-        self.add(f"clean, peak of dead rows: {name}", run.peak_dead_rows, "rows")
+        self.add(f"{cell}, last minute: {name}", last, "jobs/s", of_first, ratio(last, first))
+        self.add(f"{cell}, WAL per job: {name}", run.wal_per_job(began_at, ended_at), "bytes")
+        self.add(f"{cell}, peak of dead rows: {name}", run.peak_dead_rows, "rows")
         jobs = max(run.samples[-1].calls, 1)
-        self.add(f"clean, bytes kept per job: {name}", (size_after - size_before) / jobs, "bytes")
+        self.add(f"{cell}, bytes kept per job: {name}", (size_after - size_before) / jobs, "bytes")
 
     def disturbed(self, name: str, kind: str) -> None:
         measured = self.durations.measured
@@ -476,6 +494,10 @@ def main() -> None:
         benchmark = EnduranceBenchmark(server, durations, engines, cells)
         benchmark.run()
         header = machine() | {"postgresql": server.version()} | SETTINGS
+    if "small" in cells:
+        with benchmark_server(SMALL_SETTINGS) as server:
+            benchmark.run_small(server)
+        header |= {f"{name}, small cache": value for name, value in SMALL_SETTINGS.items()}
     name = "endurance-smoke" if arguments.smoke else "endurance"
     publish(name, header | benchmark.about, benchmark.rows)
     write_series(name, benchmark.runs)

@@ -30,6 +30,8 @@ SETTINGS = {
     "checkpoint_timeout": "30min",
     "max_connections": "100",
 }
+# A server with less memory than its tables need: pages are written out and read again.
+SMALL_SETTINGS = SETTINGS | {"shared_buffers": "256MB", "max_wal_size": "1GB"}
 
 
 class BenchmarkServer:
@@ -68,13 +70,13 @@ class BenchmarkServer:
 
 
 @contextmanager
-def benchmark_server() -> Iterator[BenchmarkServer]:
+def benchmark_server(settings: dict[str, str] = SETTINGS) -> Iterator[BenchmarkServer]:
     """A fresh server in a temporary folder, removed afterwards."""
     binaries = find_binaries()
     # As root, the server runs as another user, who must be able to enter the folder.
     folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
     folder.chmod(0o711)
-    postgres = EmbeddedPostgres(folder / "postgres", binaries=binaries, settings=SETTINGS)
+    postgres = EmbeddedPostgres(folder / "postgres", binaries=binaries, settings=settings)
     try:
         postgres.start()
         migrate(postgres.url)

@@ -24,6 +24,8 @@ MEASURED = {
     "four serve beside it, at its end: leasehold": "four",
     "calls of 20 ms, 10 slots: leasehold": "slow",
     "pickup at 300/s, p99: leasehold": "pickup",
+    "small cache, clean, WAL per job: leasehold": "small",
+    "small cache, readers without a pause, at its end: leasehold": "small",
 }
 # Those that each have a way of measuring of their own; the rest is for the thorough suite.
 SHORT = ("clean", "idle", "pickup")
