@@ -256,3 +256,18 @@ gateway = { kind = "ledger", url = "https://ledger.example.com", submissions_max
     refused = targets("check", file=file.replace("pipeline_max = 5\n", ""))
     assert refused.returncode == 1
     assert "submissions_max (5) must not exceed pipeline_max (1)" in refused.stderr
+
+
+def test_check_warns_of_a_lease_shorter_than_two_calls(targets):
+    file = """
+[targets.sms]
+scope = "item"
+guarantee = "keyed"
+gateway = { kind = "http", url = "https://sms.example.com/send" }
+"""
+    assert targets("check", file=file).stderr == ""
+    short = targets(
+        "check", file=file.replace("[targets.sms]", "[targets.sms]\nlease_seconds = 40")
+    )
+    assert short.returncode == 0, short.stderr
+    assert "sms: lease_seconds (40) is less than twice call_timeout_seconds (50)" in short.stderr

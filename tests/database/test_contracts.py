@@ -105,12 +105,14 @@ def test_published_contract_contains_the_defaults(outbox, database):
     outbox.publish("item-target")
     outbox.publish("cluster-target", scope="cluster", guarantee="lookup", call_timeout_seconds=90)
     outbox.publish("stream-target", scope="stream", retry_policy="one_shot")
+    outbox.publish("http-target", gateway={"kind": "http", "url": "https://sms.example.org"})
     columns = "scope, retry_policy, attempts_max, lease_seconds, quarantine_seconds, lease_name"
     rows = database.execute(f"SELECT target, {columns} FROM leasehold.contracts")
     assert {row.pop("target"): list(row.values()) for row in rows} == {
         "item-target": ["item", "max_attempts", 20, 30, 60, None],
         "cluster-target": ["cluster", "max_attempts", 20, 30, 120, "submission-manager-executor"],
         "stream-target": ["stream", "one_shot", 1, 30, 60, None],
+        "http-target": ["item", "max_attempts", 20, 60, 120, None],
     }
 
 

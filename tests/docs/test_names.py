@@ -39,6 +39,8 @@ FOREIGN = {
     "plan_cache_mode", "search_path", "tcp_user_timeout", "xact_start",
     # a login of an example
     "leasehold_serve",
+    # columns of the source documents
+    "lock_token", "locked_until", "next_attempt_at", "outbox_id", "provider_id",
 }  # fmt: skip
 
 

@@ -70,6 +70,7 @@ def check(file: TargetsFile = Path(FILE_NAME), *, app_dir: AppDir = None) -> Non
     use_app_dir(read_options(app_dir=app_dir).app_dir)
     _warn_of_functions(contracts)
     _warn_of_pipelines(contracts)
+    _warn_of_short_leases(contracts)
     names = ", ".join(contract.target for contract in contracts)
     echo(f"{file}: {len(contracts)} valid target{'s' * (len(contracts) > 1)}: {names}")
 
@@ -146,6 +147,16 @@ def _warn_of_functions(contracts: Sequence[Contract]) -> None:
                 open_gateway(contract, environment=os.environ)
             except GatewayMisconfigured as error:
                 warn(f"{contract.target}: {error}")
+
+
+def _warn_of_short_leases(contracts: Sequence[Contract]) -> None:
+    for contract in contracts:
+        least = 2 * contract.call_timeout_seconds
+        if contract.calls_outside and contract.lease_seconds < least:
+            warn(
+                f"{contract.target}: lease_seconds ({contract.lease_seconds:g}) is less than twice "
+                f"call_timeout_seconds ({least:g}): a pause during a slow call costs an attempt"
+            )
 
 
 def _warn_of_pipelines(contracts: Sequence[Contract]) -> None:

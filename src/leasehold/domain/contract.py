@@ -14,7 +14,7 @@ from leasehold.domain.connection_terms import Terms, matching
 from leasehold.domain.contract_problems import Problem, problems_of, refuse_all
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.gateway_terms import GatewayTerms, HttpTerms, LedgerTerms, PythonTerms
-from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS
+from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS, OUTSIDE_LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -107,7 +107,9 @@ class Contract(Terms):
     )
     retry: RetryTerms = RetryTerms()
     deadline_seconds: Annotated[float, Field(gt=0, le=_TEN_YEARS_SECONDS)] | None = None
-    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default_factory=lambda data: _lease_default(data.get("gateway"))
+    )
     call_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 25.0
     connect_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     quarantine_seconds: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = Field(
@@ -146,6 +148,11 @@ class Contract(Terms):
     def confirms_later(self) -> bool:
         """Whether the gateway may take several submissions now and confirm them later."""
         return getattr(self.gateway, "confirms_later", False)
+
+    @property
+    def calls_outside(self) -> bool:
+        """Whether a call goes to somebody else's service, not to a function of the user's."""
+        return isinstance(self.gateway, HttpTerms | LedgerTerms)
 
     @property
     def unexecutable_reason(self) -> str | None:
@@ -300,6 +307,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def contract_problems(error: ValidationError) -> list[Problem]:
     """Describe what is wrong with refused terms."""
     return problems_of(error, SETTINGS, _CHOICES)
+
+
+def _lease_default(gateway: GatewayTerms | None) -> float:
+    is_outside = isinstance(gateway, HttpTerms | LedgerTerms)
+    return OUTSIDE_LEASE_SECONDS if is_outside else LEASE_SECONDS
 
 
 def _quarantine_least(lease_seconds: float, call_timeout_seconds: float) -> float:

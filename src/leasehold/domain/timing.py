@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from leasehold.domain.errors import InvalidArgument
 
-# The defaults of a contract's lease and of a leader's lease.
+# The defaults of a contract's lease and of a leader's lease. A call to somebody else's service may
+# take long, and its instance may be paused meanwhile.
 LEASE_SECONDS = 30.0
+OUTSIDE_LEASE_SECONDS = 60.0
 CLUSTER_LEASE_SECONDS = 60.0
 # The defaults of the two phases of a stream's expiry.
 STREAM_CLAIM_SECONDS = 30.0

@@ -107,7 +107,9 @@ def test_unknown_setting_without_a_close_match_lists_what_is_allowed(written):
 
 
 def test_impossible_timings_are_reported_with_their_reasons(written):
-    path = written(GOOD + "call_timeout_seconds = 40\nconnect_timeout_seconds = 50")
+    path = written(
+        GOOD + "lease_seconds = 30\ncall_timeout_seconds = 40\nconnect_timeout_seconds = 50"
+    )
     first, second = problems_of(path)
     assert first.startswith(
         "targets.sms: call_timeout_seconds (40) must be less than lease_seconds (30): a call must"

@@ -89,7 +89,7 @@ def test_terms_that_the_database_reads_are_at_the_top_level():
         "retry_policy": "max_attempts",
         "attempts_max": 20,
         "deadline_seconds": 9,
-        "lease_seconds": 30,
+        "lease_seconds": 60,
         "call_timeout_seconds": 25,
         "quarantine_seconds": 120,
         "can_look_up": True,
@@ -110,6 +110,19 @@ def test_terms_published_in_plain_sql_get_the_defaults_of_the_database():
     assert one_shot.retry == RetryTerms(policy="one_shot", attempts_max=1)
     assert one_shot.can_look_up
     assert one_shot.gateway is None
+
+
+def test_call_to_somebody_elses_service_gets_a_longer_lease():
+    http = {"kind": "http", "url": "https://sms.example.com"}
+    ledger = {"kind": "ledger", "url": "https://ledger.example.com"}
+    python = {"kind": "python", "function": "post:send"}
+    leases = {
+        gateway["kind"]: Contract.model_validate(
+            {"target": "sms", "scope": "item", "guarantee": "keyed", "gateway": gateway}
+        ).lease_seconds
+        for gateway in (http, ledger, python)
+    }
+    assert leases == {"http": 60, "ledger": 60, "python": 30}, "source document 004, RULE-020-002"
 
 
 def test_unknown_term_is_refused_instead_of_ignored():
@@ -145,24 +158,24 @@ def test_call_must_be_begun_if_a_dead_holder_would_leave_it_in_doubt(scope, guar
     ("fields", "told"),
     [
         (
-            {"call_timeout_seconds": 40},
+            {"lease_seconds": 30, "call_timeout_seconds": 40},
             r"call_timeout_seconds \(40\) must be less than lease_seconds \(30\): a call must end",
         ),
-        ({"call_timeout_seconds": 30}, r"call_timeout_seconds \(30\) must be less than"),
+        ({"call_timeout_seconds": 60}, r"call_timeout_seconds \(60\) must be less than"),
         (
             {"connect_timeout_seconds": 25},
             r"connect_timeout_seconds \(25\) must be less than call_timeout_seconds \(25\)",
         ),
         (
-            {"quarantine_seconds": 59},
-            r"quarantine_seconds \(59\) must be at least 2 \* lease_seconds \(60\)",
+            {"quarantine_seconds": 119},
+            r"quarantine_seconds \(119\) must be at least 2 \* lease_seconds \(120\)",
         ),
         (
-            {"key_window_seconds": 60},
-            r"key_window_seconds \(60\) must exceed 2 \* lease_seconds \(60\)",
+            {"key_window_seconds": 120},
+            r"key_window_seconds \(120\) must exceed 2 \* lease_seconds \(120\)",
         ),
         (
-            {"guarantee": "fenced", "key_window_seconds": 99},
+            {"guarantee": "fenced", "key_window_seconds": 199},
             "key_window_seconds is only for guarantee",
         ),
         ({"retry": {"policy": "deadline"}}, "deadline_seconds is required with retry.policy"),
