@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from signal import SIGTERM
 
 import pytest
@@ -47,7 +48,13 @@ def test_stream_timings_that_cannot_work_are_refused_with_the_reason(database, c
 
 
 async def test_stream_is_claimed_with_the_timings_of_the_options(worker, outbox, database):
-    gateway = {"kind": "http", "url": "http://127.0.0.1:9", "allow_private": True}
+    # Nobody accepts the connection, so the call lasts, and the stream stays held.
+    silent = socket.create_server(("127.0.0.1", 0))
+    gateway = {
+        "kind": "http",
+        "url": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        "allow_private": True,
+    }
     outbox.publish("pay", scope="stream", gateway=gateway)
     outbox.enqueue(target="pay", stream="s")
     timings = ("--stream-claim-seconds", "40", "--stream-grace-seconds", "0")
@@ -60,6 +67,7 @@ async def test_stream_is_claimed_with_the_timings_of_the_options(worker, outbox,
         )
     )
     assert [(row["lease_seconds"], row["grace_seconds"]) for row in lease] == [(40, 0)]
+    silent.close()
 
 
 async def test_misspelt_variable_is_named_with_the_setting_it_resembles(worker):
