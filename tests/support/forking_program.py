@@ -1,12 +1,13 @@
 """A program that enqueues from several processes at once with what it opened before it forked them.
 
-Writes a line for each acknowledged intent: its key and its id.
+Each process has a target of its own. It writes the key and the id of each acknowledged intent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,27 @@ from leasehold.intake.intake import Intake
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+SECONDS = 60
 CHILDREN = 4
-INTENTS = 50  # of each process
+INTENTS = 50  # of each target
+TARGETS = ("before", "parent", "after", *(f"child{number}" for number in range(CHILDREN)))
+
+
+def target_of(key: str) -> str:
+    return key.partition("-")[0]
+
+
+def run_program(kind: str, url: str, token: str = "") -> dict[str, str]:
+    """Run this program to its end, and return the id of each key that was acknowledged."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, kind, url, token],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
 @asynccontextmanager
@@ -26,7 +46,7 @@ async def async_client(url: str, token: str) -> AsyncGenerator[Any]:
     async with AsyncClient(url, token) as client:
 
         async def enqueue(key: str) -> Any:
-            receipt = await client.enqueue("sms", {"key": key}, idempotency_key=key)
+            receipt = await client.enqueue(target_of(key), {"key": key}, idempotency_key=key)
             return receipt.intent_id
 
         yield enqueue
@@ -37,7 +57,7 @@ async def sync_client(url: str, token: str) -> AsyncGenerator[Any]:
     with Client(url, token) as client:
 
         async def enqueue(key: str) -> Any:
-            return client.enqueue("sms", {"key": key}, idempotency_key=key).intent_id
+            return client.enqueue(target_of(key), {"key": key}, idempotency_key=key).intent_id
 
         yield enqueue
 
@@ -47,7 +67,7 @@ async def intake(url: str, _token: str) -> AsyncGenerator[Any]:
     async with Intake.connected(url) as opened:
 
         async def enqueue(key: str) -> Any:
-            return await opened.enqueue("sms", {"key": key}, idempotency_key=key)
+            return await opened.enqueue(target_of(key), {"key": key}, idempotency_key=key)
 
         yield enqueue
 

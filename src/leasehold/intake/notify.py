@@ -68,13 +68,17 @@ class Notifications:
 
     async def close(self) -> None:
         """Let the last notification be sent, but do not wait long for it."""
-        if self._task is not None:
+        if self._task is not None and self._is_busy():
             done, _ = await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
             if not done:
                 self._task.cancel()
 
     def _is_busy(self) -> bool:
-        return self._task is not None and not self._task.done()
+        """Return whether the task is running; after a fork, that of the parent never does."""
+        task = self._task
+        return (
+            task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()
+        )
 
     async def _send(self) -> None:
         while self._targets:

@@ -16,11 +16,15 @@ In front of psycopg's pool stands a cache of up to three warm connections, the m
 session needs several milliseconds to plan its first claim, and psycopg's pool lends the connection
 that was idle longest. A connection returns to the pool when someone waits for one, when it is not
 fit for another call, and every minute: the pool still decides how many there are and how old.
+
+A process that was forked opens connections of its own. On one that two processes share, each would
+read the other's rows; those that it inherited are neither used nor closed, which would end them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from bisect import insort
 from dataclasses import dataclass
@@ -135,19 +139,9 @@ class Pool:
         self.settings = settings
         self._parameters = connect_parameters(database_url, settings)
         hide_in_logs(passwords_in(database_url))
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            connection_class=Connection,
-            kwargs=self._parameters,
-            min_size=settings.size_min,
-            max_size=settings.size_max,
-            max_waiting=settings.waiting_max,
-            timeout=settings.wait_seconds,
-            reconnect_timeout=_RECONNECT_SECONDS,
-            configure=_configure,
-            check=AsyncConnectionPool.check_connection if settings.check_on_checkout else None,
-            name=settings.application_name,
-            open=False,
-        )
+        self._pool = self._new_pool()
+        self._process = os.getpid()
+        self._inherited: list[object] = []  # so that they are not closed as garbage either
         self._cache: list[Connection] = []  # the most used one last
         self._cache_size = 0 if settings.check_on_checkout else CACHE_SIZE
         self._waiting = 0
@@ -159,7 +153,9 @@ class Pool:
             await self._pool.open()
 
     async def close(self) -> None:
-        """Close all connections; those in use when they are returned."""
+        """Close all connections of this process; those in use when they are returned."""
+        if self._process != os.getpid():
+            return
         self._cache_size = 0
         while self._cache:
             await self._pool.putconn(self._cache.pop())
@@ -171,6 +167,8 @@ class Pool:
 
     async def take(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """Take a cached connection, or one of psycopg's pool."""
+        if self._process != os.getpid() and not self._pool.closed:
+            await self._open_after_fork()
         if self._cache:
             return self._cache.pop()
         self._waiting += 1
@@ -192,6 +190,28 @@ class Pool:
             insort(self._cache, connection, key=_query_count)
         else:
             await self._pool.putconn(connection)
+
+    def _new_pool(self) -> AsyncConnectionPool[Connection]:
+        settings = self.settings
+        return AsyncConnectionPool(
+            connection_class=Connection,
+            kwargs=self._parameters,
+            min_size=settings.size_min,
+            max_size=settings.size_max,
+            max_waiting=settings.waiting_max,
+            timeout=settings.wait_seconds,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            configure=_configure,
+            check=AsyncConnectionPool.check_connection if settings.check_on_checkout else None,
+            name=settings.application_name,
+            open=False,
+        )
+
+    async def _open_after_fork(self) -> None:
+        self._inherited += [self._pool, self._cache]
+        self._process = os.getpid()
+        self._pool, self._cache, self._waiting = self._new_pool(), [], 0
+        await self._pool.open()  # without suspending, so that no other call finds it closed
 
     async def _require_reachable(self) -> None:
         """Connect once by hand: psycopg's pool would report only a timeout, not the reason."""
