@@ -64,7 +64,9 @@ async def test_heads_of_a_stream_are_accepted_together_and_in_order(sandbox, gua
 async def test_head_that_is_refused_ends_the_prefix_that_is_accepted(sandbox):
     first, second, third = heads(fencing_token=2)
     async with http_gateway(f"{sandbox.url}/fenced", guarantee="fenced") as gateway:
+        sandbox.set_faults("fenced", refuse_rate=1)
         await gateway.submit(second._replace(fencing_token=7))
+        sandbox.set_faults()
         outcomes = await gateway.submit_many([first, second, third])
     assert outcomes == [Accepted(code="200")]
     assert str(first.submission_key) in sandbox.effect_counts("fenced")

@@ -150,6 +150,18 @@ async def test_fenced_gateway_refuses_a_token_lower_than_one_it_answered_with_50
         assert (await post(session, url, Fencing_Token="13"))[0] == 200
 
 
+@pytest.mark.parametrize("reject_rate", [0, 1])
+@pytest.mark.parametrize("token", ["6", "7", "8"])
+async def test_fenced_gateway_answers_a_repeated_key_as_the_first(session, token, reject_rate):
+    async with Sandbox() as sandbox:
+        url = f"{sandbox.url}/fenced"
+        sandbox.set_faults("fenced", reject_rate=reject_rate)
+        first = await post(session, url, Fencing_Token="7")
+        sandbox.set_faults()
+        assert await post(session, url, Fencing_Token=token) == first
+        assert sandbox.effects("fenced").effects == 1 - reject_rate
+
+
 async def test_concurrent_repeats_of_a_key_have_one_effect_and_one_response(session):
     async with Sandbox() as sandbox:
         sandbox.set_faults("keyed", latency_ms=20, jitter=1)

@@ -1,9 +1,9 @@
 """What each class of gateway does with a submission. Pure bookkeeping, without a network.
 
 - `keyed` has one effect per key and answers a repeated key as it answered the first time.
-- `fenced` remembers the highest fencing token per key, also of a submission that it answers with
-  503, and refuses a lower one with 409. A submission under a higher token repeats the same write,
-  so it has no second effect.
+- `fenced` does the same, whatever the token of the repeated key. It also remembers the highest
+  fencing token per key, also of a submission that it answers with 503, and refuses a new effect
+  under a lower one with 409.
 - `lookup` and `blind` have one effect per request: a resend doubles it, and the counts show it.
 """
 
@@ -108,15 +108,16 @@ class SimulatedGateway:
         return self._accept(key, now, pending_seconds)
 
     def check_token(self, key: str, fencing_token: int | None) -> Reply | None:
-        """Remember the token of a fenced submission; return a refusal if it is stale or missing."""
+        """Remember the token of a fenced submission; return a refusal if it is missing, or stale
+        for a key that has no answer yet."""
         if self.guarantee != "fenced":
             return None
         if fencing_token is None:
             return reply(400, reason="a fenced gateway needs the header Fencing-Token")
         highest = self._highest_tokens.get(key, fencing_token)
-        if fencing_token < highest:
+        if fencing_token < highest and key not in self._known:
             return reply(409, reason="stale_fencing_token", highest=highest)
-        self._highest_tokens[key] = fencing_token
+        self._highest_tokens[key] = max(highest, fencing_token)
         return None
 
     def look_up(self, key: str, now: float) -> Reply:
