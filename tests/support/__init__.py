@@ -29,6 +29,7 @@ Processes:
     serve_process        `leasehold serve` in a subprocess
     cli_process          any `leasehold` command to its end, as the program or in a fork
     forked_process       a process that need not import our modules again
+    forking_program      a program that enqueues from forked processes with what it opened before
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal
     skewed_clock/        a sitecustomize that shifts the wall clock of a process
     suspended_machine/   a sitecustomize that lets the machine of a process be suspended
