@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-thorough check format test-programs bench bench-endurance bench-sql generate reference openapi lock clean
+.PHONY: help setup run test test-steady test-thorough check format test-programs bench bench-endurance bench-sql generate reference openapi lock clean
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ run: setup ## Run the demo on an embedded PostgreSQL
 
 test: setup ## Run the tests on real PostgreSQL servers
 	@$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-steady: setup ## Run the tests RUNS times (5), BUSY of them (2) beside four busy loops
+	@RUNS=$(RUNS) BUSY=$(BUSY) $(BIN)/python -m tests.support.steady
 
 test-thorough: setup ## Run all test variants and the long runs (about half an hour)
 	@TEST_SOAK_SECONDS=60 TEST_ELECTIONS=100 TEST_PAUSES=8 TEST_HYPOTHESIS_EXAMPLES=500 \

@@ -50,6 +50,7 @@ Values and tools:
     ram_disk             where throwaway servers keep their data
     required_programs    skip tests whose external program is missing
     install_programs.sh  `make test-programs`
+    steady               `make test-steady`: the whole suite several times, also on a busy machine
     xdist_order          the order of test files under pytest-xdist
     reference            `make reference`: writes docs/reference/functions.md
     settings_reference   `make reference`: writes docs/reference/settings.md
