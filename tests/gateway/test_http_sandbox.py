@@ -92,15 +92,15 @@ async def test_rejected_submission_is_rejected_when_looked_up(sandbox):
 
 
 async def test_late_effect_happens_after_the_call_timed_out(sandbox):
-    sandbox.set_faults("lookup", late_rate=1, late_seconds=0.6)
+    sandbox.set_faults("lookup", late_rate=1, late_seconds=5)
     submission = make_submission()
     async with gateway_of(
-        sandbox, "lookup", call_timeout_seconds=0.3, connect_timeout_seconds=0.2
+        sandbox, "lookup", call_timeout_seconds=2, connect_timeout_seconds=1.5
     ) as gateway:
         outcome = await gateway.submit(submission)
         assert isinstance(outcome, Unknown)
         assert isinstance(await gateway.lookup(submission), NotFound)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while sandbox.effects("lookup").effects == 0:  # noqa: ASYNC110 (another's clock)
                 await asyncio.sleep(0.02)
         assert isinstance(await gateway.lookup(submission), Accepted)

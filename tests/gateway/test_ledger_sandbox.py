@@ -157,8 +157,8 @@ async def test_batch_whose_answer_is_lost_is_found_by_its_id_or_not(sandbox, fau
 
 
 async def test_batch_that_arrives_after_the_timeout_is_found_later(sandbox):
-    sandbox.set_faults("ledger", late_rate=1, late_seconds=0.6)
-    timings = {"call_timeout_seconds": 0.3, "connect_timeout_seconds": 0.2}
+    sandbox.set_faults("ledger", late_rate=1, late_seconds=5)
+    timings = {"call_timeout_seconds": 2, "connect_timeout_seconds": 1.5}
     async with gateway_of(sandbox, **timings) as gateway, asyncio.timeout(30):
         outcome = await gateway.submit(A)
         assert isinstance(outcome, Unknown)
