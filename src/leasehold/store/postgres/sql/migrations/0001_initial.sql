@@ -242,10 +242,11 @@ COMMENT ON COLUMN leasehold.intents.payload_hash IS
   'SHA-256 of the normal form (jsonb text, or content type and body), so that a different order of JSON keys '
   'is no conflict. NULL if there is no idempotency key, because nobody can repeat the intent then.';
 
--- Readers see everything except the content; the auditor sees the content too.
+-- Readers see everything except the content and its hash, from which a small payload could be guessed; the auditor
+-- sees them too.
 GRANT SELECT (
   intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets,
-  submission_key, content_type, payload_hash, metadata, trace_context, created_at, deadline_at, redrive_of,
+  submission_key, content_type, metadata, trace_context, created_at, deadline_at, redrive_of,
   token_base
 ) ON leasehold.intents TO leasehold_executor, leasehold_operator, leasehold_readonly;
 GRANT SELECT ON leasehold.intents TO leasehold_auditor;
