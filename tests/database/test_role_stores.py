@@ -121,6 +121,19 @@ async def test_login_that_inherits_no_rights_can_serve(login, outbox):
         assert await stores.ingest.enqueue_intent(NewIntent(target="sms", payload=1))
 
 
+async def test_login_that_inherits_no_rights_is_told_the_setting_that_helps(login):
+    url = login("leasehold_executor", inherits="NOINHERIT")
+    told = "or set LEASEHOLD_DATABASE_ROLE=leasehold_executor if it is a member"
+    async with PostgresStore(url) as store:
+        with pytest.raises(AccessDenied, match=told):
+            await store.check_schema(role="leasehold_executor")
+        with pytest.raises(AccessDenied, match=told):
+            await store.claim_outbox_batch(1, "w", 30, [])
+    async with PostgresStore(url, PoolSettings(role="leasehold_executor")) as store:
+        await store.check_schema(role="leasehold_executor")
+        assert await store.claim_outbox_batch(1, "w", 30, []) == []
+
+
 @BOTH_WAYS
 async def test_every_role_that_a_login_lacks_is_named_with_the_grant_to_run(login, through_pooler):
     url = login("leasehold_ingest", "leasehold_readonly", "leasehold_api")

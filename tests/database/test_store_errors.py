@@ -133,7 +133,7 @@ async def test_text_that_cannot_be_sent_is_refused(stores):
 
 @pytest.mark.parametrize("has_a_role", [True, False])
 async def test_login_that_may_not_call_a_function_is_told_which_role_it_needs(database, has_a_role):
-    needed = r": have a DBA grant this login the role leasehold_executor$"
+    needed = r": have a DBA grant this login the role leasehold_executor, or set "
     # Without any role, the login may not even look into the schema.
     refused = "function claim_outbox_batch" if has_a_role else "schema leasehold"
     settings = PoolSettings(role="leasehold_ingest" if has_a_role else "pg_monitor")

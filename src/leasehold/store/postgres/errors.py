@@ -7,6 +7,7 @@ acts under a lease stops for it as for any other.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psycopg
@@ -28,6 +29,9 @@ from leasehold.domain.errors import (
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.store.postgres.sql_files import granted_roles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # A whole SQLSTATE takes precedence over its class, the first two characters.
 ERRORS: dict[str, type[LeaseholdError]] = {
@@ -129,11 +133,22 @@ def _access_denied(message: str, statement: str) -> AccessDenied:
     """
     names: list[str] = [*_NAME.findall(message), *_OUR_NAME.findall(statement)]
     roles = next((found for name in names if (found := granted_roles(name))), ())
+    return AccessDenied(f"{message}: {role_advice(roles)}", roles=roles)
+
+
+def role_advice(roles: Sequence[str]) -> str:
+    """Say how a login gets the rights of one of these roles.
+
+    A login that is NOINHERIT has only the rights of the role that it acts as.
+    """
     if not roles:
-        needed = "a role that allows it"
-    else:
-        needed = f"{'one of the roles' if len(roles) > 1 else 'the role'} {', '.join(roles)}"
-    return AccessDenied(f"{message}: have a DBA grant this login {needed}", roles=roles)
+        return "have a DBA grant this login a role that allows it"
+    needed = f"{'one of the roles' if len(roles) > 1 else 'the role'} {', '.join(roles)}"
+    example = f"LEASEHOLD_DATABASE_ROLE={roles[0]}"
+    return (
+        f"have a DBA grant this login {needed}, or set {example} if it is a member but does not "
+        "inherit rights"
+    )
 
 
 def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:

@@ -15,6 +15,7 @@ from psycopg.rows import tuple_row
 
 from leasehold.domain.errors import AccessDenied, MigrationError
 from leasehold.observe.logs import get_logger
+from leasehold.store.postgres.errors import role_advice
 from leasehold.store.postgres.query import as_tuples
 from leasehold.store.postgres.sql_files import SqlFiles, Step, is_newer, newest
 
@@ -120,10 +121,8 @@ async def check_schema(
         row = None
     except AccessDenied as error:
         roles = _RUNTIME_ROLES if role is None else (role,)
-        needed = f"one of the roles {', '.join(roles)}" if role is None else f"the role {role}"
         raise AccessDenied(
-            f"this login may not read the schema's version: have a DBA grant it {needed}",
-            roles=roles,
+            f"this login may not read the schema's version: {role_advice(roles)}", roles=roles
         ) from error
     files = files or SqlFiles()
     current = _schema_version(row)
