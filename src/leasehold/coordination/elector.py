@@ -220,11 +220,16 @@ class Elector:
         finally:
             self.wake.set()
         self._refuse_closing(term)
-        term.extend(
+        if not term.extend(
+            self._clock(),
             renewed.expires_at,
             TrustWindow.counted_from(asked_at, renewed.trust_seconds),
             TrustWindow.counted_from(asked_at, renewed.start_seconds),
-        )
+        ):
+            late = LeaseLost("the answer to the renewal is late", lease_name=self.lease_name)
+            self._log_failure("leader_renew_failed", late, term.lease)
+            self.step_down(term, late)
+            raise late
         self.seen = term.lease
         self._renew_at = asked_at + self._backend.renew_seconds
         if asked_at >= self._log_renewed_at:
@@ -234,7 +239,8 @@ class Elector:
     def step_down(self, term: Term, error: Exception) -> None:
         """Give up the lease because of an error. A lost lease ends the term at once."""
         if isinstance(error, LeaseLost):
-            term.end("the database reports it as lost")
+            is_over = term.is_over(self._clock())
+            term.end(TRUST_ENDED if is_over else "the database reports it as lost")
         else:
             self._close(term, f"{type(error).__name__}: {error}", error)
         self.wake.set()

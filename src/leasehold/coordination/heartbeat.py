@@ -80,6 +80,10 @@ class Heartbeat:
                 self._report_lost(lost, "the heartbeat failed")
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
         renewed = {one.intent_id for one in renewals if one.verdict is RenewVerdict.RENEWED}
+        # An answer that came too late revives no claim: its result may have been discarded already.
+        now = self._slots.clock()
+        late = self._slots.lose(item for item in items if item.trust.is_over(now))
+        self._report_lost(late, "the answer to the renewal is late")
         for item in items:
             if item.is_lost:
                 continue

@@ -46,8 +46,20 @@ class HeldStream:
     look_at: float | None = None  # when to look again; then it has no items
     is_surplus: bool = False  # it is given up after its present call, for others
 
+    def extend(
+        self, now: float, asked_at: float, lease_seconds: float, grace_seconds: float
+    ) -> bool:
+        """Trust the lease anew after an answer that came now, counted from before it was asked for.
+
+        Return whether it came in time: trust that has ended never comes back.
+        """
+        if self.is_over(now):
+            return False
+        self.trust(asked_at, lease_seconds, grace_seconds)
+        return True
+
     def trust(self, asked_at: float, lease_seconds: float, grace_seconds: float) -> None:
-        """Trust the lease anew, counted from before it was asked for."""
+        """Trust the lease for this long, counted from before it was asked for."""
         self.first = TrustWindow.counted_from(asked_at, lease_seconds)
         self.second = TrustWindow.counted_from(asked_at, lease_seconds + grace_seconds)
 
@@ -230,12 +242,13 @@ class StreamHeartbeat:
             within_deadline(left, call, "the stream heartbeat"), self._during_renewal()
         )
         renewed = {one.lease_name for one in answers if one.verdict is RenewVerdict.RENEWED}
-        for held in streams:
-            if held.lease.name in renewed:
-                held.trust(asked_at, *seconds)
-        lost = [one for one in streams if one.lease.name not in renewed]
         # A stream that was freed meanwhile is not lost: we do not hold it any more.
-        self._lose([one for one in lost if self._streams.find(one.lease.name) is one], "refused")
+        held = [one for one in streams if self._streams.find(one.lease.name) is one]
+        self._lose([one for one in held if one.lease.name not in renewed], "refused")
+        now = self._slots.clock()
+        granted = [one for one in held if one.lease.name in renewed]
+        late = [one for one in granted if not one.extend(now, asked_at, *seconds)]
+        self._lose(late, "the answer to the renewal is late")
 
     def _lose(self, streams: Iterable[HeldStream], reason: str) -> None:
         for held in streams:

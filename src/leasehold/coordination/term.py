@@ -1,10 +1,11 @@
 """Terms: the time that one holder spends under one epoch of a lease.
 
 The holder acts under a `Term`: the lease as it was acquired, and a trust window on the holder's own
-`trust_clock`. Each renewal extends the window, counted from before the renewal was sent. A term
-ends once: when the database reports the lease as lost, when trust runs out, or when the holder
-steps down. A holder that is elected again gets a new term, so nothing of the old term is ever
-written under the new epoch.
+`trust_clock`. Each renewal extends the window, counted from before the renewal was sent, unless its
+answer comes after the window has ended: trust that has ended never comes back. A term ends once:
+when the database reports the lease as lost, when trust runs out, or when the holder steps down. A
+holder that is elected again gets a new term, so nothing of the old term is ever written under the
+new epoch.
 
 While a term is trusted, calls that have begun may finish and their results may be written. Whether
 a new call may begin is a separate question (`Term.may_start`): for as long with the lease row, for
@@ -74,10 +75,19 @@ class Term:
         """How long we may still trust the lease."""
         return max(0.0, self._trusted_until - now)
 
-    def extend(self, expires_at: datetime, trust: TrustWindow, start: TrustWindow) -> None:
-        """Apply a renewal. The epoch stays the one that was acquired."""
+    def extend(
+        self, now: float, expires_at: datetime, trust: TrustWindow, start: TrustWindow
+    ) -> bool:
+        """Apply a renewal whose answer came now. The epoch stays the one that was acquired.
+
+        Return whether it came in time. Results may have been discarded since trust ended, so a late
+        answer changes nothing.
+        """
+        if self.is_over(now):
+            return False
         self.lease = replace(self.lease, expires_at=expires_at)
         self._set_windows(trust, start)
+        return True
 
     def shorten(self, trust: TrustWindow) -> None:
         """Trust the lease no longer than this."""

@@ -271,9 +271,14 @@ class Completer:
         self._log(logging.WARNING, "result_dropped", item, verdict=str(verdict))
 
     def _discard(self, item: Item) -> None:
-        """Report a result that came after its lease was trusted. It is not sent."""
+        """Report a result that came after its lease was trusted. It is not sent.
+
+        Whoever holds the lease gives it up: a leader its term, a holder its stream. A claim is left
+        to the reaper.
+        """
         self._metrics.late_result()
         self._log(logging.WARNING, "late_result_discarded", item)
+        self._trouble(LeaseLost("trust ended before the result was written"))
 
     async def _release(self) -> None:
         given_back, self._given_back = self._given_back[:BATCH_MAX], self._given_back[BATCH_MAX:]

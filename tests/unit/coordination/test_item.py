@@ -24,7 +24,7 @@ def test_call_that_may_not_begin_may_not_send_its_first_byte():
     call = Call()
     call.now = 1.0
     assert not call.permit()
-    call.term.extend(NOW, TrustWindow(61.0), TrustWindow(2.0))
+    call.term.extend(call.now, NOW, TrustWindow(61.0), TrustWindow(2.0))
     assert call.permit(), "a renewal that comes late permits it"
 
 

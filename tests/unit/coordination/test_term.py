@@ -17,7 +17,7 @@ def test_calls_may_finish_for_longer_than_new_calls_may_begin():
     assert not term.may_start(1.0)
     assert not term.is_over(59.0)
     assert term.may_start_later(1.0)
-    term.extend(NOON + timedelta(minutes=1), TrustWindow(61.0), TrustWindow(2.0))
+    assert term.extend(1.0, NOON + timedelta(minutes=1), TrustWindow(61.0), TrustWindow(2.0))
     assert term.may_start(1.9), "a renewal that comes late lets it go on"
     assert (term.lease.epoch, term.lease.expires_at) == (1, NOON + timedelta(minutes=1))
     term.end("a test")
@@ -36,3 +36,11 @@ def test_row_lease_may_begin_calls_as_long_as_it_is_trusted():
     term = Term(LEASE, TrustWindow(60.0))
     assert term.may_start(59.9)
     assert not term.may_start(60.0)
+
+
+def test_late_answer_to_a_renewal_does_not_revive_a_term():
+    term = Term(LEASE, TrustWindow(60.0))
+    assert not term.extend(60.0, NOON + timedelta(minutes=1), TrustWindow(80.0), TrustWindow(80.0))
+    assert term.is_over(60.0)
+    assert not term.may_start(60.0)
+    assert term.lease.expires_at == NOON

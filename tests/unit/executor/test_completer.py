@@ -121,7 +121,7 @@ async def test_result_of_an_item_that_is_lost_is_not_sent(completer, slots, even
     [lost, _] = complete(completer, slots, RecordingFence(events), 2)
     slots.lose([lost])
     await completer.step()
-    assert events == ["sent 1"]
+    assert events == ["LeaseLost", "sent 1"], "whoever discards a result gives up its lease"
     assert slots.free == 1000
 
 

@@ -191,9 +191,9 @@ async def test_call_that_was_not_sent_for_a_late_renewal_is_made_when_it_is_answ
 
     async def submit(submission):
         if not may_send:
-            term.extend(NOW, trust=FOREVER, start=TrustWindow(0.0))
+            term.extend(0.0, NOW, trust=FOREVER, start=TrustWindow(0.0))
             may_send.append(submission.may_send())
-            asyncio.get_running_loop().call_later(0.05, term.extend, NOW, FOREVER, FOREVER)
+            asyncio.get_running_loop().call_later(0.05, term.extend, 0.0, NOW, FOREVER, FOREVER)
             raise TrustEnded("not sent")
         may_send.append(submission.may_send())
         return Accepted()
