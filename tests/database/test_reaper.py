@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.coordination.reaper import REAPER_LEASE, REPAIR_PAUSE_SECONDS_MAX, Reaper
+from leasehold.coordination.reaper import REAPER_LEASE, Reaper
 from leasehold.domain.timing import Timings
 from leasehold.observe.metrics import Metrics
 from leasehold.observe.traces import new_trace
@@ -134,6 +134,7 @@ class SlowRepair:
 
     now = 100.0
     repairs = 0
+    full_repairs = 0
 
     def __init__(self, store):
         self._store = store
@@ -144,21 +145,26 @@ class SlowRepair:
     def clock(self):
         return self.now
 
-    async def repair_expired_leases(self, *arguments, **options):
+    async def repair_expired_leases(self, *arguments, is_full):
         self.repairs += 1
+        self.full_repairs += is_full
         self.now += 5.0
-        return await self._store.repair_expired_leases(*arguments, **options)
+        return await self._store.repair_expired_leases(*arguments, is_full=is_full)
 
 
-async def test_slow_reaper_keeps_its_lease_and_repairs_again_within_a_minute(stores):
+@pytest.mark.parametrize("lease_seconds", [30.0, 12.0])
+async def test_slow_reaper_keeps_its_lease_and_repairs_once_per_lease(stores, lease_seconds):
+    timings = Timings(
+        lease_seconds=lease_seconds, heartbeat_seconds=3, reaper_seconds=5, shutdown_seconds=10
+    )
     store = SlowRepair(stores.executor)
-    reaper = Reaper(store, "reaper-1", Timings, Metrics("reaper-1"), store.clock)
+    reaper = Reaper(store, "reaper-1", lambda: timings, Metrics("reaper-1"), store.clock)
     await reaper.step()
-    again_at = store.now + REPAIR_PAUSE_SECONDS_MAX
+    again_at = store.now + lease_seconds
     while store.repairs < 2 and store.now <= again_at:
         seconds = (await reaper.step()).seconds
-        assert seconds <= Timings().reaper_seconds  # half of its lease
+        assert seconds <= timings.reaper_seconds  # half of its lease
         store.now += seconds
-    assert store.repairs == 2
+    assert store.repairs == store.full_repairs == 2
     answer = await stores.executor.acquire_lease(REAPER_LEASE, "reaper-2", 1.0)
     assert not answer.is_ours

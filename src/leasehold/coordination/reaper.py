@@ -36,12 +36,9 @@ if TYPE_CHECKING:
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
-# Repair takes at most this share of the time, unless it would come more rarely than this. It walks
-# over dead rows, of which there are millions if a transaction stays open for long.
+# Repair takes at most this share of the time, unless it would come more rarely than once per lease.
+# It walks over dead rows, of which there are millions if a transaction stays open for long.
 REPAIR_SHARE = 0.02
-REPAIR_PAUSE_SECONDS_MAX = 60.0
-# How often all pending rows are read. In between, only the heads of the queues are.
-FULL_SECONDS = 60.0
 PARTITIONS_SECONDS = 6 * 3600.0
 # Empty streams are looked for in a walk over all streams, so many with each run; then it rests.
 PRUNE_BATCH = 5000
@@ -104,7 +101,9 @@ class Reaper:
             return AGAIN
         await self._prune_streams()
         took_seconds = ended_at - started_at
-        self._repair_due_at = ended_at + min(took_seconds / REPAIR_SHARE, REPAIR_PAUSE_SECONDS_MAX)
+        self._repair_due_at = ended_at + min(
+            took_seconds / REPAIR_SHARE, self._timings().item_lease_seconds
+        )
         return pause
 
     async def release(self) -> None:
@@ -141,8 +140,9 @@ class Reaper:
         now = self._clock()
         is_full = now >= self._full_due_at
         if is_full:
+            # Once per lease all pending rows are read; in between, only the heads of the queues.
             # Before it is known to work: if it takes too long, the heads are repaired next time.
-            self._full_due_at = now + FULL_SECONDS
+            self._full_due_at = now + self._timings().item_lease_seconds
         repaired = await self._store.repair_expired_leases(BATCH, self._worker_id, is_full=is_full)
         if is_full and len(repaired) == BATCH:
             self._full_due_at = now

@@ -60,7 +60,7 @@ class Timings:
                 f"cluster_lease_seconds ({self.cluster_lease_seconds:g}): a leader must renew its "
                 "lease before it expires"
             )
-        self.require(LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds)
+        self.require(self.item_lease_seconds)
         if self.heartbeat_seconds >= self.stream_claim_seconds / 3:
             raise InvalidArgument(
                 f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be less than "
@@ -76,6 +76,11 @@ class Timings:
             )
 
     @property
+    def item_lease_seconds(self) -> float:
+        """The lease of this process, or the shortest default if only contracts say."""
+        return LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
+
+    @property
     def cluster_yield_seconds(self) -> float:
         """How long after its last answered ping a leader by advisory lock may begin new calls."""
         return max(YIELD_SECONDS_MIN, YIELD_PINGS * self.cluster_ping_seconds)
@@ -83,8 +88,7 @@ class Timings:
     @property
     def stop_seconds(self) -> float:
         """How long a process may take to stop, everything included."""
-        lease_seconds = LEASE_SECONDS if self.lease_seconds is None else self.lease_seconds
-        return max(lease_seconds, STOP_SECONDS_MIN)
+        return max(self.item_lease_seconds, STOP_SECONDS_MIN)
 
     @property
     def finish_seconds(self) -> float:

@@ -7,7 +7,7 @@
 -- Claims are taken by due time, so they stand first in the line of their target and priority. Each line is read in pages
 -- until a page has no claim: the cost follows the claims, not the backlog behind them. Rows that come later may be due
 -- earlier, if their transaction was long, and thousands of them hide the claims behind. So p_is_full reads the whole
--- table instead, about once a minute.
+-- table instead, about once per lease.
 -- A row that cannot be repaired does not block the others: the batch is then repaired row by row, and that row is set
 -- aside for a minute with a warning. The pending row of a finished intent is deleted. If only the index
 -- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, its row is returned without an attempt_no and with the
