@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import aiohttp
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS
@@ -111,3 +112,34 @@ async def test_redriven_intent_is_not_refused_for_a_lower_token(engine, after):
     assert (refused.status, refused.fencing_token) == (503, 13)  # epoch 12, attempt 1
     assert (accepted.status, accepted.key) == (200, refused.key)
     assert accepted.fencing_token > refused.fencing_token
+
+
+@pytest.mark.parametrize("scope", ["item", "cluster", "stream"])
+async def test_token_that_is_called_stale_under_our_lease_is_logged_and_counted(engine, scope):
+    engine.publish("pay", "fenced", scope=scope)
+    [intent_id] = engine.outbox.enqueue(1, "pay", **({"stream": "s"} if scope == "stream" else {}))
+    [row] = (
+        engine.outbox.as_role("owner")
+        .execute("SELECT submission_key FROM leasehold.intents")
+        .fetchall()
+    )
+    # As after a restore: the gateway has seen a token that this database never granted.
+    engine.sandbox.set_faults("fenced", refuse_rate=1)
+    seen = {"Idempotency-Key": str(row["submission_key"]), "Fencing-Token": "1000"}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{engine.sandbox.url}/fenced", headers=seen) as response:
+            assert response.status == 503
+        engine.sandbox.set_faults()
+        worker = engine.worker("--metrics-port", "0", **ROW_LEASE_SETTINGS)
+        line = await worker.logged("stale_token_refused")
+        port = (await worker.logged("metrics_served"))["port"]
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+            found = await response.text()
+    assert (line["intent_id"], line["target"], line["code"]) == (str(intent_id), "pay", "409")
+    [total] = [
+        text.rsplit(" ", 1)[1]
+        for text in found.splitlines()
+        if text.startswith("leasehold_stale_tokens_refused_total{")
+    ]
+    assert float(total) >= 1
+    assert engine.sandbox.effects("fenced").effects == 0

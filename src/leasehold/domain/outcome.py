@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import LeaseToken
 
+# The reason of an outcome if the gateway has seen a newer fencing token for the key.
+STALE_REASON = "stale_fencing_token"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:

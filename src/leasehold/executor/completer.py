@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import DatabaseUnavailable, LeaseLost, TerminalGuardHit
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import Rejected, Result
+from leasehold.domain.outcome import STALE_REASON, Rejected, Result, Retryable, Unknown
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
@@ -67,6 +67,7 @@ class Completer:
         self._faults = faults
         self._observer = observer
         self._failures = LogBudget(_LOG, "intent_failed")
+        self._stale_tokens = LogBudget(_LOG, "stale_token_refused")
         self._finished: list[Item] = []
         self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
@@ -258,6 +259,11 @@ class Completer:
         if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
             self._drop(item, answer.verdict)
             return None
+        outcome = item.outcome
+        if isinstance(outcome, Rejected | Retryable | Unknown) and outcome.reason == STALE_REASON:
+            # The database has just confirmed our lease, so the gateway saw a token that it forgot.
+            self._metrics.stale_token_refused()
+            self._stale_tokens.warn(code=outcome.code, **item.log_fields())
         if item.asked_under is not None and (answer.attempt_no or 0) < item.claimed.attempt_no:
             return None  # a lookup without news
         if answer.is_held:

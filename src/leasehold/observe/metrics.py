@@ -17,12 +17,11 @@ from prometheus_client import (
     Gauge,
     Histogram,
     generate_latest,
-    start_http_server,
 )
 from prometheus_client.process_collector import ProcessCollector
 
-from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.labelled import BoundedNames, Factory, InFlight
+from leasehold.observe.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,6 +109,9 @@ class Metrics:
             Counter,
             "terminal_guard_hit",
             "Second terminal rows stopped by the unique index: a defect.",
+        )
+        self._stale_tokens_refused = factory.of_worker(
+            Counter, "stale_tokens_refused", "Tokens called stale although we held the lease."
         )
         self._late_results = factory.of_worker(
             Counter, "late_results", "Results discarded because trust in the claim had ended."
@@ -205,6 +207,10 @@ class Metrics:
     def terminal_guard_hit(self) -> None:
         """Count a second terminal row that the unique index stopped."""
         self._terminal_guard_hit.inc()
+
+    def stale_token_refused(self) -> None:
+        """Count a fencing token that a gateway called stale although we held the lease."""
+        self._stale_tokens_refused.inc()
 
     def late_result(self) -> None:
         """Count a result that was too late to be written."""
@@ -329,20 +335,3 @@ _QUEUE = {
         "Transactions since the oldest one that keeps dead rows from being removed.",
     ),
 }
-
-
-class MetricsServer:
-    """Serves metrics in a thread. On loopback by default: metrics reveal business activity."""
-
-    def __init__(self, registry: CollectorRegistry, port: int, host: str) -> None:
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except (OSError, OverflowError) as error:
-            raise InvalidArgument(f"cannot serve metrics on {host}:{port}: {error}") from error
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        """Stop serving; returns when the port is free again."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

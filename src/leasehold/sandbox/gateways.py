@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from leasehold.domain.outcome import STALE_REASON
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -116,7 +118,7 @@ class SimulatedGateway:
             return reply(400, reason="a fenced gateway needs the header Fencing-Token")
         highest = self._highest_tokens.get(key, fencing_token)
         if fencing_token < highest and key not in self._known:
-            return reply(409, reason="stale_fencing_token", highest=highest)
+            return reply(409, reason=STALE_REASON, highest=highest)
         self._highest_tokens[key] = max(highest, fencing_token)
         return None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from leasehold.domain.outcome import (
+    STALE_REASON,
     Accepted,
     NotFound,
     Rejected,
@@ -75,6 +76,7 @@ def classify_submission(
         return Accepted(reference=reference, code=code)
     detail = sanitizer.body(response.body)
     wait_seconds = retry_after_seconds(response.headers, now)
+    stale = STALE_REASON if document.get("reason") == STALE_REASON else None
     match response_class:
         case "rejected":
             reason = _reason(document, sanitizer)
@@ -83,7 +85,7 @@ def classify_submission(
             return Retryable(
                 retry_after_seconds=wait_seconds,
                 is_saturated=response_class == "saturated",
-                reason=response_class,
+                reason=stale or response_class,
                 code=code,
                 detail=detail,
             )
@@ -93,7 +95,7 @@ def classify_submission(
         case "unknown":
             return Unknown(
                 retry_after_seconds=wait_seconds,
-                reason="redirect" if response.status // 100 == 3 else "status",
+                reason=stale or ("redirect" if response.status // 100 == 3 else "status"),
                 reference=reference,
                 code=code,
                 detail=detail,
