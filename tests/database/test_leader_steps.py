@@ -14,7 +14,7 @@ from leasehold.coordination.item import ItemState
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
-from leasehold.domain.errors import LeaseLost
+from leasehold.domain.errors import DatabaseUnavailable, LeaseLost
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
@@ -200,6 +200,27 @@ async def test_given_back_call_is_unmarked_when_the_leader_leaves(leader, outbox
     leader.completer.give_back(item, 0.0)
     await leader.dispatcher.leave()
     assert (marked(outbox), len(leader.slots)) == ([], 1)
+
+
+async def test_call_whose_result_could_not_be_written_stays_marked_and_in_doubt(
+    leader, outbox, stores, database
+):
+    await leader.dispatcher.step()
+    [item] = leader.runner.started
+    intent_id = item.claimed.intent_id
+    blocker = database.session("owner")
+    blocker.run("BEGIN")
+    blocker.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")
+    with pytest.raises(DatabaseUnavailable):  # lock_timeout
+        await leader.finish(item)
+    blocker.run("ROLLBACK")
+    await leader.dispatcher.leave()
+    assert marked(outbox) == [intent_id]
+    [row] = outbox.call("operator", "cancel_intent", intent_id, "ann", "a test")
+    assert row["cancel_intent"] == "in_flight"
+    await stores.executor.release_lease(leader.term.lease)
+    await stores.executor.acquire_lease("leader", "b", 30)
+    assert outbox.states(intent_id) == ["IN_DOUBT"]
 
 
 async def test_leader_whose_last_mark_failed_unmarks_its_other_calls(leader, outbox, stores):

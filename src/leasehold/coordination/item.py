@@ -170,6 +170,9 @@ class Item:
     # that we work on it, so an operator may decide about it meanwhile.
     attempt_no: int | None = None
 
+    # Whether its call may have been made while its result is not on the ledger: its mark must stay.
+    is_unsettled: bool = False
+
     # Whether an observer was told that its call is about to be made.
     is_observed: bool = False
 

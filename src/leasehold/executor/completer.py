@@ -80,6 +80,7 @@ class Completer:
         if not item.fence.keeps_slot:
             self._slots.end_call(item)
         item.outcome = outcome
+        item.is_unsettled = True
         item.elapsed_seconds = elapsed_seconds
         self._finished.append(item)
         self.wake.set()
@@ -180,6 +181,8 @@ class Completer:
                 raise
             await self._record_one_by_one(fence, items, error)
             return
+        for item in items:
+            item.is_unsettled = False
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
         self._report(items, recorded)
 

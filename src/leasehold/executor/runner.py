@@ -1,5 +1,4 @@
-"""The runner makes the calls: it takes items from MARKED to an outcome. `domain.retry` decides what
-to do for each item; the runner does it.
+"""The runner makes the calls: it takes items from MARKED to an outcome, as `domain.retry` decides.
 
 The items of one batch share one "begin" where their contracts require it; then each call is a task
 of its own. It is made only while the item's lease is trusted: checked before the call here, and by
@@ -250,12 +249,13 @@ class Runner:
                 if not item.trust.may_start(now):
                     self._skip(item)
                     break
-                item.state = CALLING
+                item.state, item.is_unsettled = CALLING, True
                 seconds_max = served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
                 item.abort_at = min(item.abort_at, now + seconds_max)
                 with suppress(TrustEnded):  # nothing was sent: a late renewal may permit it
                     await self._act(item, served, step)
                     break
+                item.is_unsettled = False
         except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
             unknown = Unknown(reason="exception", detail=type(error).__name__)

@@ -94,6 +94,8 @@ class Dispatcher:
         self._is_open = False
         self._marks = Marks()
         self._marks_stale = False  # the database has a mark of a call that was given back
+        # Calls that may have been made and whose results are not on the ledger. Their marks stay.
+        self._unsettled: list[IntentId] = []
         self._marking = asyncio.Lock()  # one change of the marks at a time
         self._taken_at = 0.0
         slots.on_free(self._end)
@@ -104,8 +106,8 @@ class Dispatcher:
         self.wake.set()
 
     async def leave(self) -> None:
-        """Remove the marks of all calls that are not in flight, so that a successor does not doubt
-        them. Waits for a mark that is being written.
+        """Remove the marks of calls that were not made or are on the ledger, so that a successor
+        does not doubt them. Waits for a mark that is being written.
         """
         async with self._marking:
             await self._unmark()
@@ -180,7 +182,8 @@ class Dispatcher:
 
     async def _unmark(self) -> None:
         self._marks_stale = False
-        await self._store.unmark_calls(self._term.lease, self._in_flight())
+        keep = [*self._in_flight(), *self._unsettled]
+        await self._store.unmark_calls(self._term.lease, keep)
 
     def _in_flight(self) -> list[IntentId]:
         return [
@@ -197,7 +200,10 @@ class Dispatcher:
     def _end(self, items: Sequence[Item]) -> None:
         """Take items out of flight: their calls have ended, or are not made."""
         for item in items:
-            self._marks.end(item)
+            if item.is_unsettled and item.given_back_until is None:
+                self._unsettled.append(item.claimed.intent_id)
+            else:
+                self._marks.end(item)
             # Infinity: the mark left it out, so there is none.
             self._marks_stale |= item.given_back_until not in (None, math.inf)
         self._queue.end(items)
