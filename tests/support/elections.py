@@ -44,10 +44,16 @@ def lease(engine: Engine) -> DictRow:
     return row
 
 
-def fences(engine: Engine) -> list[int | None]:
-    """Return the epochs of the calls that the gateway received, in order of arrival."""
+def fences(engine: Engine) -> list[int]:
+    """Return the epochs of the calls that the gateway received, in order of arrival.
+
+    The fencing token of a first submission key is the epoch plus the attempt number.
+    """
     found = [one for one in engine.sandbox.requests() if one.kind == "submission"]
-    return [one.fencing_token for one in sorted(found, key=lambda one: one.received_at)]
+    return [
+        (one.fencing_token or 0) - (one.attempt_no or 0)
+        for one in sorted(found, key=lambda one: one.received_at)
+    ]
 
 
 def holders(engine: Engine, ids: Sequence[UUID]) -> set[str]:
