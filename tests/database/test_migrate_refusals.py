@@ -131,5 +131,5 @@ async def test_every_runtime_role_may_check_the_schema_and_nobody_may_write_it(d
 
 
 async def test_login_without_any_role_is_told_which_to_ask_for(migrated, tree):
-    with pytest.raises(AccessDenied, match="grant it one of the roles"):
+    with pytest.raises(AccessDenied, match="grant this login one of the roles leasehold_ingest, "):
         await check(migrated, tree.files(), acts_as="pg_monitor")
