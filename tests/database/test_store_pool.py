@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -18,7 +18,7 @@ from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.store.postgres import pool as module
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.pool import CACHE_SIZE, Pool, PoolSettings
 from leasehold.store.postgres.query import Query, first_column
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until
@@ -140,13 +140,12 @@ async def test_cached_connection_returns_to_the_pool_after_a_while(database, mon
         assert len({await query.value(PID) for _ in range(10)}) == 2
 
 
-async def test_broken_connection_is_not_cached(database):
+async def test_connection_that_broke_during_a_call_is_not_used_again(database):
     async with query_on(database.url) as query:
         for _ in range(3):
             pid = await query.value(PID)
-            database.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
             with pytest.raises(DatabaseUnavailable):
-                await query.value("SELECT 1")
+                await query.value("SELECT pg_terminate_backend(pg_backend_pid())")
             assert await query.value(PID) != pid
 
 
@@ -265,6 +264,26 @@ async def test_restarted_database_is_unavailable_and_then_available_again(mortal
             else:
                 break
         assert (answer.is_ours, answer.lease.holder_id) == (False, "a")
+
+
+async def test_connection_that_the_server_closed_is_not_lent(mortal):
+    count = CACHE_SIZE + 3  # the pool has some of them, too
+    pool = Pool(mortal.url, PoolSettings(size_max=count))
+    await pool.open()
+    try:
+        await answers_of_all_connections(pool, count)
+        await asyncio.to_thread(mortal.stop)
+        await asyncio.to_thread(mortal.start)
+        assert await answers_of_all_connections(pool, count) == [1] * count
+    finally:
+        await pool.close()
+
+
+async def answers_of_all_connections(pool, count):
+    """Borrow this many connections at once, and run a statement on each."""
+    async with AsyncExitStack() as lent:
+        connections = [await lent.enter_async_context(pool.connection()) for _ in range(count)]
+        return [(await one.fetch("SELECT 1", [], first_column))[0] for one in connections]
 
 
 @BOTH_WAYS

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from leasehold.domain.errors import LeaseholdError
 from leasehold.web.dependencies import context_of
-from leasehold.web.middleware import HEALTH_PATHS, Middleware, refusal
+from leasehold.web.middleware import HEALTH_PATHS, READ_METHODS, Middleware, refusal
 from leasehold.web.parsing import UNKNOWN_PARAMETER, message_of
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
 from leasehold.web.routes import intents, monitoring, operations, streams
@@ -103,7 +103,7 @@ def _about() -> dict[str, str]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    problem = _problem(error)
+    problem = _problem(error, is_read=request.method in READ_METHODS)
     if problem is None:
         raise error
     route = request.scope.get("route")
@@ -123,12 +123,12 @@ def _response(request: Request, problem: Problem) -> Response:
     return response
 
 
-def _problem(error: Exception) -> Problem | None:
+def _problem(error: Exception, *, is_read: bool) -> Problem | None:
     match error:
         case Problem():
             return error
         case LeaseholdError():
-            return problem_of(error)
+            return problem_of(error, is_read=is_read)
         case RequestValidationError():
             return invalid([_fault(one) for one in error.errors()])
         case HTTPException():

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOT_PATH = "/v1/intents"
 # Always answered, however many requests there are.
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+READ_METHODS = frozenset({"GET", "HEAD"})
 _PATH_LENGTH_MAX = 200
 # No path of ours has one. Starlette's routes end in `$`, which matches before a line break too.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -68,7 +69,7 @@ class Middleware:
             else:
                 await self._route(context, scope, receive, send)
         except Exception as error:  # noqa: BLE001 (every failure becomes a problem document)
-            await self._refuse(context, send, error)
+            await self._refuse(context, send, error, is_read=scope["method"] in READ_METHODS)
         finally:
             self._limiter.leave()
             self._record(context, scope)
@@ -109,10 +110,12 @@ class Middleware:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
-    async def _refuse(self, context: RequestContext, send: Send, error: Exception) -> None:
+    async def _refuse(
+        self, context: RequestContext, send: Send, error: Exception, *, is_read: bool
+    ) -> None:
         problem = error if isinstance(error, Problem) else None
         if isinstance(error, LeaseholdError):
-            problem = problem_of(error)
+            problem = problem_of(error, is_read=is_read)
         if problem is None:
             _LOG.error("request_failed", request_id=context.request_id, exc_info=error)
         elif problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

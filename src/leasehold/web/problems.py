@@ -29,6 +29,8 @@ DATABASE_RETRY_SECONDS = 2
 # Nobody corrects more at once, and a response should not be larger than its request.
 FAULTS_MAX = 100
 _DETAIL_LENGTH_MAX = 2000
+_READ_FAILED = "The database did not answer. Nothing was changed: try again."
+_WRITE_FAILED = "Outcome unknown. Retry with the same idempotency key."
 
 
 class Kind(NamedTuple):
@@ -133,13 +135,13 @@ def invalid(faults: Sequence[Fault], left_out: int = 0) -> Problem:
     return Problem("invalid", listed[:_DETAIL_LENGTH_MAX], faults=faults, faults_left_out=left_out)
 
 
-def problem_of(error: LeaseholdError) -> Problem | None:
+def problem_of(error: LeaseholdError, *, is_read: bool = False) -> Problem | None:
     """Translate one of our errors for a client; None if it is a defect."""
     match error:
         case DatabaseUnavailable() | MigrationError() | AccessDenied():
             return Problem(
                 "database_unavailable",
-                "Outcome unknown. Retry with the same idempotency key.",
+                _READ_FAILED if is_read else _WRITE_FAILED,
                 retry_seconds=DATABASE_RETRY_SECONDS,
             )
         case IntakeFull():

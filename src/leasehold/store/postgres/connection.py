@@ -138,6 +138,25 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
         return statement.read(result, row)
 
+    def is_open(self) -> bool:
+        """Whether the connection is open, as far as is known here: the server may have closed it.
+
+        An idle connection has something to read if it was closed; else it is a notice.
+        """
+        if self.closed:
+            return False
+        arrived = select.poll()
+        arrived.register(self.pgconn.socket, select.POLLIN)
+        if not arrived.poll(0):
+            return True
+        self._leave_loop()  # libpq closes the socket at its end, and its number may be reused
+        with suppress(psycopg.OperationalError):
+            for _ in range(_READS_AT_ONCE):
+                self.pgconn.consume_input()
+                if not arrived.poll(0):
+                    break
+        return not self.closed
+
     async def wait(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 (psycopg's own)
         """Let psycopg wait in its own way."""
         self._leave_loop()

@@ -17,6 +17,10 @@ session needs several milliseconds to plan its first claim, and psycopg's pool l
 that was idle longest. A connection returns to the pool when someone waits for one, when it is not
 fit for another call, and every minute: the pool still decides how many there are and how old.
 
+A connection that the server has closed, as all are after its restart, is not lent: a statement on
+it would fail, and nobody could tell whether it took effect. A look at the socket tells, without a
+round trip.
+
 A process that was forked opens connections of its own. On one that two processes share, each would
 read the other's rows; those that it inherited are neither used nor closed, which would end them.
 """
@@ -169,11 +173,16 @@ class Pool:
         """Take a cached connection, or one of psycopg's pool."""
         if self._process != os.getpid() and not self._pool.closed:
             await self._open_after_fork()
-        if self._cache:
-            return self._cache.pop()
+        while self._cache:
+            connection = self._cache.pop()
+            if connection.is_open():
+                return connection
+            await self._pool.putconn(connection)
         self._waiting += 1
         try:
-            connection = await self._pool.getconn()
+            # The pool replaces what it gets back closed, so this ends: a new one is open.
+            while not (connection := await self._pool.getconn()).is_open():
+                await self._pool.putconn(connection)
         finally:
             self._waiting -= 1
         connection.cached_until = loop.time() + CACHE_SECONDS
