@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.outcome import Rejected
-from leasehold.executor import log_budget
+from leasehold.executor.log_budget import LINES_PER_SECOND, LogBudget
+from leasehold.observe.logs import get_logger
 from tests.database.test_ordered_steps import BatchGateway, Instance
 from tests.support.lease_holder import claim_streams
 
 pytestmark = pytest.mark.one_server
+_LOG = get_logger(__name__)
 
 
 class RejectingGateway(BatchGateway):
@@ -38,15 +40,16 @@ async def test_failed_intent_and_the_stream_that_it_pauses_are_logged(outbox, st
     assert (shown.paused_for, shown.reason) == (failed, "422")
 
 
-async def test_flood_of_failures_is_logged_up_to_a_bound(outbox, stores, caplog, monkeypatch):
-    monkeypatch.setattr(log_budget, "LINES_MAX", 3)
-    monkeypatch.setattr(log_budget, "LINES_PER_SECOND", 1e-6)
+async def test_flood_of_failures_is_logged_up_to_a_bound(outbox, stores, caplog):
     outbox.publish("pay", scope="stream", guarantee="lookup", on_failure="continue")
     outbox.enqueue(5, "pay", stream="s")
     instance = Instance(stores.executor, RejectingGateway())
+    now = 0.0
+    budget = LogBudget(_LOG, "intent_failed", lines_max=3, clock=lambda: now)
+    instance.completer._failures = budget
     await instance.work()
     assert len(lines(caplog, "intent_failed")) == 3
-    instance.completer._failures._bucket.take(-1)
+    now += 1 / LINES_PER_SECOND
     outbox.enqueue(1, "pay", stream="s")
     await instance.work()
     assert lines(caplog, "intent_failed")[-1]["not_logged"] == 2

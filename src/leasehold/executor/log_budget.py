@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leasehold.observe.logs import BoundLogger
 
 LINES_MAX = 500
@@ -16,10 +19,17 @@ LINES_PER_SECOND = 10.0
 class LogBudget:
     """Warns of one kind of event. A line says how many were left out before it (`not_logged`)."""
 
-    def __init__(self, logger: BoundLogger, event: str) -> None:
+    def __init__(
+        self,
+        logger: BoundLogger,
+        event: str,
+        *,
+        lines_max: int = LINES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._logger = logger
         self._event = event
-        self._bucket = TokenBucket(LINES_PER_SECOND, LINES_MAX)
+        self._bucket = TokenBucket(LINES_PER_SECOND, lines_max, clock)
         self._left_out = 0
 
     def warn(self, **fields: object) -> None:
