@@ -59,6 +59,9 @@ SLOTS_MAX = 256
 SLOW_SECONDS = 0.020
 SLOW_SLOTS = 10
 PICKUPS_PER_SECOND = 300
+# A phase goes on until the count of calls was seen to rise twice, or has stood still for so long.
+CALLS_SEEN_MIN = 3
+STANDSTILL_SECONDS = 60.0
 READERS = 4
 SERVERS = 4
 FOUR_SERVE = "four serve beside it"
@@ -74,7 +77,7 @@ HOT_TABLES = {
 
 @dataclass(frozen=True)
 class Durations:
-    """How long each phase lasts, in seconds."""
+    """How long each phase lasts at least, in seconds."""
 
     clean: float = 300.0
     few_slots: float = 60.0
@@ -88,8 +91,9 @@ class Durations:
     waiting: int = 1_000_000
 
 
+# Each phase is measured as a whole.
 SMOKE = Durations(
-    clean=2.0,
+    clean=1.0,
     few_slots=1.0,
     undisturbed=1.0,
     disturbed=1.0,
@@ -121,15 +125,19 @@ class Run:
 
     def rate(self, begins_at: float, ends_at: float) -> float:
         """Calls per second between two moments of the run."""
-        within = [one for one in self.samples if begins_at <= one.at <= ends_at]
-        if len(within) < 2:
-            return 0.0
-        return (within[-1].calls - within[0].calls) / (within[-1].at - within[0].at)
+        first, last = self._span(begins_at, ends_at)
+        return (last.calls - first.calls) / (last.at - first.at) if last.at > first.at else 0.0
 
     def wal_per_job(self, begins_at: float, ends_at: float) -> float:
-        within = [one for one in self.samples if begins_at <= one.at <= ends_at]
-        jobs = within[-1].calls - within[0].calls if within else 0
-        return (within[-1].wal_bytes - within[0].wal_bytes) / jobs if jobs else 0.0
+        first, last = self._span(begins_at, ends_at)
+        jobs = last.calls - first.calls
+        return (last.wal_bytes - first.wal_bytes) / jobs if jobs else 0.0
+
+    def _span(self, begins_at: float, ends_at: float) -> tuple[Sample, Sample]:
+        """The last samples at two moments, or the first one of the run."""
+        until_end = [one for one in self.samples if one.at <= ends_at]
+        until_begin = [one for one in until_end if one.at <= begins_at]
+        return (until_begin or until_end)[-1 if until_begin else 0], until_end[-1]
 
     @property
     def peak_dead_rows(self) -> int:
@@ -157,15 +165,26 @@ class Station:
         self._worker.hear()  # it has started
 
     def go(self, seconds: float) -> tuple[float, float]:
-        """Keep the backlog for that long; return when this phase began and ended."""
-        began_at = time.monotonic()
-        while (now := time.monotonic()) < began_at + seconds:
+        """Keep the backlog for that long; return when this phase began and ended.
+
+        On a machine that is busy with other things, it lasts until some calls were made.
+        """
+        began_at = at = time.monotonic()
+        is_short = seconds < 5.0
+        calls: set[int] = set()
+        while at < began_at + seconds or (
+            len(calls) < CALLS_SEEN_MIN and at < began_at + seconds + STANDSTILL_SECONDS
+        ):
             told = self._worker.hear()
+            at = told["at"]
             self._producer.tell(str(told["calls"] + BACKLOG))
-            if now - self._sampled_at >= 1.0 or seconds < 5.0:
-                self._sampled_at = now
-                self._run.samples.append(Sample(told["at"], told["calls"], *self._measure()))
-        return began_at, time.monotonic()
+            if at < began_at:  # told while nobody listened
+                continue
+            calls.add(told["calls"])
+            if at - self._sampled_at >= 1.0 or is_short:
+                self._sampled_at = at
+                self._run.samples.append(Sample(at, told["calls"], *self._measure()))
+        return began_at, at
 
     def _measure(self) -> tuple[int, int]:
         row = self._watch.execute(
@@ -417,6 +436,12 @@ class EnduranceBenchmark:
                     told = worker.hear()
                     begun.setdefault(told["number"], told["begun_at"])
 
+            # The worker has started when it makes its first call, of an item that is not measured.
+            with Talk(name, "trickle", database.url) as producer:
+                producer.tell(str(count))
+                producer.hear()
+                while worker.hear()["number"] != count:
+                    pass
             # Beside the producer: a worker whose output nobody reads would stop.
             hearing = threading.Thread(target=hear_calls)
             hearing.start()
@@ -425,10 +450,9 @@ class EnduranceBenchmark:
                     told = producer.hear()
                     committed[told["number"]] = told["committed_at"]
             hearing.join()
-        # What was enqueued before the worker had started, and its first calls, do not count.
-        warm_at = max(begun[one] for one in range(count // 10))
+        # The first tenth does not count.
         waits = sorted(
-            max(0.0, begun[one] - at) * 1e3 for one, at in committed.items() if at > warm_at
+            max(0.0, begun[one] - committed[one]) * 1e3 for one in range(count // 10, count)
         )
         for percent in (50, 99):
             value = waits[min(len(waits) - 1, len(waits) * percent // 100)]

@@ -6,11 +6,13 @@ can change while the process runs.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from leasehold import Instance, read_settings
+from leasehold.domain.errors import DatabaseUnavailable
 from tests.support.elections import ROW_LEASE_SETTINGS, lease
 from tests.support.engine import LEASE_SECONDS, until
 from tests.support.tcp_proxy import TcpProxy
@@ -56,9 +58,9 @@ def assert_trusted_no_longer_than_granted(engine, instance):
     trusted = trusted_until(instance)
     assert trusted
     for intent_id, ends_at in trusted.items():
-        before = instance._items.slots.clock()
         row = engine.outbox.pending(intent_id)
-        assert ends_at <= before + (row["lease_expires_at"] - row["seen_at"]).total_seconds()
+        left_seconds = (row["lease_expires_at"] - row["seen_at"]).total_seconds()
+        assert ends_at <= instance._items.slots.clock() + left_seconds
 
 
 @pytest.mark.parametrize("changed", ["contract", "settings"])
@@ -97,20 +99,43 @@ async def test_leader_trusts_a_lease_that_is_shortened_no_longer_than_granted(en
             engine,
             url=proxy.through(url),
             cluster_lease_seconds=3000,
-            # Rare, so that none is in flight when the answers end: the next would wait for it.
-            cluster_renew_seconds=3,
-            statement_seconds=30,
+            cluster_renew_seconds=1000,  # never: the test renews
+            statement_seconds=300,
             lease_seconds=3000,
             pool_size_min=10,  # a new connection would need answers
         )
         async with Instance(settings) as instance:
-            [elector] = await until(lambda: [e for e in instance.elections.electors if e.is_leader])
+            # The promotion includes a renewal.
+            elector = await until(lambda: promoted_elector(instance))
+            await until(lambda: len(sessions(engine)) >= settings.pool_size_min)
+            clock = instance._items.slots.clock
             proxy.swallow_answers()
-            instance.apply(settings.model_copy(update={"cluster_lease_seconds": 60}))
+            shorter = {"cluster_lease_seconds": 60, "cluster_renew_seconds": 15}
+            instance.apply(settings.model_copy(update=shorter))
+            renewal = asyncio.create_task(elector.confirm(elector.term))
             await until(lambda: left(engine) < 100)
-            trusted_seconds = elector.term.seconds_left(instance._items.slots.clock())
-            assert trusted_seconds <= left(engine) + 1
+            now = clock()
+            trusted_until = now + elector.term.seconds_left(now)
+            left_seconds = left(engine)
+            assert trusted_until <= clock() + left_seconds
             proxy.cut()
+            with pytest.raises(DatabaseUnavailable):
+                await renewal
+
+
+def promoted_elector(instance):
+    """The elector of an instance that leads and has been promoted."""
+    for elector in instance.elections.electors:
+        if elector.is_leader and elector._session._executor._is_promoted:
+            return elector
+    return None
+
+
+def sessions(engine):
+    return engine.database.execute(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        "   AND application_name = 'leasehold' AND state = 'idle'"
+    )
 
 
 def left(engine):
