@@ -100,11 +100,16 @@ def _enqueued(row: Sequence[Any]) -> Enqueued:
     ordinal, verdict, intent_id, problem = row
     return Enqueued(
         ordinal=ordinal,
-        verdict=EnqueueVerdict(verdict),
+        verdict=EnqueueVerdict(_text(verdict)),
         # Some drivers have a UUID class of their own, others return text.
         intent_id=None if intent_id is None else IntentId(UUID(str(intent_id))),
-        problem=problem,
+        problem=None if problem is None else _text(problem),
     )
+
+
+def _text(value: str | bytes) -> str:
+    """Return text; psycopg returns bytes if the client encoding of the session is SQL_ASCII."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _run_psycopg(connection: AnyConnection, argument: str) -> Rows:

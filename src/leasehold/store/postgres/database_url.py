@@ -42,7 +42,8 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
             "the database URL is malformed: write postgresql://user@host:port/database, with the "
             "password in PGPASSFILE or PGPASSWORD"
         ) from None
-    return {"connect_timeout": _CONNECT_SECONDS, **parameters}
+    # In another encoding, the driver would return text as bytes, or not be able to send it.
+    return {"connect_timeout": _CONNECT_SECONDS, **parameters, "client_encoding": "UTF8"}
 
 
 def require_auth_option() -> None:
@@ -119,14 +120,20 @@ def _require_authorities(mode: str, authorities: str, given: str | None) -> None
 
 
 def connect(database_url: str, *, application_name: str) -> psycopg.Connection[Any]:
-    """Open a connection in autocommit that also works through a transaction pooler."""
+    """Open a connection in autocommit that also works through a transaction pooler.
+
+    Its `transaction()` does not depend on the defaults of the login or the database.
+    """
     parameters = connection_parameters(database_url)
     parameters.setdefault("application_name", application_name)
     try:
-        return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+        connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
         message = without_password(str(error), parameters)
         raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    connection.read_only = False
+    return connection
 
 
 def without_password(text: str, parameters: dict[str, Any]) -> str:

@@ -71,6 +71,10 @@ _SCRIPT_HEADER = """\
 _SCRIPT_GUARD = """\
 DO $guard$
 BEGIN
+  IF current_setting('server_encoding') <> 'UTF8' THEN
+    RAISE EXCEPTION 'the encoding of the database is %, but Leasehold needs UTF8',
+      current_setting('server_encoding') USING ERRCODE = 'feature_not_supported';
+  END IF;
   IF EXISTS (SELECT FROM leasehold.schema_migrations) THEN
     RAISE EXCEPTION 'this database already has the schema of Leasehold; nothing was changed'
       USING HINT = 'Run: leasehold migrate';
@@ -82,6 +86,7 @@ $guard$;
 
 def plan(connection: psycopg.Connection[Any], *, files: SqlFiles | None = None) -> list[Step]:
     """List what `migrate` would apply now, in order. Changes nothing."""
+    _require_supported_server(connection)
     with _explained("reading the schema version"):
         return pending(files or SqlFiles(), read(connection))
 
@@ -96,10 +101,6 @@ def migrate(
     files = files or SqlFiles()
     applied: list[Step] = []
     with connect(database_url, application_name="leasehold migrate") as connection:
-        _require_supported_server(connection)
-        # The version must be read after the lock, whatever the login's defaults are.
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        connection.read_only = False
         while batch := _apply_next(connection, files):
             if batch[0] in applied:
                 raise MigrationError(f"{batch[0].name} was applied, but is not recorded as applied")
@@ -175,6 +176,12 @@ def _require_supported_server(connection: psycopg.Connection[Any]) -> None:
     if version < OLDEST_POSTGRES:
         raise MigrationError(
             f"the server is PostgreSQL {version}, but Leasehold needs {OLDEST_POSTGRES} or newer"
+        )
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise MigrationError(
+            f"the encoding of the database is {encoding}, but Leasehold needs UTF8: create a "
+            "database with TEMPLATE template0 ENCODING 'UTF8'"
         )
 
 

@@ -9,6 +9,9 @@ limits reach the server in one of two ways:
   next call may use another session and because pgbouncer rejects startup options. The limits and
   the statement travel in one query string, so a call is one round trip. Nothing is prepared.
 
+Every transaction is READ COMMITTED and may write, whatever the login and the database have for
+defaults. That travels the same way, and a server or pooler that does not take it is refused.
+
 A `role` travels the same way: every call then has the rights of that role only, whatever else the
 login is a member of.
 
@@ -56,6 +59,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from psycopg.abc import Buffer
+
+# For one transaction, as its first statement.
+SET_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+# The same for a session. In a startup option, a space needs a backslash.
+_TRANSACTIONS = {
+    "default_transaction_isolation": r"read\ committed",
+    "default_transaction_read_only": "off",
+}
+_READ_TRANSACTION = """
+SELECT pg_is_in_recovery(), current_setting('transaction_isolation') = 'read committed'
+                            AND current_setting('transaction_read_only') = 'off'
+"""
 
 CACHE_SIZE = 3
 CACHE_SECONDS = 60.0
@@ -239,7 +254,31 @@ class Pool:
                 f"cannot connect to the database: {message}",
                 sqlstate=next((code for text, code in _REFUSALS if text.search(message)), None),
             ) from None
-        await connection.close()
+        try:
+            with translated():
+                await self._require_settings(connection)
+        finally:
+            await connection.close()
+
+    async def _require_settings(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Refuse a server that does not write, and a pooler that drops our settings."""
+        seconds = self.settings.answer_seconds
+        deadline = asyncio.get_running_loop().call_later(seconds, shut_down, connection)
+        try:
+            cursor = await connection.execute(_READ_TRANSACTION)
+            [(is_standby, has_settings)] = await cursor.fetchall()
+        finally:
+            deadline.cancel()
+        if is_standby:
+            raise DatabaseUnavailable(
+                "the database is a hot standby, which takes no writes: use the URL of the primary, "
+                "or name all servers in it with target_session_attrs=read-write"
+            )
+        if not has_settings and not self.settings.through_pooler:
+            raise InvalidArgument(
+                "the database session does not have our settings: this is a connection pooler that "
+                "drops startup options; set LEASEHOLD_THROUGH_POOLER=true"
+            )
 
 
 class _Lent:
@@ -285,9 +324,11 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
     if settings.through_pooler:
         ours["prepare_threshold"] = None
     else:
-        limits = settings.server_settings().items()
+        settings_given = {**_TRANSACTIONS, **settings.server_settings()}.items()
         given = parameters.get("options", "")
-        ours["options"] = " ".join([given, *(f"-c {name}={value}" for name, value in limits)])
+        ours["options"] = " ".join(
+            [given, *(f"-c {name}={value}" for name, value in settings_given)]
+        )
     return parameters | ours
 
 

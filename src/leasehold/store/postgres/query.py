@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from psycopg import AsyncClientCursor
 
 from leasehold.store.postgres.errors import translated
+from leasehold.store.postgres.pool import SET_TRANSACTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,9 @@ class Query:
         sessions of pgbouncer 1.18, some never got an answer.
         """
         cursor = AsyncClientCursor(connection, row_factory=row)
-        await cursor.execute(f"{_SET_LIMITS}; {statement}", [*self._limits, *arguments])
+        text = f"{SET_TRANSACTION}; {_SET_LIMITS}; {statement}"
+        await cursor.execute(text, [*self._limits, *arguments])
+        cursor.nextset()
         cursor.nextset()
         return await cursor.fetchall()
 
