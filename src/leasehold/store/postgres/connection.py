@@ -19,9 +19,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
-from psycopg.adapt import PyFormat, Transformer
+from psycopg.adapt import Loader, PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.types.array import ListBinaryDumper
+
+from leasehold.domain.intent import JsonDocument
+from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +40,8 @@ _CANCEL_SECONDS = 5.0
 _READS_AT_ONCE = 64  # buffers of libpq, about ten thousand bytes each
 _STALE_PLAN = "0A000"
 STATEMENTS_MAX = 100  # that a connection remembers; the store has fewer
+
+_log = get_logger(__name__)
 
 Row = TypeVar("Row")
 
@@ -270,3 +276,34 @@ def shut_down(connection: psycopg.AsyncConnection[Any]) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
     ):
         duplicate.shutdown(socket.SHUT_RDWR)
+
+
+async def configure(connection: Connection) -> None:
+    """Choose how values are sent and read, and log warnings."""
+    connection.adapters.register_loader("jsonb", _RawJson)
+    connection.adapters.register_loader("jsonb", _RawBinaryJson)
+    # Binary, because parsing an id from text costs the server as much as finding its row.
+    connection.adapters.register_dumper(list, ListBinaryDumper)
+    connection.add_notice_handler(_log_warning)
+
+
+class _RawJson(Loader):
+    """Leaves JSON unparsed, because most of it is only passed on."""
+
+    def load(self, data: Buffer) -> JsonDocument:
+        return JsonDocument(bytes(data))
+
+
+class _RawBinaryJson(Loader):
+    """The same for the binary format: a version byte, then the text."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> JsonDocument:
+        return JsonDocument(bytes(data[1:]))
+
+
+def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
+    """Log warnings, such as those of repair about rows that it cannot repair; skip notices."""
+    if diagnostic.severity_nonlocalized == "WARNING":
+        _log.warning("database_warned", message=diagnostic.message_primary)

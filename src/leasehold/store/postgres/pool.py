@@ -39,15 +39,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.adapt import Loader
-from psycopg.pq import Format, TransactionStatus
-from psycopg.types.array import ListBinaryDumper
+from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
-from leasehold.domain.intent import JsonDocument
-from leasehold.observe.logs import get_logger, hide_in_logs
-from leasehold.store.postgres.connection import Connection, shut_down
+from leasehold.observe.logs import hide_in_logs
+from leasehold.store.postgres.connection import Connection, configure, shut_down
 from leasehold.store.postgres.database_url import (
     connection_parameters,
     passwords_in,
@@ -58,7 +55,6 @@ from leasehold.store.postgres.errors import translated
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from psycopg.abc import Buffer
 
 # For one transaction, as its first statement.
 SET_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -93,7 +89,6 @@ _REFUSALS = (
     (re.compile(r"unsupported startup parameter"), "08P01"),
 )
 
-_log = get_logger(__name__)
 _query_count = attrgetter("query_count")
 
 
@@ -225,7 +220,7 @@ class Pool:
             max_waiting=settings.waiting_max,
             timeout=settings.wait_seconds,
             reconnect_timeout=_RECONNECT_SECONDS,
-            configure=_configure,
+            configure=configure,
             check=AsyncConnectionPool.check_connection if settings.check_on_checkout else None,
             name=settings.application_name,
             open=False,
@@ -330,33 +325,3 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
             [given, *(f"-c {name}={value}" for name, value in settings_given)]
         )
     return parameters | ours
-
-
-async def _configure(connection: Connection) -> None:
-    connection.adapters.register_loader("jsonb", _RawJson)
-    connection.adapters.register_loader("jsonb", _RawBinaryJson)
-    # Binary, because parsing an id from text costs the server as much as finding its row.
-    connection.adapters.register_dumper(list, ListBinaryDumper)
-    connection.add_notice_handler(_log_warning)
-
-
-class _RawJson(Loader):
-    """Leaves JSON unparsed, because most of it is only passed on."""
-
-    def load(self, data: Buffer) -> JsonDocument:
-        return JsonDocument(bytes(data))
-
-
-class _RawBinaryJson(Loader):
-    """The same for the binary format: a version byte, then the text."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> JsonDocument:
-        return JsonDocument(bytes(data[1:]))
-
-
-def _log_warning(diagnostic: psycopg.errors.Diagnostic) -> None:
-    """Log warnings, such as those of repair about rows that it cannot repair; skip notices."""
-    if diagnostic.severity_nonlocalized == "WARNING":
-        _log.warning("database_warned", message=diagnostic.message_primary)
