@@ -16,6 +16,7 @@ import pytest
 from leasehold.domain.errors import (
     AccessDenied,
     ApiUnavailable,
+    ContentTooLarge,
     IdempotencyConflict,
     IntakeFull,
     InvalidArgument,
@@ -391,3 +392,14 @@ async def test_payload_is_stored_exactly_as_given(client, api):
     receipt = await client.enqueue("sms", value)
     content = await api.get(f"/v1/intents/{receipt.intent_id}/content")
     assert json.loads(content.content)["payload"] == value
+
+
+@BOTH
+async def test_content_over_the_limit_is_refused_with_its_size_alone_and_in_bulk(client):
+    floats = [1e308] * 65_000
+    with pytest.raises(ContentTooLarge) as raised:
+        await client.enqueue("sms", floats)
+    assert raised.value.size_bytes > raised.value.limit_bytes == 1024 * 1024
+    sent = [NewIntent(target="sms", payload=one) for one in (1, floats, "x" * 9_000_000, 2)]
+    results = await client.enqueue_many(sent)
+    assert [one.verdict for one in results] == ["accepted", "too_large", "too_large", "accepted"]

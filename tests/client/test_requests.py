@@ -17,6 +17,7 @@ from leasehold.client.errors import NOTHING_WRITTEN
 from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
+    ContentTooLarge,
     IdempotencyConflict,
     IntakeFull,
     InvalidArgument,
@@ -135,7 +136,7 @@ def test_wait_seconds_out_of_range_is_rejected(seconds):
         (problem(401, "unauthenticated"), AccessDenied),
         (problem(403, "forbidden"), AccessDenied),
         (problem(400, "invalid_json"), InvalidArgument),
-        (problem(413, "too_large"), InvalidArgument),
+        (problem(413, "too_large"), ContentTooLarge),
         (problem(422, "invalid"), InvalidArgument),
         (problem(429, "queue_full"), IntakeFull),
         (problem(503, "intake_full"), IntakeFull),

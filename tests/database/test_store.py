@@ -84,14 +84,15 @@ async def test_verdict_comes_per_intent_in_the_order_given(stores, sms):
             NewIntent(target=sms, payload={"b": 2, "a": 1}, idempotency_key="k"),
             NewIntent(target=sms, payload={"a": 2}, idempotency_key="k"),
             NewIntent(target="nobody", payload=1),
+            NewIntent(target=sms, payload="x" * 1048576),
             NewIntent(target=sms, payload=1, priority=9),
         ]
     )
-    assert [answer.ordinal for answer in answers] == [1, 2, 3, 4, 5]
+    assert [answer.ordinal for answer in answers] == [1, 2, 3, 4, 5, 6]
     assert [answer.verdict for answer in answers] == list(EnqueueVerdict)
     assert answers[0].intent_id == answers[1].intent_id == answers[2].intent_id
-    assert answers[4].intent_id is None
-    assert "priority" in answers[4].problem
+    assert [answer.intent_id for answer in answers[3:]] == [None] * 3
+    assert "priority" in answers[5].problem
 
 
 async def test_single_enqueue_raises_instead_of_returning_a_verdict(stores, sms):

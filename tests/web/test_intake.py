@@ -13,6 +13,8 @@ from tests.support.api import problem
 from tests.support.engine import until
 
 SMS = {"target": "sms", "payload": {"to": "+41"}}
+JSON = {"content-type": "application/json"}
+RAW = b'{"target": "sms", "payload": %s}'
 
 
 async def test_intent_is_committed_before_the_response(api, outbox):
@@ -268,6 +270,37 @@ async def test_unknown_target_is_not_found(api):
     problem(await api.post("/v1/intents", SMS | {"target": "nowhere"}), 404, "unknown_target")
 
 
+async def test_payload_whose_text_is_too_large_is_refused_with_its_size(api):
+    # The first is found before the database is asked, the second by the database.
+    sent = {
+        "written out": (b"[" + b",".join([b"1e308"] * 65_000) + b"]", "at least 20020000 bytes"),
+        "with spaces": (b"[" + b",".join([b"1"] * 400_000) + b"]", "has 1200000 bytes as text"),
+    }
+    for payload, told in sent.values():
+        response = await api.request("POST", "/v1/intents", content=RAW % payload, headers=JSON)
+        document = problem(response, 413, "too_large")
+        assert told in document["detail"]
+        assert document["size_bytes"] > document["limit_bytes"] == 1048576
+        response = await api.request(
+            "POST", "/v1/intents:batch", content=b'{"intents":[%s]}' % (RAW % payload), headers=JSON
+        )
+        [result] = response.json()["results"]
+        assert (result["verdict"], result["status"]) == ("too_large", 413)
+        assert told in result["problems"][0]["message"]
+    assert api.intents() == 0
+
+
+async def test_payload_whose_text_fits_is_accepted_however_it_is_written(api):
+    fits = [
+        b"[" + b",".join([b"1"] * 87_500) + b"]",  # 1 MB as jsonb
+        b'"' + b"\\u4e2d" * 200_000 + b'"',  # 1.2 MB with its escapes
+        b'"' + b"1e308," * 5_000 + b'"',  # looks like numbers
+    ]
+    for payload in fits:
+        response = await api.request("POST", "/v1/intents", content=RAW % payload, headers=JSON)
+        assert response.status_code == 201, response.text
+
+
 async def test_body_over_the_limit_is_refused(api):
     fits = SMS | {"payload": "x" * (1024 * 1024 - 100)}
     assert (await api.post("/v1/intents", fits)).status_code == 201
@@ -370,7 +403,7 @@ async def test_batch_returns_a_verdict_for_each_intent(api, outbox):
         (4, 404, "unknown_target"),
         (5, 403, "forbidden"),
         (6, 422, "invalid"),
-        (7, 413, "invalid"),
+        (7, 413, "too_large"),
         (8, 422, "invalid"),
         (9, 201, "accepted"),
     ]

@@ -23,7 +23,12 @@ from leasehold.client.requests import (
 )
 from leasehold.client.responses import BulkResult
 from leasehold.client.retry import RetriedRequest, RetryBudget, refused_after_silence
-from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument
+from leasehold.domain.errors import (
+    ApiError,
+    ApiUnavailable,
+    ContentTooLarge,
+    InvalidArgument,
+)
 from leasehold.domain.verdict import BatchVerdict
 
 if TYPE_CHECKING:
@@ -164,8 +169,8 @@ class BulkEnqueue:
         return None
 
     def _reject(self, ordinal: int, error: InvalidArgument) -> None:
+        is_too_large = isinstance(error, ContentTooLarge)
+        verdict = BatchVerdict.TOO_LARGE if is_too_large else BatchVerdict.INVALID
         self._add_result(
-            BulkResult(
-                ordinal=ordinal, verdict=BatchVerdict.INVALID, intent_id=None, problem=str(error)
-            )
+            BulkResult(ordinal=ordinal, verdict=verdict, intent_id=None, problem=str(error))
         )

@@ -12,6 +12,7 @@ from leasehold.domain.errors import (
     AccessDenied,
     ApiError,
     ApiUnavailable,
+    ContentTooLarge,
     IdempotencyConflict,
     IntakeFull,
     InvalidArgument,
@@ -94,6 +95,8 @@ class ErrorResponse:
                 # The API never repeats what was sent to it, so its text does not have the name.
                 message = f"The target {target!r} has no published contract. {self.detail}"
                 return UnknownTarget(message, target=target)
+            case "too_large":
+                return ContentTooLarge.of(self.detail, self.detail)
             case _:
                 return self._exception_by_status()
 

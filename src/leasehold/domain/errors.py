@@ -3,6 +3,7 @@
 LeaseholdError
 ├── InvalidArgument            a refused value; nothing was written (SQLSTATE 22023)
 │   ├── UnknownTarget          the target has no contract
+│   ├── ContentTooLarge        the payload's text or the body has more than 1 MiB (P7007)
 │   └── UnknownIntent          there is no intent with this id
 ├── LeaseLost                  another holder has the work now; drop the result (P7002)
 ├── NotLeader                  only the leader of the group may do this
@@ -22,10 +23,14 @@ LeaseholdError
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
+
+# In what enqueue_problem says of content that is too large.
+_SIZE_AND_LIMIT = re.compile(r"(?:has|takes at least) (\d+) bytes.*; the limit is (\d+)")
 
 
 class LeaseholdError(Exception):
@@ -59,6 +64,28 @@ class UnknownTarget(InvalidArgument):
     def __init__(self, message: str, *, target: str) -> None:
         super().__init__(message)
         self.target = target
+
+
+class ContentTooLarge(InvalidArgument):
+    """A payload or body is over the limit, for which the text of a payload counts.
+
+    `size_bytes` and `limit_bytes` are None if the refusal did not say them.
+    """
+
+    def __init__(
+        self, message: str, *, size_bytes: int | None = None, limit_bytes: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    @classmethod
+    def of(cls, message: str, problem: str) -> ContentTooLarge:
+        """Make the error of a problem that the database or another instance told."""
+        found = _SIZE_AND_LIMIT.search(problem)
+        if found is None:
+            return cls(message)
+        return cls(message, size_bytes=int(found[1]), limit_bytes=int(found[2]))
 
 
 class UnknownIntent(InvalidArgument):

@@ -7,6 +7,7 @@ would be the same payload.
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 # What the HTTP API accepts: about the range of a double, in both directions.
 NUMBER_CHARACTERS_MAX = 64
 EXPONENT_MIN, EXPONENT_MAX = -324, 308
+
+# The most that the text of a payload, or a body, can have; see intent_problem.sql.
+CONTENT_BYTES_MAX = 1024 * 1024
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Found from its last digit on: searching from the first one would take the square of the digits.
+_EXPONENTS = re.compile(rb"[1-9][eE][+-]?([0-9]{2,3})")
 
 _ASCII = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _UNICODE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode
@@ -38,6 +45,23 @@ def json_text(value: object, *, ascii_only: bool = True) -> str:
         raise InvalidArgument(f"is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidArgument("is nested too deeply") from None
+
+
+def overlong_numbers(raw: bytes) -> int:
+    """Return how many digits PostgreSQL writes for the numbers in JSON if they alone are over the
+    limit of a payload, else 0.
+
+    It writes every digit: 1e308 has 309. This is a cheap bound; the JSON was parsed before.
+    """
+    # No number grows a hundredfold. Text in quotes may look like numbers.
+    if len(raw) * 100 <= CONTENT_BYTES_MAX or _written_out(raw) <= CONTENT_BYTES_MAX:
+        return 0
+    digits = _written_out(_STRINGS.sub(b'""', raw))
+    return digits if digits > CONTENT_BYTES_MAX else 0
+
+
+def _written_out(raw: bytes) -> int:
+    return sum(map(int, _EXPONENTS.findall(raw)))
 
 
 def _is_plain(value: object) -> bool:

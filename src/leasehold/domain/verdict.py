@@ -17,6 +17,7 @@ class EnqueueVerdict(StrEnum):
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
     UNKNOWN_TARGET = "unknown_target"
+    TOO_LARGE = "too_large"
     INVALID = "invalid"
 
 
@@ -30,6 +31,7 @@ class BatchVerdict(StrEnum):
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
     UNKNOWN_TARGET = "unknown_target"
+    TOO_LARGE = "too_large"
     INVALID = "invalid"
     FORBIDDEN = "forbidden"
     QUEUE_FULL = "queue_full"

@@ -60,7 +60,8 @@ class Intake:
         """Enqueue one intent. It is committed when this returns.
 
         The same key with the same payload and stream returns the id of the first intent. Raises
-        IdempotencyConflict for another payload or stream, UnknownTarget or InvalidArgument. After
+        IdempotencyConflict for another payload or stream, UnknownTarget, ContentTooLarge or
+        another InvalidArgument. After
         DatabaseUnavailable the outcome is unknown: retry with the same idempotency key.
         """
         new = as_intent(intent, payload, **options)

@@ -11,7 +11,12 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, assert_never
 
-from leasehold.domain.errors import IdempotencyConflict, InvalidArgument, UnknownTarget
+from leasehold.domain.errors import (
+    ContentTooLarge,
+    IdempotencyConflict,
+    InvalidArgument,
+    UnknownTarget,
+)
 from leasehold.domain.json_text import json_text
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.store.postgres.json_arguments import intents_argument
@@ -87,6 +92,9 @@ def accepted_id(new: NewIntent, result: Enqueued) -> IntentId:
             raise UnknownTarget(
                 f"{result.problem}: publish one with `leasehold targets apply`", target=new.target
             )
+        case EnqueueVerdict.TOO_LARGE:
+            problem = result.problem or "its content is over the limit"
+            raise ContentTooLarge.of(f"the intent is too large: {problem}", problem)
         case EnqueueVerdict.INVALID:
             raise InvalidArgument(f"the intent is invalid: {result.problem}")
         case _:

@@ -16,7 +16,7 @@ from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.observe.logs import get_logger
 from leasehold.store.rows import Enqueued
 from leasehold.web.auth import require_scope
-from leasehold.web.parsing import VERBATIM, parse_intent, parse_wait
+from leasehold.web.parsing import VERBATIM, parse_intent, parse_wait, too_large
 from leasehold.web.problems import DEFECT, Fault, Problem, invalid, problem_of
 from leasehold.web.request_context import BODY_BYTES_MAX
 from leasehold.web.schemas import requests, responses
@@ -40,6 +40,7 @@ _STATUS = {EnqueueVerdict.ACCEPTED: HTTPStatus.CREATED, EnqueueVerdict.DUPLICATE
 _BATCH_VERDICTS = {
     "idempotency_conflict": BatchVerdict.CONFLICT,
     "unknown_target": BatchVerdict.UNKNOWN_TARGET,
+    "too_large": BatchVerdict.TOO_LARGE,
     "forbidden": BatchVerdict.FORBIDDEN,
     "queue_full": BatchVerdict.QUEUE_FULL,
     "database_unavailable": BatchVerdict.UNAVAILABLE,
@@ -193,6 +194,8 @@ def _refusal(new: NewIntent, result: Enqueued) -> Problem:
                 differs=differs,
                 intent_id=str(result.intent_id),
             )
+        case EnqueueVerdict.TOO_LARGE:
+            return too_large(result.problem or "payload or body is over the limit")
         case _:
             return invalid([_fault(new, result.problem or "this intent cannot be accepted")])
 

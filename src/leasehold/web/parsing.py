@@ -11,8 +11,11 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.contract_problems import in_our_words
+from leasehold.domain.errors import ContentTooLarge
 from leasehold.domain.intent import JsonDocument, NewIntent
+from leasehold.domain.json_text import CONTENT_BYTES_MAX, overlong_numbers
 from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
+from leasehold.web.request_context import BODY_BYTES_MAX
 from leasehold.web.schemas.requests import WAIT_SECONDS_MAX, IntentRequest, parse_moment
 from leasehold.web.strict_json import parse_json
 
@@ -23,7 +26,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 # These members are checked, but passed on as they were written.
 VERBATIM = frozenset({"payload", "metadata"})
-CONTENT_BYTES_MAX = 1024 * 1024
 WAIT_PARAMETER: dict[str, Any] = {
     "name": "wait_seconds",
     "in": "query",
@@ -71,8 +73,7 @@ def parse_intent(
     body = _decode_body(members.get("body"), faults)
     if faults or request is None:
         raise invalid(faults, left_out)
-    if len(request.payload.raw if body is None else body) > CONTENT_BYTES_MAX:
-        raise Problem("too_large", "A payload or body can have at most 1 MiB.")
+    _require_content_size(request.payload if body is None else None, body)
     return NewIntent(
         target=request.target,
         payload=request.payload,
@@ -89,6 +90,29 @@ def parse_intent(
         metadata=request.metadata if _is_given(request.metadata) else None,
         trace_context=trace_context,
     )
+
+
+def too_large(problem: str) -> Problem:
+    """Refuse content that is over the limit, in the words of the database."""
+    error = ContentTooLarge.of(problem, problem)
+    return Problem("too_large", problem, size_bytes=error.size_bytes, limit_bytes=error.limit_bytes)
+
+
+def _require_content_size(payload: JsonDocument | None, body: bytes | None) -> None:
+    """Refuse what is certainly over the limit. The database measures the text of the rest."""
+    if body is not None and len(body) > CONTENT_BYTES_MAX:
+        raise too_large(f"body has {len(body)} bytes; the limit is {CONTENT_BYTES_MAX}")
+    if payload is None:
+        return
+    least = overlong_numbers(payload.raw)
+    if least:
+        raise too_large(
+            f"payload takes at least {least} bytes as text, because every digit of a number is "
+            f"written out; the limit is {CONTENT_BYTES_MAX}"
+        )
+    # White space and escapes may make it longer than its text, but no single request that long.
+    if len(payload.raw) > BODY_BYTES_MAX:
+        raise too_large(f"payload has {len(payload.raw)} bytes; the limit is {CONTENT_BYTES_MAX}")
 
 
 def parse_model(kind: type[Model], body: bytes) -> Model:

@@ -16,6 +16,7 @@ from psycopg.errors import UniqueViolation
 from leasehold.domain.errors import (
     AccessDenied,
     AppendOnlyViolation,
+    ContentTooLarge,
     DatabaseUnavailable,
     IdempotencyConflict,
     InvalidArgument,
@@ -39,6 +40,7 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "P7003": InvalidCompletionState,
     "P7004": RetryCeilingReached,
     "P7005": IdempotencyConflict,
+    "P7007": ContentTooLarge,
     "P0001": AppendOnlyViolation,
     "42501": AccessDenied,
     "3F000": MigrationError,  # no such schema
@@ -109,6 +111,8 @@ def translate(
         return LeaseLost(message, lease_name=detail or lease_name)
     if kind is IdempotencyConflict or kind is TerminalGuardHit:
         return kind(message, intent_id=_intent_id(detail))
+    if kind is ContentTooLarge:
+        return ContentTooLarge.of(message, message)
     if kind is DatabaseUnavailable:
         return DatabaseUnavailable(message, sqlstate=error.sqlstate)
     if kind is AccessDenied:

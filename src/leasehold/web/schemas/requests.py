@@ -129,7 +129,9 @@ class IntentRequest(RequestBody):
     """
 
     target: Target
-    payload: Annotated[AnyJson, Field(description="Any JSON except null, up to 1 MiB.")] = None
+    payload: Annotated[AnyJson, Field(description="Any JSON except null, up to 1 MiB of text.")] = (
+        None
+    )
     body: Annotated[
         Base64 | None, Field(description="Opaque bytes in base64, up to 1 MiB of bytes.")
     ] = None

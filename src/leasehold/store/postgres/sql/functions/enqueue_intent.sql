@@ -1,7 +1,8 @@
 -- Accept one intent and return its id. The same key with the same payload and stream returns the same id
 -- again. It raises an error where enqueue_intents returns a verdict, which suits plain SQL in the caller's own transaction.
 -- Locks: as enqueue_intents.
--- Raises: P7005 if the key was used for another intent, 22023 if the intent cannot be accepted.
+-- Raises: P7005 if the key was used for another intent, P7007 if the payload's text or the body has more than 1 MiB,
+-- 22023 if the intent cannot be accepted for another reason.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intent(
   p_target text, p_payload jsonb, p_idempotency_key text DEFAULT NULL, p_options jsonb DEFAULT '{}'
 ) RETURNS uuid
@@ -30,6 +31,8 @@ BEGIN
       quote_literal(v_new.idempotency_key), quote_literal(v_new.target), v_result.intent_id,
       coalesce(v_result.problem, 'payload')
       USING ERRCODE = 'P7005', HINT = 'Use a new key for a new intent.', DETAIL = v_result.intent_id::text;
+  ELSIF v_result.verdict = 'too_large' THEN
+    RAISE EXCEPTION 'the intent is too large: %', v_result.problem USING ERRCODE = 'P7007';
   ELSIF v_result.verdict NOT IN ('accepted', 'duplicate') THEN
     RAISE EXCEPTION 'the intent was refused: %', v_result.problem USING ERRCODE = '22023';
   END IF;

@@ -6,7 +6,7 @@
 -- Returns one verdict per entry, in the order of the array. Only accepted entries are written.
 -- Verdicts: accepted; duplicate (same key, same payload and same stream; returns the id of the first intent); conflict
 -- (same key, but another payload, stream or target: problem says which of them; enqueue_intent raises P7005 instead);
--- unknown_target; invalid (problem says why).
+-- unknown_target; too_large (the payload's text or the body has more than 1 MiB); invalid (problem says why).
 -- Locks: the rows of the streams that it writes to, then the new keys, each in sorted order.
 -- Raises: 22023 if p_intents is not such an array.
 CREATE OR REPLACE FUNCTION leasehold.enqueue_intents(p_intents jsonb)
@@ -80,33 +80,33 @@ BEGIN
     SELECT intent_id FROM keyless UNION ALL SELECT intent_id FROM keyed
   ), pending AS (
     INSERT INTO leasehold.outbox_pending (
-      intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+      intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, content_bytes, due_at,
       deadline_at, last_modified_at, is_claimable)
-    SELECT intent_id, scope, target, contract_version, lease_name, stream, v_numbers[ordinal], priority, due_at,
-           deadline_at, v_now,
+    SELECT intent_id, scope, target, contract_version, lease_name, stream, v_numbers[ordinal], priority,
+           content_bytes + leasehold.json_text_bytes(metadata), due_at, deadline_at, v_now,
            -- The first new row of an idle stream. The subquery runs only if there is such a stream.
            coalesce(cardinality(v_idle_leases), 0) > 0 AND scope = 'stream' AND ordinal IN (
              SELECT min(head.ordinal) FROM entry AS head JOIN inserted USING (intent_id)
               WHERE head.lease_name = ANY (v_idle_leases) GROUP BY head.lease_name)
       FROM entry JOIN inserted USING (intent_id)
   ), judged AS MATERIALIZED (
-    SELECT ordinal, intent_id, target, payload_hash, stream, problem, inserted.intent_id IS NOT NULL AS is_new,
-           CASE WHEN inserted.intent_id IS NULL AND idempotency_key IS NOT NULL
+    SELECT ordinal, intent_id, target, payload_hash, stream, problem, body IS NOT NULL AS is_body, content_bytes,
+           inserted.intent_id IS NOT NULL AS is_new,
+           CASE WHEN inserted.intent_id IS NULL AND payload_hash IS NOT NULL
                 THEN leasehold.first_intent_of_key(target, idempotency_key, is_key_of_all_targets) END AS first
       FROM entry LEFT JOIN inserted USING (intent_id)
   ), compared AS (
-    SELECT ordinal, intent_id, target, problem, is_new, (first).intent_id AS first_id,
+    SELECT ordinal, intent_id, target, problem, is_body, content_bytes, is_new, (first).intent_id AS first_id,
            CASE WHEN NOT is_new THEN leasehold.key_difference(first, target, payload_hash, stream) END AS difference
       FROM judged
   ), answered AS (
-    SELECT ordinal, intent_id, target, problem, first_id, difference,
+    SELECT ordinal, intent_id, target, problem, is_body, content_bytes, first_id, difference,
            leasehold.enqueue_verdict(is_new, first_id IS NOT NULL AND difference IS NULL, problem) AS verdict
       FROM compared
   )
   SELECT ordinal, verdict,
          CASE verdict WHEN 'accepted' THEN intent_id WHEN 'duplicate' THEN first_id WHEN 'conflict' THEN first_id END,
-         CASE verdict WHEN 'unknown_target' THEN format('no contract is published for target %L', target)
-                      WHEN 'invalid' THEN problem WHEN 'conflict' THEN difference END
+         leasehold.enqueue_problem(verdict, target, is_body, content_bytes, difference, problem)
     FROM answered ORDER BY ordinal;
 END
 $$;

@@ -21,6 +21,7 @@ DECLARE
   v_deadline_seconds double precision;
   v_now timestamptz;
   v_body bytea := decode(p_new.body, 'base64');
+  v_content_bytes integer;
   v_due_at timestamptz;
   v_deadline_at timestamptz;
   v_is_key_of_all_targets boolean := p_new.idempotency_key IS NOT NULL AND coalesce(p_new.key_scope = 'all', false);
@@ -35,13 +36,14 @@ BEGIN
     RETURN;
   END IF;
   v_now := CASE v_scope WHEN 'cluster' THEN leasehold.announce_change() ELSE clock_timestamp() END;
+  v_content_bytes := leasehold.json_text_bytes(p_new.payload) + coalesce(octet_length(v_body), 0);
   v_due_at := leasehold.intent_due_at(p_new.due_at, p_new.delay_seconds, v_now);
   v_deadline_at := leasehold.intent_deadline_at(p_new.deadline_at, p_new.deadline_seconds, v_deadline_seconds, v_now);
   problem := leasehold.intent_problem(
-    p_new.target, p_new.payload, v_body, p_new.content_type, p_new.idempotency_key, p_new.key_scope, p_new.stream,
+    p_new.target, p_new.payload, v_body, v_content_bytes, p_new.content_type, p_new.idempotency_key, p_new.key_scope, p_new.stream,
     p_new.priority, p_new.due_at, p_new.delay_seconds, p_new.deadline_at, p_new.deadline_seconds, p_new.metadata,
     p_new.trace_context, v_version, v_scope, v_due_at, v_deadline_at, v_now);
-  IF p_new.idempotency_key IS NOT NULL THEN
+  IF p_new.idempotency_key IS NOT NULL AND v_content_bytes <= 1048576 THEN
     v_hash := leasehold.content_hash(p_new.payload, p_new.content_type, v_body);
   END IF;
 
@@ -65,21 +67,23 @@ BEGIN
     END IF;
     IF FOUND THEN
       INSERT INTO leasehold.outbox_pending (
-        intent_id, scope, target, contract_version, lease_name, stream, priority, due_at, deadline_at, last_modified_at)
+        intent_id, scope, target, contract_version, lease_name, stream, priority, content_bytes, due_at, deadline_at,
+        last_modified_at)
       VALUES (intent_id, v_scope, p_new.target, v_version, v_lease_name, p_new.stream,
-              coalesce(p_new.priority, v_priority), v_due_at, v_deadline_at, v_now);
+              coalesce(p_new.priority, v_priority), v_content_bytes + leasehold.json_text_bytes(p_new.metadata), v_due_at,
+              v_deadline_at, v_now);
       verdict := 'accepted';
       RETURN;
     END IF;
   END IF;
-  IF p_new.idempotency_key IS NOT NULL THEN
+  IF v_hash IS NOT NULL THEN
     v_first := leasehold.first_intent_of_key(p_new.target, p_new.idempotency_key, v_is_key_of_all_targets);
     v_difference := leasehold.key_difference(v_first, p_new.target, v_hash, p_new.stream);
   END IF;
   verdict := leasehold.enqueue_verdict(false, v_first.intent_id IS NOT NULL AND v_difference IS NULL, problem);
   intent_id := CASE WHEN verdict IN ('duplicate', 'conflict') THEN v_first.intent_id END;
-  problem := CASE verdict WHEN 'unknown_target' THEN format('no contract is published for target %L', p_new.target)
-                          WHEN 'invalid' THEN problem WHEN 'conflict' THEN v_difference END;
+  problem := leasehold.enqueue_problem(
+    verdict, p_new.target, v_body IS NOT NULL, v_content_bytes, v_difference, problem);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.enqueue_one(leasehold.new_intent) FROM PUBLIC;

@@ -5,7 +5,7 @@ RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN p_is_new THEN 'accepted'
               WHEN p_is_same_as_first THEN 'duplicate'
-              WHEN p_problem = 'unknown_target' THEN 'unknown_target'
+              WHEN p_problem IN ('unknown_target', 'too_large') THEN p_problem
               WHEN p_problem IS NOT NULL THEN 'invalid'
               ELSE 'conflict' END
 $$;

@@ -1,8 +1,8 @@
--- Return why a new intent cannot be accepted: unknown_target or a sentence; NULL if it can be accepted. p_body
--- is the decoded body. p_first_due_at and p_last_at come from intent_due_at and intent_deadline_at.
+-- Return why a new intent cannot be accepted: unknown_target, too_large or a sentence; NULL if it can be accepted. p_body
+-- is the decoded body; p_content_bytes is the size of the payload's text or of the body. p_first_due_at and p_last_at come from intent_due_at and intent_deadline_at.
 -- Locks nothing. The function has no SET clause, so PostgreSQL can inline it into the caller's statement.
 CREATE OR REPLACE FUNCTION leasehold.intent_problem(
-  p_target text, p_payload jsonb, p_body bytea, p_content_type text, p_idempotency_key text, p_key_scope text,
+  p_target text, p_payload jsonb, p_body bytea, p_content_bytes integer, p_content_type text, p_idempotency_key text, p_key_scope text,
   p_stream text, p_priority smallint, p_due_at timestamptz, p_delay_seconds double precision,
   p_deadline_at timestamptz, p_deadline_seconds double precision, p_metadata jsonb, p_trace_context text,
   p_contract_version integer, p_scope text, p_first_due_at timestamptz, p_last_at timestamptz, p_now timestamptz
@@ -13,7 +13,7 @@ LANGUAGE sql STABLE AS $$
     WHEN p_contract_version IS NULL THEN 'unknown_target'
     WHEN num_nonnulls(p_payload, p_body) <> 1 THEN 'exactly one of payload and body must be given'
     WHEN (p_body IS NULL) <> (p_content_type IS NULL) THEN 'content_type must be given with body, and only with body'
-    WHEN pg_column_size(p_payload) > 1048576 OR octet_length(p_body) > 1048576 THEN 'payload or body is over 1 MiB'
+    WHEN p_content_bytes > 1048576 THEN 'too_large'
     WHEN length(p_idempotency_key) NOT BETWEEN 1 AND 255 OR p_idempotency_key ~ '[[:cntrl:]]'
       THEN 'idempotency_key must be 1 to 255 characters without control characters'
     WHEN p_key_scope NOT IN ('target', 'all') THEN 'key_scope must be target or all'
@@ -35,11 +35,11 @@ LANGUAGE sql STABLE AS $$
     WHEN NOT isfinite(p_last_at) OR p_last_at <= greatest(p_now, p_first_due_at)
       THEN 'the deadline must be after now and after due_at'
     WHEN p_last_at > '9999-12-31 00:00:00Z' THEN 'deadline_at must be before 9999-12-31'
-    WHEN length(p_metadata::text) > 16384 THEN 'metadata is over 16 KiB'
+    WHEN leasehold.json_text_bytes(p_metadata) > 16384 THEN 'metadata is over 16 KiB'
     WHEN length(p_trace_context) > 512 OR p_trace_context ~ '[[:cntrl:]]'
       THEN 'trace_context must be up to 512 characters without control characters'
   END
 $$;
 REVOKE ALL ON FUNCTION leasehold.intent_problem(
-  text, jsonb, bytea, text, text, text, text, smallint, timestamptz, double precision, timestamptz, double precision,
+  text, jsonb, bytea, integer, text, text, text, text, smallint, timestamptz, double precision, timestamptz, double precision,
   jsonb, text, integer, text, timestamptz, timestamptz, timestamptz) FROM PUBLIC;

@@ -49,13 +49,16 @@ BEGIN
     RETURN;
   END IF;
   INSERT INTO leasehold.outbox_pending (
-    intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at, deadline_at,
+    intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, content_bytes, due_at, deadline_at,
     attempt_count, last_state, first_tried_at, last_modified_at, is_claimable)
   VALUES (
     v_id, v_contract.scope, v_old.target, v_contract.version,
     CASE v_contract.scope WHEN 'cluster' THEN v_contract.lease_name
                           WHEN 'stream' THEN leasehold.stream_lease_name(v_old.target, v_old.stream) END,
-    v_old.stream, v_stream_seq, v_contract.priority, v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
+    v_old.stream, v_stream_seq, v_contract.priority,
+    leasehold.json_text_bytes(v_old.payload) + coalesce(octet_length(v_old.body), 0)
+      + leasehold.json_text_bytes(v_old.metadata),
+    v_now, v_now + make_interval(secs => v_contract.deadline_seconds),
     1, 'RETRYABLE',
     -- With the old key, the gateway's key window started when the gateway may first have seen the key.
     CASE WHEN NOT p_with_new_key THEN

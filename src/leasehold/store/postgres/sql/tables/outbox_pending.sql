@@ -9,6 +9,7 @@ CREATE TABLE leasehold.outbox_pending (
   stream text COLLATE "C",
   stream_seq bigint,
   priority smallint NOT NULL,
+  content_bytes integer NOT NULL DEFAULT 0,
   due_at timestamptz NOT NULL,
   deadline_at timestamptz,
   attempt_count integer NOT NULL DEFAULT 0,
@@ -98,6 +99,9 @@ CREATE INDEX outbox_pending_leased_deadlines
 
 COMMENT ON TABLE leasehold.outbox_pending IS
   'Unfinished intents: a row exists if and only if the ledger has no terminal row for its intent.';
+COMMENT ON COLUMN leasehold.outbox_pending.content_bytes IS
+  'How many bytes a claim hands out for it: the text of the payload or the body, and the text of the metadata. Claims '
+  'have a budget of bytes and must not read the content to keep it.';
 COMMENT ON COLUMN leasehold.outbox_pending.attempt_count IS
   'Cache of the highest attempt_no on the ledger, kept equal in the same transaction.';
 COMMENT ON COLUMN leasehold.outbox_pending.last_state IS
@@ -121,7 +125,7 @@ COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
 
 -- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
-  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
+  intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, content_bytes, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
   claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, awaits_confirmation,
   asked_count
