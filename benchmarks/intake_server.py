@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.runtime.process import run
-from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.role_stores import RoleStores
+from leasehold.store.pool_settings import PoolSettings
+from leasehold.store.postgres.role_stores import PostgresRoleStores
 from leasehold.store.rows import Enqueued
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
@@ -100,7 +100,7 @@ async def serving(way: str, database_url: str) -> AsyncGenerator[str]:
             yield server.url
             return
         pool = PoolSettings(size_max=CONNECTIONS)
-        stores = await opened.enter_async_context(RoleStores(database_url, pool))
+        stores = await opened.enter_async_context(PostgresRoleStores(database_url, pool))
         settings = WebSettings(instance_id="benchmark", log_format="json")
         service: Any = await opened.enter_async_context(WebService(stores, settings))
         if way == "one-by-one":

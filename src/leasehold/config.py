@@ -28,11 +28,13 @@ from leasehold.domain.connection_terms import matching
 from leasehold.domain.contract_problems import in_our_words
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import LEASE_SECONDS, Timings
-from leasehold.store.postgres.database_url import with_tls
-from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.database import database_at, with_tls
+from leasehold.store.pool_settings import PoolSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from leasehold.store.database import Database
 
 PREFIX = "LEASEHOLD_"
 # Read by the command line alone: the name that interventions are recorded under.
@@ -280,9 +282,12 @@ class Settings(BaseSettings):
                 "PostgreSQL on this machine set LEASEHOLD_EMBEDDED=true (`worker` and `serve` also "
                 "take --embedded)"
             )
-        return with_tls(
-            self.database_url.get_secret_value(), self.database_tls, self.database_tls_ca
-        )
+        url = self.database_url.get_secret_value()
+        return with_tls(url, self.database_tls, self.database_tls_ca)
+
+    def database(self) -> Database:
+        """Return the database, which connects when it is opened, or raise if there is none."""
+        return database_at(self.required_database_url(), self.pool())
 
 
 def read_settings(

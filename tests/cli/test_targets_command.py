@@ -6,9 +6,12 @@ import json
 import os
 
 import pytest
+from typer.testing import CliRunner
 
-from leasehold.cli.targets import read_targets
+from leasehold.cli.targets import app, read_targets
 from leasehold.domain.contract import RetryTerms
+from leasehold.domain.errors import InvalidArgument
+from leasehold.store.postgres.database import PostgresDatabase
 from tests.support.cli_process import run_fork
 
 SMS = """
@@ -170,6 +173,18 @@ url = "{url}"
 def test_targets_of_the_other_scopes_are_published_too(targets, scope):
     applied = targets("apply", file=SMS.replace("item", scope))
     assert (applied.returncode, applied.stdout) == (0, "sms: version 1 (new)\n"), applied.stderr
+
+
+def test_target_of_a_scope_that_the_database_does_not_serve_is_not_published(
+    database, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(PostgresDatabase, "scopes", frozenset({"cluster"}))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leasehold.toml").write_text(SMS)
+    result = CliRunner().invoke(app, ["apply", "--database-url", database.url_as("operator")])
+    assert isinstance(result.exception, InvalidArgument)
+    assert str(result.exception) == "this database serves no targets of scope item"
+    assert database.execute("SELECT * FROM leasehold.contracts") == []
 
 
 def test_apply_by_a_readonly_login_fails_with_one_line(targets):

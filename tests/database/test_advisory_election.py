@@ -13,9 +13,9 @@ from leasehold.coordination import advisory_lock
 from leasehold.coordination.advisory_lock import AdvisoryLock, lock_key, require_election_by_lock
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseLost
 from leasehold.domain.timing import Timings
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.database_url import with_tls
 from leasehold.store.postgres.lock_session import PostgresLockSession
-from leasehold.store.postgres.pool import PoolSettings
 from tests.support.lease_holder import Holder, take
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.pooler import run_pooler

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.migrate import migrate, plan
-from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.schema_catalog import snapshot
 from tests.support.sql_tree import FILES, SqlTree

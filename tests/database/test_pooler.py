@@ -12,7 +12,7 @@ from leasehold.domain.errors import DatabaseUnavailable, LeaseLost
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted, Result, Retryable
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, RenewVerdict
-from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.pooler import SESSIONS
 

@@ -11,8 +11,8 @@ from psycopg import sql
 from leasehold.domain.api_token import TokenScope, token_hash
 from leasehold.domain.errors import AccessDenied, InvalidArgument, MigrationError
 from leasehold.domain.intent import AttemptState, NewIntent
-from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.role_stores import RoleStores
+from leasehold.store.pool_settings import PoolSettings
+from leasehold.store.postgres.role_stores import PostgresRoleStores
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.servers import PASSWORD
 
@@ -56,7 +56,7 @@ async def current_role(store):
 @BOTH_WAYS
 async def test_each_store_acts_as_its_own_role(login, through_pooler):
     url = login(*ROLES.values())
-    async with RoleStores(url, PoolSettings(through_pooler=through_pooler)) as stores:
+    async with PostgresRoleStores(url, PoolSettings(through_pooler=through_pooler)) as stores:
         found = {name: await current_role(getattr(stores, name)) for name in ROLES}
         again = {name: await current_role(getattr(stores, name)) for name in ROLES}
     assert found == again == ROLES
@@ -68,7 +68,7 @@ async def test_store_has_only_its_own_rights_even_if_the_login_has_all(
 ):
     outbox.publish()
     url = login(*ROLES.values())
-    async with RoleStores(url, PoolSettings(through_pooler=through_pooler)) as stores:
+    async with PostgresRoleStores(url, PoolSettings(through_pooler=through_pooler)) as stores:
         intent_id = await stores.ingest.enqueue_intent(NewIntent(target="sms", payload={"a": 1}))
         assert [one.intent_id for one in await stores.reader.read_status([intent_id])] == [
             intent_id
@@ -105,7 +105,7 @@ async def test_store_has_only_its_own_rights_even_if_the_login_has_all(
 
 @pytest.mark.program("pgbouncer")
 async def test_roles_do_not_leak_between_calls_that_share_a_poolers_sessions(pooler):
-    async with RoleStores(pooler.url, PoolSettings(through_pooler=True)) as stores:
+    async with PostgresRoleStores(pooler.url, PoolSettings(through_pooler=True)) as stores:
         asked = [name for _ in range(20) for name in ROLES]
         found = await asyncio.gather(*[current_role(getattr(stores, name)) for name in asked])
     assert found == [ROLES[name] for name in asked]
@@ -117,7 +117,7 @@ async def test_roles_do_not_leak_between_calls_that_share_a_poolers_sessions(poo
 async def test_login_that_inherits_no_rights_can_serve(login, outbox):
     """So the login itself has no rights outside these stores."""
     outbox.publish()
-    async with RoleStores(login(*ROLES.values(), inherits="NOINHERIT")) as stores:
+    async with PostgresRoleStores(login(*ROLES.values(), inherits="NOINHERIT")) as stores:
         assert await stores.ingest.enqueue_intent(NewIntent(target="sms", payload=1))
 
 
@@ -138,7 +138,7 @@ async def test_login_that_inherits_no_rights_is_told_the_setting_that_helps(logi
 async def test_every_role_that_a_login_lacks_is_named_with_the_grant_to_run(login, through_pooler):
     url = login("leasehold_ingest", "leasehold_readonly", "leasehold_api")
     with pytest.raises(AccessDenied) as raised:
-        async with RoleStores(url, PoolSettings(through_pooler=through_pooler)):
+        async with PostgresRoleStores(url, PoolSettings(through_pooler=through_pooler)):
             pass
     lacking = "leasehold_operator, leasehold_auditor"
     assert f"may not act as {lacking}, which" in str(raised.value)
@@ -147,18 +147,18 @@ async def test_every_role_that_a_login_lacks_is_named_with_the_grant_to_run(logi
 
 async def test_roles_that_the_caller_adds_are_in_the_same_grant(login):
     with pytest.raises(AccessDenied, match=r"GRANT .*leasehold_executor.* TO"):
-        async with RoleStores(login(), more_roles=("leasehold_executor",)):
+        async with PostgresRoleStores(login(), more_roles=("leasehold_executor",)):
             pass
 
 
 async def test_grant_in_the_error_message_is_the_missing_one(login, database):
     url = login()
     with pytest.raises(AccessDenied) as raised:
-        async with RoleStores(url):
+        async with PostgresRoleStores(url):
             pass
     grant = str(raised.value).partition("have a DBA run ")[2]
     database.execute(grant)
-    async with RoleStores(url) as stores:
+    async with PostgresRoleStores(url) as stores:
         assert await current_role(stores.api) == "leasehold_api"
 
 
@@ -166,7 +166,7 @@ async def test_server_without_the_roles_is_reported_as_not_migrated(pristine_ser
     name = pristine_server.create_database(empty=True)
     try:
         with pytest.raises(MigrationError, match=r"leasehold_ingest, .*run `leasehold migrate`"):
-            async with RoleStores(pristine_server.url_of(name)):
+            async with PostgresRoleStores(pristine_server.url_of(name)):
                 pass
     finally:
         pristine_server.drop_database(name)
@@ -180,7 +180,7 @@ async def test_plain_store_reports_a_login_that_may_not_act_as_its_role(login):
 
 async def test_small_stores_take_few_connections(login, database):
     settings = PoolSettings(size_max=20, application_name="served")
-    async with RoleStores(login(*ROLES.values()), settings) as stores:
+    async with PostgresRoleStores(login(*ROLES.values()), settings) as stores:
         for store in stores.all:
             await current_role(store)
         sizes = {name: getattr(stores, name).pool.settings.size_max for name in ROLES}

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from leasehold.store.postgres.scratch_database import scratch_database
+from leasehold.store.database import server_at
 
 pytestmark = pytest.mark.one_server
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.one_server
 def test_concurrent_run_keeps_its_database_and_the_next_one_drops_it(database):
     prefix = f"{database.name[:40]}_s_"
     with (
-        scratch_database(database.url, prefix) as first,
-        scratch_database(database.url, prefix) as second,
+        server_at(database.url).scratch_database(prefix) as first,
+        server_at(database.url).scratch_database(prefix) as second,
         psycopg.connect(make_conninfo(database.url, dbname=first.name)) as connection,
     ):
         assert second.dropped == []
         assert connection.execute("SELECT current_database()").fetchone() == (first.name,)
     wait_until_closed(database, prefix)
-    with scratch_database(database.url, prefix) as third:
+    with server_at(database.url).scratch_database(prefix) as third:
         assert set(third.dropped) == {first.name, second.name}
     with database.connect() as connection:
         connection.execute(f'DROP DATABASE "{third.name}"')

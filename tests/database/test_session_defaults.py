@@ -20,10 +20,10 @@ from leasehold.domain.intent import NewIntent
 from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.intake.intake import Intake
 from leasehold.intake.transactional import enqueue_in
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.migrate import migrate, plan, script
 from leasehold.store.postgres.notifications import PostgresNotifications
-from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.retention import prune
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.pooler import run_pooler

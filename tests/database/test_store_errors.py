@@ -23,8 +23,8 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.domain.outcome import Accepted, Result
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.errors import ERRORS, translated
-from leasehold.store.postgres.pool import PoolSettings
 from leasehold.store.postgres.sql_files import granted_roles
 from leasehold.store.postgres.store import PostgresStore
 

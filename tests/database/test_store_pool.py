@@ -16,9 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 from leasehold.embedded.server import EmbeddedPostgres
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres import pool as module
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.pool import CACHE_SIZE, Pool, PoolSettings
+from leasehold.store.postgres.pool import CACHE_SIZE, Pool
 from leasehold.store.postgres.query import Query, first_column
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until

@@ -21,7 +21,7 @@ from leasehold.embedded.account import choose_account
 from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.role_stores import RoleStores
+from leasehold.store.postgres.role_stores import PostgresRoleStores
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.certificates import self_signed
 from tests.support.cli_process import PROGRAM
@@ -124,7 +124,7 @@ async def test_every_connection_of_an_instance_is_encrypted(tls_server):
     settings = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.ca)
     async with (
         Instance(settings),
-        RoleStores(settings.required_database_url(), settings.pool()) as stores,
+        PostgresRoleStores(settings.required_database_url(), settings.pool()) as stores,
     ):
         for store in stores.all:
             await store._query.value("SELECT 1")

@@ -8,7 +8,7 @@ import pytest
 from leasehold.domain.api_token import TokenScope, new_token, token_hash
 from leasehold.domain.errors import AccessDenied, InvalidArgument
 from leasehold.domain.verdict import RevokeVerdict
-from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.sqlstates import refused
 

@@ -19,7 +19,7 @@ from leasehold.config import Settings
 from leasehold.domain.timing import Timings
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.migrate import migrate
-from leasehold.store.postgres.role_stores import RoleStores
+from leasehold.store.postgres.role_stores import PostgresRoleStores
 from leasehold.web.problems import KINDS
 from leasehold.web.request_context import HEAD_BYTES_MAX
 from leasehold.web.schemas.requests import WAIT_SECONDS_MAX
@@ -292,7 +292,7 @@ async def test_instance_login_has_only_the_roles_that_it_needs(servers):
         ).fetchone()
         assert not owner
     login = make_conninfo(url, user="leasehold_instance", password="x")
-    async with RoleStores(login) as stores:
+    async with PostgresRoleStores(login) as stores:
         assert await stores.api.read_active_tokens() == {}
     with psycopg.connect(login) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("SELECT * FROM leasehold.intents")

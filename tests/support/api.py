@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from leasehold.domain.api_token import TokenScope, new_token, token_hash
-from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.role_stores import RoleStores
+from leasehold.store.pool_settings import PoolSettings
+from leasehold.store.postgres.role_stores import PostgresRoleStores
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings
@@ -97,7 +97,7 @@ async def serve(
     """Serve the API for a database; `limits` are those of the HTTP server."""
     settings = settings or WebSettings(instance_id="test", log_level="warning")
     async with (
-        RoleStores(url or database.url, POOL) as stores,
+        PostgresRoleStores(url or database.url, POOL) as stores,
         WebService(stores, settings) as service,
     ):
         server = HttpServer(Address(port=0), grace_seconds=5, **limits)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from leasehold import config
 from leasehold.config import Settings, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.pool_settings import PoolSettings
 
 URL = "postgresql://user:hunter1@127.0.0.1/name"
 

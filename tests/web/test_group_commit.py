@@ -10,7 +10,7 @@ import pytest
 from leasehold.domain.errors import DatabaseUnavailable, IntakeFull
 from leasehold.domain.intent import NewIntent
 from leasehold.intake.group_commit import GroupCommit
-from leasehold.store.postgres.pool import PoolSettings
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.tcp_proxy import TcpProxy
 

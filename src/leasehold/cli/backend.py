@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SkipVerdict,
     )
     from leasehold.intake.intake import Intake
-    from leasehold.store.postgres.store import PostgresStore
+    from leasehold.store.protocol import Store
     from leasehold.store.reader_rows import (
         Attempt,
         BlockedStream,
@@ -111,14 +111,12 @@ class Endpoint:
         else:
             # Imported late: the API needs none of it.
             from leasehold.intake.intake import Intake
-            from leasehold.store.postgres.store import PostgresStore
 
-            url = self.settings.required_database_url()
             async with (
-                PostgresStore(url, self.settings.pool()) as store,
-                Intake(store) as intake,
+                self.settings.database() as database,
+                Intake(database.store) as intake,
             ):
-                yield _DatabaseBackend(store, intake, operator)
+                yield _DatabaseBackend(database.store, intake, operator)
 
     @property
     def _token(self) -> str | None:
@@ -139,7 +137,7 @@ class Endpoint:
 class _DatabaseBackend:
     """Calls the database functions; the login needs the role for what it asks."""
 
-    def __init__(self, store: PostgresStore, intake: Intake, operator: str | None) -> None:
+    def __init__(self, store: Store, intake: Intake, operator: str | None) -> None:
         self._store = store
         self._intake = intake
         self._operator = operator

@@ -15,7 +15,7 @@ from leasehold.demo.run import Demo, DemoOptions, Interrupts
 from leasehold.demo.view import View
 from leasehold.embedded.server import EmbeddedPostgres, default_data_dir
 from leasehold.observe.logs import configure_logs
-from leasehold.store.postgres.migrate import migrate
+from leasehold.store.database import database_at
 
 if TYPE_CHECKING:
     from leasehold.demo.audit import Audit
@@ -95,7 +95,7 @@ def _run(
     ):
         # Logs of this process must not disturb the view.
         configure_logs("json", stream=log)
-        steps = migrate(database_url)
+        steps = database_at(database_url).migrate()
         view.write(f"created the schema: {len(steps)} steps")
         demo = Demo(options, database_url, logs, view, server.ensure_running)
         interrupts.defer()

@@ -10,11 +10,12 @@ import typer
 from leasehold.cli.options import DatabaseUrl, read_command_settings
 from leasehold.cli.output import echo
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.postgres import migrate as migrations
-from leasehold.store.postgres.database_url import connect
+from leasehold.store.database import schema_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from leasehold.store.database import Database, SchemaStep
 
 
 def migrate(
@@ -32,28 +33,25 @@ def migrate(
     if plan and print_script:
         raise InvalidArgument("--plan and --print cannot be used together")
     if print_script:
-        echo(migrations.script(), nl=False)
+        echo(schema_script(), nl=False)
         return
-    settings = read_command_settings(database_url=database_url, migrates=False)
-    address = settings.required_database_url()
+    database = read_command_settings(database_url=database_url, migrates=False).database()
     if plan:
-        _print_plan(address)
+        _print_plan(database)
         return
-    applied = migrations.migrate(address)
-    version = migrations.SqlFiles().version
+    applied = database.migrate()
     result = f"Applied {_count(applied)}." if applied else "Nothing to do."
-    echo(f"{result} The schema is at version {version}.")
+    echo(f"{result} The schema is at version {database.schema_version}.")
 
 
-def _print_plan(address: str) -> None:
-    with connect(address, application_name="leasehold migrate") as connection:
-        steps = migrations.plan(connection)
+def _print_plan(database: Database) -> None:
+    steps = database.plan_migration()
     for step in steps:
         echo(step.name)
     echo(f"Would apply {_count(steps)}." if steps else "Nothing to do.")
 
 
-def _count(steps: Sequence[migrations.Step]) -> str:
+def _count(steps: Sequence[SchemaStep]) -> str:
     """Return for example: 1 migration, 30 functions, 2 views."""
     kinds = Counter(step.kind for step in steps)
     parts = ["roles and version tables"] if kinds["roles"] else []

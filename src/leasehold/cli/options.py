@@ -257,12 +257,12 @@ def _start(
 ) -> EmbeddedPostgres:
     # Imported late: most processes have a database of their own.
     from leasehold.embedded.server import EmbeddedPostgres
-    from leasehold.store.postgres.migrate import migrate
+    from leasehold.store.database import database_at
 
     server = EmbeddedPostgres(settings.data_dir, progress=progress).start()
     try:
         if migrates:
-            migrate(server.url)
+            database_at(server.url).migrate()
     except BaseException:
         server.stop()
         raise

@@ -10,7 +10,6 @@ import typer
 from leasehold.cli.options import DatabaseUrl, read_command_settings
 from leasehold.cli.output import echo
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.postgres import retention
 
 
 def prune(
@@ -41,13 +40,11 @@ def prune(
     """
     if (before is None) == (keep_days is None):
         raise InvalidArgument("give either --before or --keep-days")
-    address = read_command_settings(database_url=database_url).required_database_url()
+    database = read_command_settings(database_url=database_url).database()
     moment = before.replace(tzinfo=UTC) if before else None
     intents, months = 0, 0
     kept: list[str] = []
-    for step in retention.prune(
-        address, before=moment, keep_days=keep_days or 0, batch_size=batch_size
-    ):
+    for step in database.prune(before=moment, keep_days=keep_days or 0, batch_size=batch_size):
         intents += step.intents_deleted
         kept = step.partitions_kept
         if step.partition_dropped:

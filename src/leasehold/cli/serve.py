@@ -36,7 +36,6 @@ from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.process import on_signals, run
 from leasehold.runtime.registration import ScopeState, new_worker_id
-from leasehold.store.postgres.role_stores import RoleStores
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.config import Settings
+    from leasehold.store.database import RoleStores
 
 # The role for submitting; each API scope has a role of its own.
 _EXECUTOR_ROLE = "leasehold_executor"
@@ -181,11 +181,11 @@ async def _serve(
         more_roles = ("leasehold_executor",) if executes else ()
         stores = await wait.retry(
             lambda: stack.enter_async_context(
-                RoleStores(settings.required_database_url(), settings.pool(), more_roles=more_roles)
+                settings.database().role_stores(more_roles=more_roles)
             )
         )
         if instance is None:
-            await wait.retry(stores.reader.check_schema)
+            await wait.retry(stores.check_schema)
         else:
             await instance.start(wait)
             stack.push_async_callback(instance.drain)

@@ -34,11 +34,11 @@ from leasehold.domain.contract_problems import Problem
 from leasehold.domain.errors import InvalidArgument
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.registry import address_problems, open_gateway
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from leasehold.store.database import Database
     from leasehold.store.reader_rows import PublishedContract
 
 FILE_NAME = "leasehold.toml"
@@ -87,13 +87,13 @@ def apply(
     Publishes nothing unless the whole file is valid. Needs the role leasehold_operator.
     """
     contracts = _read(file)
-    asyncio.run(_apply(_store(database_url), contracts, operator_name(operator), file))
+    asyncio.run(_apply(_database(database_url), contracts, operator_name(operator), file))
 
 
 @app.command("list")
 def list_targets(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -> None:
     """List the targets with their current terms."""
-    published = asyncio.run(_read_all(_store(database_url)))
+    published = asyncio.run(_read_all(_database(database_url)))
     if as_json:
         echo(json.dumps([_summary(one) for one in published], indent=2))
     elif published:
@@ -115,7 +115,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the terms of a target, with all defaults, in the format of the targets file."""
-    published = asyncio.run(_read_one(_store(database_url), name, version))
+    published = asyncio.run(_read_one(_database(database_url), name, version))
     if as_json:
         stored = published.terms.raw.decode()  # with every digit, but in ASCII as all our JSON
         echo(re.sub(r"[^ -~]", lambda found: json.dumps(found[0])[1:-1], stored))
@@ -169,17 +169,18 @@ def _warn_of_pipelines(contracts: Sequence[Contract]) -> None:
             )
 
 
-def _store(database_url: str | None) -> PostgresStore:
-    settings = read_command_settings(
-        database_url=database_url, application_name="leasehold targets"
-    )
-    return PostgresStore(settings.required_database_url(), settings.pool())
+def _database(url: str | None) -> Database:
+    settings = read_command_settings(database_url=url, application_name="leasehold targets")
+    return settings.database()
 
 
 async def _apply(
-    unopened: PostgresStore, contracts: Sequence[Contract], operator: str, file: Path
+    unopened: Database, contracts: Sequence[Contract], operator: str, file: Path
 ) -> None:
-    async with unopened as store:
+    if unserved := {one.scope for one in contracts} - unopened.scopes:
+        raise InvalidArgument(f"this database serves no targets of scope {', '.join(unserved)}")
+    async with unopened as database:
+        store = database.store
         before = {one.target: one.version for one in await store.read_published_contracts()}
         for contract in contracts:
             version = await store.publish_contract(contract.target, contract.terms(), operator)
@@ -196,13 +197,14 @@ def _applied(target: str, version: int, before: int | None) -> str:
     return f"{target}: version {version} (was {before})"
 
 
-async def _read_all(unopened: PostgresStore) -> list[PublishedContract]:
-    async with unopened as store:
-        return await store.read_published_contracts()
+async def _read_all(unopened: Database) -> list[PublishedContract]:
+    async with unopened as database:
+        return await database.store.read_published_contracts()
 
 
-async def _read_one(unopened: PostgresStore, name: str, version: int | None) -> PublishedContract:
-    async with unopened as store:
+async def _read_one(unopened: Database, name: str, version: int | None) -> PublishedContract:
+    async with unopened as database:
+        store = database.store
         published = await store.read_published_contract(name, version)
         if published is not None:
             return published

@@ -16,10 +16,12 @@ from leasehold.cli.tables import print_table
 from leasehold.domain.api_token import ApiToken, TokenScope, new_token, token_hash
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.verdict import RevokeVerdict
-from leasehold.store.postgres.store import PostgresStore
+from leasehold.store.database import database_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+
+    from leasehold.store.protocol import Store
 
 _OWNER_ROLE = "leasehold_owner"
 _PAGE_SIZE = 1000
@@ -136,13 +138,13 @@ async def _revoke(database_url: str | None, name: str, operator: str) -> RevokeV
 
 
 @asynccontextmanager
-async def _store(database_url: str | None) -> AsyncGenerator[PostgresStore]:
+async def _store(database_url: str | None) -> AsyncGenerator[Store]:
     settings = read_command_settings(
         database_url=database_url, application_name="leasehold tokens", pool_size_max=1
     )
     pool = replace(settings.pool(), role=_OWNER_ROLE)
-    async with PostgresStore(settings.required_database_url(), pool) as store:
-        yield store
+    async with database_at(settings.required_database_url(), pool) as database:
+        yield database.store
 
 
 def _row(token: ApiToken) -> dict[str, str | list[str] | None]:

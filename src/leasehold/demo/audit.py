@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from leasehold.demo.database import IntentRow
+    from leasehold.store.demo import IntentRow
 
 _FINISHED = frozenset({"accepted", "rejected", "exhausted", "cancelled"})
 _EXAMPLES_MAX = 5

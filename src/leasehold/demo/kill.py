@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from leasehold.demo.database import ClaimRow, InstanceRow, Queries, RecoveryRow
     from leasehold.demo.processes import Child, Processes
     from leasehold.demo.traffic import SandboxClient, Traffic
     from leasehold.domain.contract import Guarantee
+    from leasehold.store.demo import ClaimRow, DemoStore, InstanceRow, RecoveryRow
 
 BURST = 20
 _CLAIMS_WANTED = 4
@@ -48,7 +48,7 @@ class WorkerKill:
     def __init__(
         self,
         processes: Processes,
-        queries: Queries,
+        queries: DemoStore,
         sandbox: SandboxClient,
         traffic: Traffic,
         report: Callable[[str], None],

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.demo.audit import audit
-from leasehold.demo.database import Queries, Snapshot
+from leasehold.demo.database import Snapshot
 from leasehold.demo.kill import WorkerKill
 from leasehold.demo.processes import START_SECONDS, Processes
 from leasehold.demo.traffic import SOME_FAULTS, SandboxClient, Traffic, contracts
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.store.postgres.database_url import public_url
-from leasehold.store.postgres.pool import PoolSettings
-from leasehold.store.postgres.store import PostgresStore
+from leasehold.store.database import database_at
+from leasehold.store.pool_settings import PoolSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
     from leasehold.demo.audit import Audit
     from leasehold.demo.view import View
+    from leasehold.store.database import Database
+    from leasehold.store.demo import DemoStore
 
 VIEW_SECONDS = 0.5
 # Long enough for a quarantine and several retries on a busy machine.
@@ -133,24 +134,24 @@ class Demo:
         """Run until the time is over or an interrupt; None if there is nothing to audit."""
         with interrupts.calling(self._interrupt):
             try:
-                async with PostgresStore(self._database_url, POOL) as store:
-                    return await self._run(store)
+                async with database_at(self._database_url, POOL) as database:
+                    return await self._run(database)
             finally:
                 await self._processes.stop()
 
-    async def _run(self, store: PostgresStore) -> Audit | None:
+    async def _run(self, database: Database) -> Audit | None:
         url = self._database_url
-        shown = url.partition("?")[0] if self._options.shows_password else public_url(url)
+        shown = url.partition("?")[0] if self._options.shows_password else database.public_url
         addresses = {"database": shown}
-        if not await self._completes(self._start(store, addresses)):
+        if not await self._completes(self._start(database, addresses)):
             return None
         async with SandboxClient(addresses["gateway"]) as sandbox:
             timeline = Timeline(
                 options=self._options,
                 processes=self._processes,
-                queries=Queries(store.pool),
+                queries=database.demo_store(),
                 sandbox=sandbox,
-                traffic=Traffic(store, self._options.rate_per_second),
+                traffic=Traffic(database.store, self._options.rate_per_second),
                 view=self._view,
                 restart_database=self._restart_database,
             )
@@ -184,20 +185,20 @@ class Demo:
         self._phase.result()
         return True
 
-    async def _start(self, store: PostgresStore, addresses: dict[str, str]) -> None:
+    async def _start(self, database: Database, addresses: dict[str, str]) -> None:
         """Start the gateway, publish its contracts, start the workers and the API."""
         gateway_url = await self._processes.start_sandbox()
         async with SandboxClient(gateway_url) as sandbox:
             await sandbox.set_faults(SOME_FAULTS)
         for contract in contracts(gateway_url):
-            await store.publish_contract(contract.target, contract.terms(), "demo")
+            await database.store.publish_contract(contract.target, contract.terms(), "demo")
         for _ in range(self._options.workers):
             self._processes.start_worker()
         addresses["API"] = await self._processes.start_api()
         addresses["gateway"] = gateway_url
-        await self._wait_for_workers(Queries(store.pool))
+        await self._wait_for_workers(database.demo_store())
 
-    async def _wait_for_workers(self, queries: Queries) -> None:
+    async def _wait_for_workers(self, queries: DemoStore) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
             self._processes.supervise()
@@ -215,7 +216,7 @@ class Timeline:
 
     options: DemoOptions
     processes: Processes
-    queries: Queries
+    queries: DemoStore
     sandbox: SandboxClient
     traffic: Traffic
     view: View

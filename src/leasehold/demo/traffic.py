@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from leasehold.domain.contract import Guarantee
-    from leasehold.store.postgres.store import PostgresStore
+    from leasehold.store.protocol import IngestStore
 
 TARGETS: Mapping[str, Guarantee] = {
     "payments": "keyed",
@@ -151,7 +151,7 @@ class SandboxClient:
 class Traffic:
     """Enqueues intents until it is closed."""
 
-    def __init__(self, store: PostgresStore, rate_per_second: float) -> None:
+    def __init__(self, store: IngestStore, rate_per_second: float) -> None:
         # Committed intents by target, according to the answers of the database.
         self.enqueued: Counter[str] = Counter()
         self._intake = Intake(store)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from leasehold.demo.database import InstanceRow, LeaseRow, LedgerRow, Snapshot
+    from leasehold.demo.database import Snapshot
+    from leasehold.store.demo import InstanceRow, LeaseRow, LedgerRow
 
 LINE_SECONDS = 2.0
 _EVENTS_KEPT = 40

@@ -37,7 +37,7 @@ from leasehold.embedded.binaries import (
     runnable_programs,
 )
 from leasehold.embedded.data_folder import POLL_SECONDS, START_SECONDS, DataFolder, release
-from leasehold.store.postgres.database_url import connect, require_auth_option
+from leasehold.store.database import server_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,7 +114,7 @@ class EmbeddedPostgres:
         if self._is_user():
             self.ensure_running()
             return self
-        require_auth_option()
+        server_at(f"postgresql://?{_REQUIRED}")  # refuses a libpq that does not know the option
         self._folder.create()
         _exit_cleanly_on_signals()
         with self._folder.exclusive():
@@ -234,14 +234,7 @@ class EmbeddedPostgres:
     def _is_ours(self, port: int) -> bool:
         """Compare the data folder. Then create our database if an earlier start was interrupted."""
         url = f"{self._url(port, 'postgres')}&hostaddr=127.0.0.1&sslmode=disable&connect_timeout=5"
-        with connect(url, application_name="leasehold embedded") as connection:
-            folder = connection.execute("SHOW data_directory").fetchone()
-            if folder is None or not self._folder.cluster.samefile(folder[0]):
-                return False
-            found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [ROLE])
-            if found.fetchone() is None:
-                connection.execute("CREATE DATABASE leasehold")
-        return True
+        return server_at(url).prepare(self._folder.cluster, ROLE)
 
     def _refuse_wrong_password(self, error: Exception) -> None:
         """Raise at once if the password is wrong: waiting would not help."""

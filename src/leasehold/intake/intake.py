@@ -13,14 +13,14 @@ from leasehold.domain.errors import AccessDenied, IdempotencyConflict, InvalidAr
 from leasehold.domain.intent import as_intent
 from leasehold.intake.notify import Notifications, due_targets
 from leasehold.intake.validation import BATCH_MAX, INVALID_VALUE, CheckedBatch, accepted_id
-from leasehold.store.postgres.store import PostgresStore
+from leasehold.store.database import database_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from leasehold.domain.intent import IntentId, IntentOptions, NewIntent
-    from leasehold.store.postgres.pool import PoolSettings
+    from leasehold.store.pool_settings import PoolSettings
     from leasehold.store.protocol import IngestStore
     from leasehold.store.rows import Enqueued
 
@@ -41,7 +41,10 @@ class Intake:
         cls, database_url: str, settings: PoolSettings | None = None, *, notify: bool = True
     ) -> AsyncGenerator[Self]:
         """Open an intake with its own pool. The login needs the role leasehold_ingest."""
-        async with PostgresStore(database_url, settings) as store, cls(store, notify=notify) as one:
+        async with (
+            database_at(database_url, settings) as database,
+            cls(database.store, notify=notify) as one,
+        ):
             yield one
 
     async def __aenter__(self) -> Self:

@@ -26,6 +26,7 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import IntentId, as_intent
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.validation import BATCH_MAX, CheckedBatch, accepted_id
+from leasehold.store.postgres.json_arguments import intents_argument
 from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def aenqueue_in(
 def enqueue_many_in(connection: AnyConnection, intents: Sequence[NewIntent]) -> list[Enqueued]:
     """Enqueue up to 10,000 intents in the transaction of `connection`. Returns results in order."""
     run, batch = _driver(connection, _DRIVERS), _check(intents)
-    rows = run(connection, batch.argument()) if batch.sendable else _NO_ROWS
+    rows = run(connection, intents_argument(batch.sendable)) if batch.sendable else _NO_ROWS
     return batch.results(map(_enqueued, rows))
 
 
@@ -86,7 +87,7 @@ async def aenqueue_many_in(
 ) -> list[Enqueued]:
     """Enqueue up to 10,000 intents in the transaction of an async connection."""
     run, batch = _driver(connection, _ASYNC_DRIVERS), _check(intents)
-    rows = await run(connection, batch.argument()) if batch.sendable else _NO_ROWS
+    rows = await run(connection, intents_argument(batch.sendable)) if batch.sendable else _NO_ROWS
     return batch.results(map(_enqueued, rows))
 
 

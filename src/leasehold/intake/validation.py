@@ -19,7 +19,6 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.json_text import json_text
 from leasehold.domain.verdict import EnqueueVerdict
-from leasehold.store.postgres.json_arguments import intents_argument
 from leasehold.store.rows import Enqueued
 
 if TYPE_CHECKING:
@@ -61,10 +60,6 @@ class CheckedBatch:
     def has_problems(self) -> bool:
         """Whether some intent cannot be sent."""
         return any(self._problems)
-
-    def argument(self) -> str:
-        """Write the argument of enqueue_intents."""
-        return intents_argument(self.sendable)
 
     def results(self, of_sendable: Iterable[Enqueued]) -> list[Enqueued]:
         """Merge the database's results with an INVALID for each of the others, in order."""

@@ -35,10 +35,6 @@ from leasehold.runtime.registration import Registration, ScopeState, new_worker_
 from leasehold.runtime.sessions import ItemSession, Parts, StreamSession
 from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
 from leasehold.service.service import Loop
-from leasehold.store.postgres.database_url import passwords_in
-from leasehold.store.postgres.lock_session import PostgresLockSession
-from leasehold.store.postgres.notifications import PostgresNotifications
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,15 +81,15 @@ class Instance:
         self._stop = asyncio.Event()
         self._drain: asyncio.Task[None] | None = None
         self._loops: dict[Service, Loop] = {}
-        self._store = PostgresStore(settings.required_database_url(), settings.pool())
+        self._database = settings.database()
+        self._store = self._database.store
         self._pool = SlotPool(settings.concurrency)
         self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
         self._threads = Threads(self._pool.keep_slot)
         self._loop_watch = LoopWatch(self.worker_id, self.metrics)
         self._targets = self._targets_of("item")
         self._cluster_targets = self._targets_of("cluster")
-        secrets = passwords_in(settings.required_database_url())
-        observer = find_observer(observer, settings.observer, secrets, environment)
+        observer = find_observer(observer, settings.observer, self._database.secrets, environment)
         self._observer = (
             None if observer is None else ObserverThread(observer, self.metrics, self.worker_id)
         )
@@ -121,11 +117,11 @@ class Instance:
         served = [self._targets, self._cluster_targets, self._streams.targets]
         self._target_watch = TargetWatch(served, settings.targets, self.metrics, self.timings)
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
-        self._notifier = Notifier(
-            PostgresNotifications(settings.required_database_url(), self.worker_id),
-            [self._items.executor, self._streams.executor, self.elections],
-            self.worker_id,
-            self._role,
+        hinted = [self._items.executor, self._streams.executor, self.elections]
+        hints = self._database.notifications(self.worker_id) if settings.listen else None
+        # None without hints: then everything polls.
+        self._notifiers = (
+            [] if hints is None else [Notifier(hints, hinted, self.worker_id, self._role)]
         )
 
     def timings(self) -> Timings:
@@ -172,9 +168,9 @@ class Instance:
     async def start(self, wait: DatabaseWait | None = None) -> None:
         """Wait for the database, refuse what cannot work, and start all services."""
         wait = wait or DatabaseWait(self._settings.start_seconds, self._stop)
-        await wait.retry(self._store.pool.open)
+        await wait.retry(self._database.open)
         try:
-            await wait.retry(lambda: self._store.check_schema(role="leasehold_executor"))
+            await wait.retry(lambda: self._database.check_schema(role="leasehold_executor"))
             await wait.retry(self._targets.start)
             await wait.retry(self._cluster_targets.start)
             await wait.retry(self._streams.targets.start)
@@ -183,7 +179,7 @@ class Instance:
             await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
         except BaseException:
             await self.elections.resign(0)
-            await self._store.pool.close()
+            await self._database.close()
             raise
         if self._observer is not None:
             self._observer.start()
@@ -216,13 +212,14 @@ class Instance:
     async def _drain_once(self) -> None:
         ends_at = time.monotonic() + self.timings().finish_seconds
         self._stop_services(self._items.executor, self._streams.executor)
-        self._stop_services(self._notifier, self.elections)
+        self._stop_services(*self._notifiers, self.elections)
         self._stop_services(self._targets, self._cluster_targets, self._streams.targets)
         self._items.close()
         self._streams.close()
         await self._join(self.elections)
         resigned = asyncio.create_task(self.elections.resign(ends_at - time.monotonic()))
-        await self._join(self._notifier, seconds=0)
+        for notifier in self._notifiers:
+            await self._join(notifier, seconds=0)
         if not await self._wait_until_empty(ends_at - time.monotonic()):
             self._items.abort()
             self._streams.abort()
@@ -247,6 +244,7 @@ class Instance:
             self._registration,
             self._target_watch,
             self._loop_watch,
+            *self._notifiers,
         ]
         if settings.reaper:
             services.append(self._reaper)
@@ -254,8 +252,6 @@ class Instance:
             services.append(ReaperWatch(self._store, self.worker_id, self.timings))
         if settings.metrics_port is not None:
             services.append(QueueWatch(self._store, self.metrics))
-        if settings.listen and not settings.through_pooler:
-            services.append(self._notifier)
         return services
 
     def _targets_of(self, scope: Scope) -> Targets:
@@ -269,20 +265,18 @@ class Instance:
         )
 
     def _open_gateway(self, contract: Contract) -> Gateway:
-        passwords = passwords_in(self._settings.required_database_url())
         return open_gateway(
-            contract, environment=self._environment, secrets=passwords, threads=self._threads
+            contract,
+            environment=self._environment,
+            secrets=self._database.secrets,
+            threads=self._threads,
         )
 
     async def _open_lock_session(
         self, lease_seconds: float, replaces: LockSession | None
-    ) -> PostgresLockSession:
-        return await PostgresLockSession.open(
-            self._settings.required_database_url(),
-            self._settings.pool(),
-            lease_seconds=lease_seconds,
-            holder_id=self.worker_id,
-            replaces=replaces,
+    ) -> LockSession:
+        return await self._database.open_lock_session(
+            lease_seconds=lease_seconds, holder_id=self.worker_id, replaces=replaces
         )
 
     def _role(self) -> str:
@@ -334,7 +328,8 @@ class Instance:
         return True
 
     async def _close(self) -> None:
-        await self._notifier.close()
+        for notifier in self._notifiers:
+            await notifier.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._reaper.release()
@@ -345,4 +340,4 @@ class Instance:
         self._threads.close()
         if self._observer is not None:
             await self._observer.close(FLUSH_SECONDS)
-        await self._store.pool.close()
+        await self._database.close()

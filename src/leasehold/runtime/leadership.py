@@ -32,7 +32,6 @@ from leasehold.domain.errors import (
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.registration import new_worker_id
 from leasehold.service.service import Loop
-from leasehold.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -94,8 +93,8 @@ async def leadership(
         raise InvalidArgument(f"timeout_seconds ({timeout_seconds}) must be greater than 0")
     settings = settings or read_settings(database_url=database_url)
     holder = holder_id or new_worker_id()
-    async with PostgresStore(settings.required_database_url(), settings.pool()) as store:
-        backend = RowLease(store, name, holder, settings.timings)
+    async with settings.database() as database:
+        backend = RowLease(database.store, name, holder, settings.timings)
         block = _BlockSession()
         elector = Elector(name, holder, backend, Metrics(holder), block.begin)
         candidate = _Candidate(elector, block)

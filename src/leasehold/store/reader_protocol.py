@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId, Status
     from leasehold.store import reader_rows as rows
 
+    # A target, a key, and whether the key is one of all targets.
+    TargetKey = tuple[str, str, bool]
+
 
 class ContractStore(Protocol):
     """Contracts, which executors and readers need."""
@@ -53,7 +56,15 @@ class WatchStore(Protocol):
         ...
 
 
-class ReaderStore(ContractStore, WatchStore, Protocol):
+class KeyStore(Protocol):
+    """Idempotency keys that are taken."""
+
+    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
+        """Return those of these keys that belong to an intent."""
+        ...
+
+
+class ReaderStore(ContractStore, WatchStore, KeyStore, Protocol):
     """Everything that the role leasehold_readonly may read. Unknown intents are left out."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[rows.Attempt]:

@@ -120,6 +120,16 @@ class PrunedStreams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What one step deleted, and which months it kept because of unfinished intents."""
+
+    intents_deleted: int
+    partition_dropped: str | None
+    partitions_kept: list[str]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissedDeadline:
     """An intent that repair ended because its deadline had passed.
 

@@ -18,23 +18,21 @@ import asyncio
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.service.service import Pause
 from leasehold.web.auth import require_target
 from leasehold.web.problems import RETRY_SECONDS, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import NewIntent
     from leasehold.store.protocol import ReaderStore
+    from leasehold.store.reader_protocol import KeyStore, TargetKey
     from leasehold.store.reader_rows import QueueDepth
-
-    # A target, a key, and whether the key is one of all targets.
-    TargetKey = tuple[str, str, bool]
 
 COUNT_SECONDS = 1.0
 RECOUNT_SECONDS = 0.1
@@ -154,14 +152,6 @@ class _Counted(Reservation):
 
 
 UNLIMITED = Reservation()
-
-
-class KeyStore(Protocol):
-    """The part of a store that looks up keys."""
-
-    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
-        """Return the keys that belong to an intent already."""
-        ...
 
 
 class Admission:

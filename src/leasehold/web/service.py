@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold.observe.logs import Format
     from leasehold.runtime.registration import ScopeState
     from leasehold.service.service import Service
-    from leasehold.store.postgres.role_stores import RoleStores
+    from leasehold.store.database import RoleStores
 
     State = Literal["ready", "draining", "database_unavailable"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.cli.demo import DEFAULT_SECONDS, run_seconds
 from leasehold.demo.audit import audit
-from leasehold.demo.database import IntentRow
+from leasehold.store.demo import IntentRow
 
 
 def intents(*statuses: str) -> list[IntentRow]:

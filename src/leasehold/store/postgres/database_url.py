@@ -17,6 +17,7 @@ from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 
 _CONNECT_SECONDS = 10
 _LIBPQ_WITH_REQUIRE_AUTH = 160_000
+_REQUIRE_AUTH = re.compile(r"\brequire_auth=")
 
 # At most one "@", and before it no character that ends the user and password part: libpq would take
 # the rest of such a password for a host or port, and print it in its error message.
@@ -34,6 +35,12 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
             "password in PGPASSFILE or PGPASSWORD; in a URL, special characters of a password are "
             "percent-encoded ('@' is %40, '/' is %2F)"
         )
+    if _REQUIRE_AUTH.search(database_url) and psycopg.pq.version() < _LIBPQ_WITH_REQUIRE_AUTH:
+        raise InvalidArgument(
+            f"libpq is of version {psycopg.pq.version() // 10000}, but require_auth in a database "
+            "URL, such as the embedded database's, needs 16 or newer: run `pip install "
+            "'psycopg[binary]'`"
+        )
     try:
         parameters: dict[str, Any] = dict(conninfo_to_dict(database_url))
     except psycopg.Error:
@@ -44,15 +51,6 @@ def connection_parameters(database_url: str) -> dict[str, Any]:
         ) from None
     # In another encoding, the driver would return text as bytes, or not be able to send it.
     return {"connect_timeout": _CONNECT_SECONDS, **parameters, "client_encoding": "UTF8"}
-
-
-def require_auth_option() -> None:
-    """Raise InvalidArgument if libpq is too old for `require_auth` in a URL."""
-    if psycopg.pq.version() < _LIBPQ_WITH_REQUIRE_AUTH:
-        raise InvalidArgument(
-            f"libpq is of version {psycopg.pq.version() // 10000}, but the embedded database needs"
-            " 16 or newer: run `pip install 'psycopg[binary]'`"
-        )
 
 
 def public_url(database_url: str) -> str:

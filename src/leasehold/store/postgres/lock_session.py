@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from psycopg.rows import AsyncRowFactory
 
     from leasehold.store.lock_session import LockSession
-    from leasehold.store.postgres.pool import PoolSettings
+    from leasehold.store.pool_settings import PoolSettings
 
     Connection = psycopg.AsyncConnection[Any]
 

@@ -34,7 +34,6 @@ import asyncio
 import os
 import re
 from bisect import insort
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +54,8 @@ from leasehold.store.postgres.errors import translated
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from leasehold.store.pool_settings import PoolSettings
+
 
 # For one transaction, as its first statement.
 SET_TRANSACTION = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -71,14 +72,9 @@ SELECT pg_is_in_recovery(), current_setting('transaction_isolation') = 'read com
 CACHE_SIZE = 3
 CACHE_SECONDS = 60.0
 
-# Time for an answer to arrive after the server's own limit has ended a statement, at most. A
-# shorter limit says that answers are expected sooner.
-_ANSWER_SECONDS_MAX = 2.0
 # psycopg's pool doubles its wait after each failure to connect; this bounds how long the return of
 # the database can go unnoticed.
 _RECONNECT_SECONDS = 5.0
-# Any other name would need quotes in a startup option.
-_ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 # libpq does not tell the SQLSTATE of a refused connection. Whoever waits for the database needs it
 # for the reasons that do not go away by themselves.
@@ -90,60 +86,6 @@ _REFUSALS = (
 )
 
 _query_count = attrgetter("query_count")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings:
-    """How many connections, how long anything may take, and how the limits reach the server."""
-
-    application_name: str = "leasehold"
-    size_min: int = 1
-    size_max: int = 10
-    waiting_max: int = 1000
-    wait_seconds: float = 5.0
-    connect_seconds: int = 5
-    statement_seconds: float = 5.0
-    lock_seconds: float = 3.0
-    idle_in_transaction_seconds: float = 5.0
-    through_pooler: bool = False
-    check_on_checkout: bool = False
-    role: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.role is not None and not _ROLE.fullmatch(self.role):
-            raise InvalidArgument(
-                f"role is {self.role!r}, but must be the name of a role, such as leasehold_ingest"
-            )
-        if not 0 <= self.size_min <= self.size_max or self.size_max < 1:
-            raise InvalidArgument(
-                f"size_min ({self.size_min}) must not exceed size_max ({self.size_max}), "
-                "and size_max must be at least 1"
-            )
-        if self.lock_seconds >= self.statement_seconds:
-            raise InvalidArgument(
-                f"lock_seconds ({self.lock_seconds:g}) must be less than statement_seconds "
-                f"({self.statement_seconds:g}): otherwise a lock timeout is never reported as one"
-            )
-
-    @property
-    def call_seconds(self) -> float:
-        """The longest that a call can take, from the request for a connection to the timeout."""
-        return self.wait_seconds + self.answer_seconds
-
-    @property
-    def answer_seconds(self) -> float:
-        """The longest that a statement can take until its answer is given up."""
-        return self.statement_seconds + min(self.statement_seconds, _ANSWER_SECONDS_MAX)
-
-    def server_settings(self) -> dict[str, str]:
-        """Return the limits as settings of the server, and the role."""
-        seconds = {
-            "statement_timeout": self.statement_seconds,
-            "lock_timeout": self.lock_seconds,
-            "idle_in_transaction_session_timeout": self.idle_in_transaction_seconds,
-        }
-        limits = {name: f"{max(1, round(limit * 1000))}ms" for name, limit in seconds.items()}
-        return limits if self.role is None else {**limits, "role": self.role}
 
 
 class Pool:
@@ -302,6 +244,17 @@ class _Lent:
         await self._pool.give_back(self._connection, self._loop)
 
 
+def server_settings(settings: PoolSettings) -> dict[str, str]:
+    """Return the limits as settings of the server, and the role."""
+    seconds = {
+        "statement_timeout": settings.statement_seconds,
+        "lock_timeout": settings.lock_seconds,
+        "idle_in_transaction_session_timeout": settings.idle_in_transaction_seconds,
+    }
+    limits = {name: f"{max(1, round(limit * 1000))}ms" for name, limit in seconds.items()}
+    return limits if settings.role is None else {**limits, "role": settings.role}
+
+
 def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, Any]:
     """Return the parameters of every connection that we open under these settings."""
     parameters = connection_parameters(database_url)
@@ -319,7 +272,7 @@ def connect_parameters(database_url: str, settings: PoolSettings) -> dict[str, A
     if settings.through_pooler:
         ours["prepare_threshold"] = None
     else:
-        settings_given = {**_TRANSACTIONS, **settings.server_settings()}.items()
+        settings_given = {**_TRANSACTIONS, **server_settings(settings)}.items()
         given = parameters.get("options", "")
         ours["options"] = " ".join(
             [given, *(f"-c {name}={value}" for name, value in settings_given)]

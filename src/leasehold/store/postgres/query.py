@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from psycopg import AsyncClientCursor
 
 from leasehold.store.postgres.errors import translated
-from leasehold.store.postgres.pool import SET_TRANSACTION
+from leasehold.store.postgres.pool import SET_TRANSACTION, server_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Query:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        limits = pool.settings.server_settings()
+        limits = server_settings(pool.settings)
         self._limits = (list(limits), list(limits.values()))
 
     async def rows(

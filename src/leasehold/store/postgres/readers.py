@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
+    from leasehold.store.reader_protocol import TargetKey
+
 
 _ATTEMPT = rows_of(Attempt, state=AttemptState)
 _STATUS = rows_of(IntentStatus, status=Status)
@@ -101,10 +103,8 @@ class PostgresReaders(PostgresContracts):
         intents = await self.read_status(found) if found else []
         return Listing(intents[::-1], searched_to)
 
-    async def read_known_keys(
-        self, asked: Collection[tuple[str, str, bool]]
-    ) -> set[tuple[str, str, bool]]:
-        """Return those of these (target, key, is_key_of_all_targets) that are taken.
+    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
+        """Return those of these keys that belong to an intent.
 
         Each costs one or two index lookups.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psycopg.errors import LockNotAvailable
@@ -12,6 +11,7 @@ from psycopg.rows import class_row
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.store.postgres.database_url import connect
 from leasehold.store.postgres.errors import translated
+from leasehold.store.rows import Pruned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
 _TRIES_MAX = 10
 _PAUSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
-    """What one step deleted, and which months it kept because of unfinished intents."""
-
-    intents_deleted: int
-    partition_dropped: str | None
-    partitions_kept: list[str]
-    done: bool
 
 
 def prune(

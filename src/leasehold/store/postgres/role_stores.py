@@ -1,4 +1,4 @@
-"""RoleStores: one login, and a store per scope of the HTTP API with the rights of one role.
+"""PostgresRoleStores: one login, and a store per scope of the HTTP API with the rights of one role.
 
 So the database, not the code, bounds what a handler of a scope can do. This guards against
 mistakes, not against an attacker who runs SQL in this process: the login is a member of all roles.
@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from leasehold.domain.errors import AccessDenied, MigrationError
-from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.pool_settings import PoolSettings
+from leasehold.store.postgres.pool import Pool
 from leasehold.store.postgres.query import Query, as_tuples
 from leasehold.store.postgres.store import PostgresStore
 
@@ -31,8 +32,8 @@ SELECT asked.name, current_user::text, r.oid IS NOT NULL,
 """
 
 
-class RoleStores:
-    """`async with RoleStores(database_url, settings)`: raises if the login lacks a role."""
+class PostgresRoleStores:
+    """`async with PostgresRoleStores(database_url, settings)`: raises if the login lacks a role."""
 
     def __init__(
         self,
@@ -56,6 +57,10 @@ class RoleStores:
     def all(self) -> tuple[PostgresStore, ...]:
         """All stores."""
         return (self.ingest, self.reader, self.operator, self.auditor, self.api)
+
+    async def check_schema(self) -> None:
+        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
+        await self.reader.check_schema()
 
     async def __aenter__(self) -> Self:
         await self._require_roles()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.executor import PostgresExecutor
 from leasehold.store.postgres.ingest import PostgresIngest
 from leasehold.store.postgres.operators import PostgresOperators
-from leasehold.store.postgres.pool import Pool, PoolSettings
+from leasehold.store.postgres.pool import Pool
 from leasehold.store.postgres.query import Query
 from leasehold.store.postgres.readers import PostgresReaders
 from leasehold.store.postgres.schema_version import check_schema

@@ -1,0 +1,226 @@
+"""The port: everything above the store speaks to one Database, which its URL chooses.
+
+    async with database_at(url, settings) as database:
+        await database.check_schema()
+        await database.store.read_contracts()
+
+A process may have several. Nothing outside the store knows which implementation it uses: rows are
+in `rows` and `reader_rows`, errors in `domain.errors`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from leasehold.domain.errors import InvalidArgument
+from leasehold.store.pool_settings import PoolSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from leasehold.domain.contract import Scope
+    from leasehold.store import rows
+    from leasehold.store.demo import DemoStore
+    from leasehold.store.lock_session import LockSession
+    from leasehold.store.notifications import Notifications
+    from leasehold.store.postgres.database import PostgresDatabase
+    from leasehold.store.protocol import (
+        AuditorStore,
+        IngestStore,
+        OperatorStore,
+        ReaderStore,
+        Store,
+        TokenStore,
+    )
+    from leasehold.store.server import Server
+
+    StepKind = Literal["roles", "versions", "migration", "function", "view", "upkeep"]
+
+_SCHEME = re.compile(r"([\w+.-]*)://")
+_POSTGRES = ("postgresql", "postgres")
+
+
+class SchemaStep(Protocol):
+    """One file of the schema that a migration applies."""
+
+    @property
+    def kind(self) -> StepKind:
+        """What it changes."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its path inside the folder of the schema."""
+        ...
+
+
+class Opens(Protocol):
+    """What is opened with `async with`."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class RoleStores(Opens, Protocol):
+    """A store per scope of the HTTP API, each with the rights of one role only.
+
+    Opening them raises AccessDenied if the login lacks a role.
+    """
+
+    @property
+    def ingest(self) -> IngestStore:
+        """Accepts intents."""
+        ...
+
+    @property
+    def reader(self) -> ReaderStore:
+        """Reads everything except content."""
+        ...
+
+    @property
+    def operator(self) -> OperatorStore:
+        """Interventions."""
+        ...
+
+    @property
+    def auditor(self) -> AuditorStore:
+        """Reads content too."""
+        ...
+
+    @property
+    def api(self) -> TokenStore:
+        """Checks tokens."""
+        ...
+
+    async def check_schema(self) -> None:
+        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
+        ...
+
+
+class Database(Opens, Protocol):
+    """One database: its stores, sessions and hints, and its schema.
+
+    `store` is connected from `open` to `close`; the other methods connect by themselves.
+    """
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """The scopes whose targets it can serve."""
+        ...
+
+    @property
+    def public_url(self) -> str:
+        """The URL for people: without the password and without parameters."""
+        ...
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """The passwords in the URL."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """All functions, with the rights of the login, or of the role in the settings."""
+        ...
+
+    async def open(self) -> None:
+        """Connect `store`, or raise DatabaseUnavailable with the server's reason."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections of `store`; those in use when they are returned."""
+        ...
+
+    async def check_schema(self, *, role: str | None = None) -> None:
+        """Raise MigrationError if this release cannot run on the schema, and say what to do.
+
+        `role` is what the caller needs, for the error if the login has no role at all.
+        """
+        ...
+
+    def role_stores(self, *, more_roles: Sequence[str] = ()) -> RoleStores:
+        """Return the stores of the HTTP API. `more_roles` are others that the login needs."""
+        ...
+
+    def demo_store(self) -> DemoStore:
+        """Return what the demo reads, on the connections of `store`."""
+        ...
+
+    def notifications(self, instance_id: str) -> Notifications | None:
+        """Return a connection for hints; None if there are none, so that everything polls."""
+        ...
+
+    async def open_lock_session(
+        self, *, lease_seconds: float, holder_id: str, replaces: LockSession | None = None
+    ) -> LockSession:
+        """Connect a session for advisory locks, or raise InvalidArgument if it is not dedicated.
+
+        A session that it replaces is ended, in case the server has not noticed that it is dead.
+        """
+        ...
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the schema that this release needs."""
+        ...
+
+    def plan_migration(self) -> Sequence[SchemaStep]:
+        """List what `migrate` would apply now, in order. Changes nothing."""
+        ...
+
+    def migrate(self, report: Callable[[str], None] | None = None) -> Sequence[SchemaStep]:
+        """Apply the missing steps and return them. Safe to run at any time, also concurrently."""
+        ...
+
+    def prune(
+        self, *, before: datetime | None = None, keep_days: int = 0, batch_size: int = 10000
+    ) -> Iterator[rows.Pruned]:
+        """Delete what was accepted before a time, or too many days ago by the database's clock."""
+        ...
+
+
+def database_at(database_url: str, settings: PoolSettings | None = None) -> Database:
+    """Return the database at this URL. It connects when it is opened."""
+    return _implementation(database_url)(database_url, settings or PoolSettings())
+
+
+def server_at(database_url: str) -> Server:
+    """Return the server of this URL, to create databases on it."""
+    return _implementation(database_url).server(database_url)
+
+
+def schema_script(database_url: str = "postgresql://") -> str:
+    """Return the whole schema for this kind of database, for someone with more privileges."""
+    return _implementation(database_url).schema_script()
+
+
+def with_tls(database_url: str, tls: str | None, authorities: str | None) -> str:
+    """Return the URL with these TLS settings, or raise InvalidArgument if it contradicts them.
+
+    `tls` is the minimum; the URL itself may be stricter. `authorities` is the file of trusted
+    certificate authorities, or 'system'.
+    """
+    return _implementation(database_url).with_tls(database_url, tls, authorities)
+
+
+def _implementation(database_url: str) -> type[PostgresDatabase]:
+    """Choose by the scheme of the URL; `host=... dbname=...` is PostgreSQL's own format."""
+    scheme = _SCHEME.match(database_url)
+    if scheme is not None and scheme[1] not in _POSTGRES:
+        raise InvalidArgument(
+            f"databases at {scheme[1]}:// are not supported: write "
+            "postgresql://user@host:port/database, with the password in PGPASSFILE or PGPASSWORD"
+        )
+    # Imported late: many commands and all API clients need no driver.
+    from leasehold.store.postgres.database import PostgresDatabase
+
+    return PostgresDatabase

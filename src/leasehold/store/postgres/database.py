@@ -1,0 +1,131 @@
+"""PostgresDatabase: the port on PostgreSQL. It only puts the parts together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from leasehold.store.postgres import migrate, retention
+from leasehold.store.postgres.database_url import (
+    connect,
+    passwords_in,
+    public_url,
+    with_tls,
+)
+from leasehold.store.postgres.demo import PostgresDemo
+from leasehold.store.postgres.lock_session import PostgresLockSession
+from leasehold.store.postgres.notifications import PostgresNotifications
+from leasehold.store.postgres.role_stores import PostgresRoleStores
+from leasehold.store.postgres.server import PostgresServer
+from leasehold.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from leasehold.domain.contract import Scope
+    from leasehold.store.lock_session import LockSession
+    from leasehold.store.pool_settings import PoolSettings
+    from leasehold.store.rows import Pruned
+
+_SCOPES: frozenset[Scope] = frozenset(("item", "stream", "cluster"))
+
+
+class PostgresDatabase:
+    """Database on PostgreSQL."""
+
+    server = PostgresServer
+    with_tls = staticmethod(with_tls)
+    schema_script = staticmethod(migrate.script)
+
+    def __init__(self, database_url: str, settings: PoolSettings) -> None:
+        self.store = PostgresStore(database_url, settings)
+        self._database_url = database_url
+        self._settings = settings
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """All of them."""
+        return _SCOPES
+
+    @property
+    def public_url(self) -> str:
+        """The URL for people: without the password and without parameters."""
+        return public_url(self._database_url)
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """The passwords in the URL."""
+        return passwords_in(self._database_url)
+
+    async def open(self) -> None:
+        """Connect `store`, or raise DatabaseUnavailable with the server's reason."""
+        await self.store.pool.open()
+
+    async def close(self) -> None:
+        """Close the connections of `store`; those in use when they are returned."""
+        await self.store.pool.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def check_schema(self, *, role: str | None = None) -> None:
+        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
+        await self.store.check_schema(role=role)
+
+    def role_stores(self, *, more_roles: Sequence[str] = ()) -> PostgresRoleStores:
+        """Return the stores of the HTTP API. `more_roles` are others that the login needs."""
+        return PostgresRoleStores(self._database_url, self._settings, more_roles=more_roles)
+
+    def demo_store(self) -> PostgresDemo:
+        """Return what the demo reads, on the connections of `store`."""
+        return PostgresDemo(self.store.pool)
+
+    def notifications(self, instance_id: str) -> PostgresNotifications | None:
+        """Return a connection for hints; None behind a pooler, which does not pass LISTEN on."""
+        if self._settings.through_pooler:
+            return None
+        return PostgresNotifications(self._database_url, instance_id)
+
+    async def open_lock_session(
+        self, *, lease_seconds: float, holder_id: str, replaces: LockSession | None = None
+    ) -> PostgresLockSession:
+        """Connect a session for advisory locks, or raise InvalidArgument if it is not dedicated."""
+        return await PostgresLockSession.open(
+            self._database_url,
+            self._settings,
+            lease_seconds=lease_seconds,
+            holder_id=holder_id,
+            replaces=replaces,
+        )
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the schema that this release needs."""
+        return migrate.SqlFiles().version
+
+    def plan_migration(self) -> Sequence[migrate.Step]:
+        """List what `migrate` would apply now, in order. Changes nothing."""
+        with connect(self._database_url, application_name="leasehold migrate") as connection:
+            return migrate.plan(connection)
+
+    def migrate(self, report: Callable[[str], None] | None = None) -> Sequence[migrate.Step]:
+        """Apply the missing steps and return them. Safe to run at any time, also concurrently."""
+        return migrate.migrate(self._database_url, report=report)
+
+    def prune(
+        self, *, before: datetime | None = None, keep_days: int = 0, batch_size: int = 10000
+    ) -> Iterator[Pruned]:
+        """Delete what was accepted before a time, or too many days ago by the database's clock."""
+        return retention.prune(
+            self._database_url, before=before, keep_days=keep_days, batch_size=batch_size
+        )
