@@ -218,21 +218,3 @@ def test_contracts_and_intents_cannot_be_rewritten_even_by_their_owner(outbox, d
     ):
         with refused("P0001"):
             database.owner_execute(statement)
-
-
-def test_binding_of_a_nonce_cannot_be_changed_deleted_or_truncated(database):
-    database.owner_execute(
-        "INSERT INTO leasehold.pending_transactions (chain, account, nonce, intent_id,"
-        " transaction_hash, signed_bytes, state, creator_id)"
-        " VALUES ('c', 'a', 7, gen_random_uuid(), 'hash', 'bytes', 'signed', 'holder-1')"
-    )
-    for statement in (
-        "UPDATE leasehold.pending_transactions SET signed_bytes = 'others'",
-        "UPDATE leasehold.pending_transactions SET nonce = 8",
-        "UPDATE leasehold.pending_transactions SET intent_id = NULL",
-        "DELETE FROM leasehold.pending_transactions",
-        "TRUNCATE leasehold.pending_transactions",
-    ):
-        with refused("P0001"):
-            database.owner_execute(statement)
-    database.owner_execute("UPDATE leasehold.pending_transactions SET state = 'broadcast'")

@@ -19,7 +19,6 @@ NOBODY: set[str] = set()
 # Relation: who may SELECT, and the columns hidden from whom.
 RELATIONS = {
     "api_tokens": (NOBODY, {}),
-    "chain_accounts": (NOBODY, {}),
     "contracts": (EVERYBODY - {"api"}, {}),
     "instance_status": (READERS, {}),
     "instances": (READERS, {}),
@@ -35,7 +34,6 @@ RELATIONS = {
     "outbox_attempts_YYYY_MM": (NOBODY, {}),
     "outbox_attempts_default": (NOBODY, {}),
     "outbox_pending": (READERS, {"lease_token": READERS}),
-    "pending_transactions": (READERS, {"signed_bytes": READERS}),
     "call_marks": (READERS, {}),
     "queue_counts": (NOBODY, {}),
     "queue_depths": (READERS - {"executor"}, {}),

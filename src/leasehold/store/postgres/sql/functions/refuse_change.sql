@@ -42,13 +42,6 @@ CREATE OR REPLACE TRIGGER stream_interventions_append_only
 CREATE OR REPLACE TRIGGER stream_interventions_no_truncate
   BEFORE TRUNCATE ON leasehold.stream_interventions
   FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
-CREATE OR REPLACE TRIGGER pending_transactions_binding_is_permanent
-  BEFORE UPDATE OF chain, account, nonce, intent_id, transaction_hash, signed_bytes OR DELETE
-  ON leasehold.pending_transactions
-  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
-CREATE OR REPLACE TRIGGER pending_transactions_no_truncate
-  BEFORE TRUNCATE ON leasehold.pending_transactions
-  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
 CREATE OR REPLACE TRIGGER api_tokens_insert_only
   BEFORE UPDATE OF name, token_hash, scopes, targets, created_at, created_by OR DELETE
   ON leasehold.api_tokens
