@@ -20,7 +20,13 @@ SQL_FILES = sorted(SQL.rglob("*.sql"))
 FUNCTIONS = sorted((SQL / "functions").glob("*.sql"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-PROTOCOLS = ("protocol.py", "executor_protocol.py", "reader_protocol.py", "lock_session.py")
+PROTOCOLS = (
+    "protocol.py",
+    "executor_protocol.py",
+    "leader_protocol.py",
+    "reader_protocol.py",
+    "lock_session.py",
+)
 MODULE_LINES_MAX = 350
 SECURITY = "SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp"
 # Readers of a view call it with their own rights; it only reads its arguments.

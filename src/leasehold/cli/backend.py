@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SkipVerdict,
     )
     from leasehold.intake.intake import Intake
-    from leasehold.store.protocol import Store
+    from leasehold.store.protocol import ConsoleStore
     from leasehold.store.reader_rows import (
         Attempt,
         BlockedStream,
@@ -137,7 +137,7 @@ class Endpoint:
 class _DatabaseBackend:
     """Calls the database functions; the login needs the role for what it asks."""
 
-    def __init__(self, store: Store, intake: Intake, operator: str | None) -> None:
+    def __init__(self, store: ConsoleStore, intake: Intake, operator: str | None) -> None:
         self._store = store
         self._intake = intake
         self._operator = operator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +18,9 @@ from leasehold.domain.verdict import RevokeVerdict
 from leasehold.store.database import database_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
 
-    from leasehold.store.protocol import Store
+    from leasehold.store.database import Database
 
 _OWNER_ROLE = "leasehold_owner"
 _PAGE_SIZE = 1000
@@ -110,8 +109,8 @@ async def _create(
     operator: str,
 ) -> tuple[ApiToken, list[str]]:
     """Create the token; also return those of its targets that have no contract yet."""
-    async with _store(database_url) as store:
-        created = await store.create_token(
+    async with _database(database_url) as database:
+        created = await database.store.create_token(
             name=name,
             token_hash=token_hash(token),
             scopes=set(scopes),
@@ -120,31 +119,31 @@ async def _create(
         )
         if created.targets is None:
             return created, []
-        published = {one.target for one in await store.read_published_contracts()}
+        published = {one.target for one in await database.store.read_published_contracts()}
         return created, sorted(created.targets - published)
 
 
 async def _list(database_url: str | None) -> list[ApiToken]:
     found: list[ApiToken] = []
-    async with _store(database_url) as store:
-        while page := await store.list_tokens(found[-1].name if found else None, _PAGE_SIZE):
+    async with _database(database_url) as database:
+        while page := await database.store.list_tokens(
+            found[-1].name if found else None, _PAGE_SIZE
+        ):
             found += page
     return found
 
 
 async def _revoke(database_url: str | None, name: str, operator: str) -> RevokeVerdict:
-    async with _store(database_url) as store:
-        return await store.revoke_token(name, operator)
+    async with _database(database_url) as database:
+        return await database.store.revoke_token(name, operator)
 
 
-@asynccontextmanager
-async def _store(database_url: str | None) -> AsyncGenerator[Store]:
+def _database(database_url: str | None) -> Database:
     settings = read_command_settings(
         database_url=database_url, application_name="leasehold tokens", pool_size_max=1
     )
     pool = replace(settings.pool(), role=_OWNER_ROLE)
-    async with database_at(settings.required_database_url(), pool) as database:
-        yield database.store
+    return database_at(settings.required_database_url(), pool)
 
 
 def _row(token: ApiToken) -> dict[str, str | list[str] | None]:

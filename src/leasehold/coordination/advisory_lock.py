@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
+    from leasehold.store.executor_protocol import LeaseStore
     from leasehold.store.lock_session import LockSession
-    from leasehold.store.protocol import ExecutorStore
     from leasehold.store.rows import Acquisition
 
     # Takes the time after which the server ends a silent session, and the session to replace.
@@ -84,7 +84,7 @@ class AdvisoryLock:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: LeaseStore,
         open_session: OpenSession,
         lease_name: str,
         holder_id: str,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.slots import Slots
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import ClaimHeartbeatStore
     from leasehold.store.rows import RenewedClaim
 
 CLAIMS_MAX = 10_000  # in one call of renew_outbox_leases
@@ -35,7 +35,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: ClaimHeartbeatStore,
         slots: Slots,
         timings: Callable[[], Timings],
         metrics: Metrics,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import LeaseStore, ReaperStore
     from leasehold.store.rows import MissedDeadline, Repaired
 
 REAPER_LEASE = "leasehold-reaper"
@@ -58,7 +58,7 @@ class Reaper:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: ReaperStore,
         worker_id: str,
         timings: Callable[[], Timings],
         metrics: Metrics,
@@ -255,9 +255,7 @@ class ReaperWatch:
 
     name = "reaper watch"
 
-    def __init__(
-        self, store: ExecutorStore, worker_id: str, timings: Callable[[], Timings]
-    ) -> None:
+    def __init__(self, store: LeaseStore, worker_id: str, timings: Callable[[], Timings]) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._worker_id = worker_id
@@ -274,7 +272,7 @@ class ReaperWatch:
         return Pause(self._timings().reaper_seconds)
 
 
-async def is_reaped(store: ExecutorStore, worker_id: str) -> bool:
+async def is_reaped(store: LeaseStore, worker_id: str) -> bool:
     """Whether another instance reaps: then it holds the lease, and we cannot acquire it."""
     answer = await store.acquire_lease(REAPER_LEASE, worker_id, _PROBE_SECONDS)
     if answer.is_ours:
@@ -282,7 +280,7 @@ async def is_reaped(store: ExecutorStore, worker_id: str) -> bool:
     return not answer.is_ours
 
 
-async def require_other_reaper(store: ExecutorStore, worker_id: str) -> None:
+async def require_other_reaper(store: LeaseStore, worker_id: str) -> None:
     """Refuse to start if nobody would recover the work of this instance after its death."""
     if not await is_reaped(store, worker_id):
         raise InvalidArgument(

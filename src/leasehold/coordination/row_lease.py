@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import LeaseStore
     from leasehold.store.rows import Acquisition
 
 
@@ -20,7 +20,7 @@ class RowLease:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: LeaseStore,
         lease_name: str,
         holder_id: str,
         timings: Callable[[], Timings],

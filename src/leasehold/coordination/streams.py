@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease, StreamLease
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import StreamHeartbeatStore
 
 STREAMS_MAX = 2000  # in one call; more may be held, because those to look at need no slot
 
@@ -189,7 +189,7 @@ class StreamHeartbeat:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: StreamHeartbeatStore,
         slots: Slots,
         streams: HeldStreams,
         timings: Callable[[], Timings],

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import ItemStore, LowWaterStore
 
 # The pause between polls: the shortest after work was found, doubled each time there was none.
 POLL_SECONDS_MIN = 0.1
@@ -70,7 +70,7 @@ class Claimer(Protocol):
 class ItemClaimer:
     """Claims items, each under a token of its own."""
 
-    def __init__(self, store: ExecutorStore, slots: Slots) -> None:
+    def __init__(self, store: ItemStore, slots: Slots) -> None:
         self._store = store
         self._slots = slots
         self._fence = ClaimFence(store, slots.worker_id)
@@ -103,7 +103,7 @@ class CompetingExecutor:
     def __init__(
         self,
         name: str,
-        store: ExecutorStore,
+        store: LowWaterStore,
         claimer: Claimer,
         slots: Slots,
         targets: Targets,

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Result
     from leasehold.domain.verdict import BeginVerdict
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import ClaimWriteStore, StreamWriteStore
+    from leasehold.store.leader_protocol import LeasedWriteStore
     from leasehold.store.rows import Recorded, StreamWork
 
 
@@ -59,7 +60,7 @@ class ClaimFence:
 
     keeps_slot = False
 
-    def __init__(self, store: ExecutorStore, worker_id: str) -> None:
+    def __init__(self, store: ClaimWriteStore, worker_id: str) -> None:
         self.holder_id = worker_id
         self._store = store
 
@@ -99,7 +100,7 @@ class LeaseFence:
 
     keeps_slot = False
 
-    def __init__(self, store: ExecutorStore, lease: Lease) -> None:
+    def __init__(self, store: LeasedWriteStore, lease: Lease) -> None:
         self.holder_id = lease.holder_id
         self._store = store
         self._lease = lease
@@ -148,7 +149,7 @@ class StreamFence:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: StreamWriteStore,
         streams: HeldStreams,
         clock: Clock,
         kept: Callable[[Sequence[HeldStream]], list[Lease]],

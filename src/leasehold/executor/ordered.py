@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import OrderedStore
     from leasehold.store.rows import StreamWork
 
 # How long a stream rests whose enqueuer has not committed yet.
@@ -53,7 +53,7 @@ class OrderedExecutor:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: OrderedStore,
         slots: Slots,
         streams: HeldStreams,
         targets: Targets,

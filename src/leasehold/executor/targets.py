@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.domain.outcome import Accepted
@@ -22,7 +22,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from leasehold.coordination.item import Item
     from leasehold.coordination.slots import Clock
@@ -32,30 +32,12 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.gateway.protocol import Gateway
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.rows import FormerTerms
+    from leasehold.store.executor_protocol import TargetStore
 
 # How many older versions of contracts stay open; each may hold connections.
 OLD_VERSIONS_MAX = 32
 
 _LOG = get_logger(__name__)
-
-
-class Contracts(Protocol):
-    """The part of the store that reads contracts."""
-
-    async def read_contracts(
-        self, refused: Callable[[str, str], None] | None = None
-    ) -> Sequence[Contract]:
-        """Read the current contract of every target; call `refused` for those it cannot read."""
-        ...
-
-    async def read_contract(self, target: str, version: int) -> Contract | None:
-        """Read one version of a contract."""
-        ...
-
-    async def read_former_terms(self) -> Sequence[FormerTerms]:
-        """Read the terms that are not current, but under which intents are still pending."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +60,7 @@ class Targets:
 
     def __init__(
         self,
-        contracts: Contracts,
+        contracts: TargetStore,
         open_gateway: Callable[[Contract], Gateway],
         timings: Callable[[], Timings],
         clock: Clock,

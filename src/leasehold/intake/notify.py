@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from leasehold.domain.intent import NewIntent
-    from leasehold.store.protocol import IngestStore
+    from leasehold.store.executor_protocol import WakeStore
     from leasehold.store.rows import Enqueued
 
 # Per intent that a notification stands for. So a few hundred intents per second have a notification
@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 class Notifications:
     """Collects targets and notifies their workers, in one task of the running event loop."""
 
-    def __init__(self, store: IngestStore) -> None:
+    def __init__(self, store: WakeStore) -> None:
         self._store = store
         self._targets: set[str] = set()
         self._intents = 0

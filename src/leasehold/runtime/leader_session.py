@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold.domain.timing import Timings
     from leasehold.executor.targets import Targets
     from leasehold.runtime.sessions import Parts
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import LeaderHeartbeatStore
 
 _JOIN_SECONDS = 2.0
 _LEAVE_SECONDS = 2.0
@@ -121,7 +121,7 @@ class LeaderHeartbeat:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: LeaderHeartbeatStore,
         term: Term,
         detail: Callable[[], dict[str, Any]],
         timings: Callable[[], Timings],

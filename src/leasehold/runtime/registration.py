@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.timing import Timings
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import InstanceStore
 
 # An instance counts as alive for this many heartbeat intervals after its last one.
 ALIVE_INTERVALS = 3
@@ -43,7 +43,7 @@ class Registration:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: InstanceStore,
         worker_id: str,
         timings: Callable[[], Timings],
         role: Callable[[], str],

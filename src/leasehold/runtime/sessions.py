@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.executor_protocol import ExecutorStore
 
 _LEAVE_SECONDS = 2.0
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         OperatorStore,
         ReaderStore,
         Store,
-        TokenStore,
+        TokenCheckStore,
     )
     from leasehold.store.server import Server
 
@@ -97,7 +97,7 @@ class RoleStores(Opens, Protocol):
         ...
 
     @property
-    def api(self) -> TokenStore:
+    def api(self) -> TokenCheckStore:
         """Checks tokens."""
         ...
 

@@ -1,9 +1,13 @@
-"""What an executor needs of a database: claims, leases, a leader's calls, and monitoring."""
+"""What executors of items and streams need of a database: one protocol for each consumer.
+
+ExecutorStore is their sum, for the composition root.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leasehold.store.leader_protocol import LeaderStore
 from leasehold.store.reader_protocol import ContractStore, WatchStore
 
 if TYPE_CHECKING:
@@ -18,8 +22,16 @@ if TYPE_CHECKING:
     Json = Mapping[str, Any]
 
 
+class WakeStore(Protocol):
+    """Sends hints."""
+
+    async def notify_targets(self, targets: Sequence[str]) -> None:
+        """Wake the executors of these targets."""
+        ...
+
+
 class ClaimStore(Protocol):
-    """Items: claim, begin, complete, release, repair. Lost claims are reported per row."""
+    """Claims items of scope `item`."""
 
     async def claim_outbox_batch(
         self,
@@ -37,15 +49,27 @@ class ClaimStore(Protocol):
         """
         ...
 
+
+class LowWaterStore(Protocol):
+    """Says who may still commit rows behind what was read."""
+
     async def read_open_transactions(self) -> rows.OpenTransactions:
         """Read which transactions may still commit rows, or give up rows that they have locked."""
         ...
+
+
+class ClaimHeartbeatStore(Protocol):
+    """Extends claims. Lost ones are reported per row."""
 
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
     ) -> list[rows.RenewedClaim]:
         """Extend these claims, and report which are lost."""
         ...
+
+
+class ClaimWriteStore(Protocol):
+    """Writes under claims. Lost ones are reported per row."""
 
     async def begin_outbox_attempts(
         self, worker_id: str, claims: Sequence[Claim]
@@ -76,6 +100,10 @@ class ClaimStore(Protocol):
         """Give claims back without an attempt; the items are due again after the delay."""
         ...
 
+
+class RepairStore(Protocol):
+    """Ends what dead or late work left, in any scope."""
+
     async def repair_expired_leases(
         self, batch_size: int, worker_id: str, *, is_full: bool = False
     ) -> list[rows.Repaired]:
@@ -93,7 +121,7 @@ class ClaimStore(Protocol):
 
 
 class LeaseStore(Protocol):
-    """Leases of clusters, and the registration of instances."""
+    """Leases of clusters."""
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
@@ -110,6 +138,10 @@ class LeaseStore(Protocol):
     async def release_lease(self, lease: Lease) -> bool:
         """Release a lease; False if it was already lost."""
         ...
+
+
+class InstanceStore(Protocol):
+    """The registration of instances, for shares of streams and for people."""
 
     async def renew_instance(
         self,
@@ -132,13 +164,17 @@ class LeaseStore(Protocol):
         """Report that an instance is stopping; False if it was not known."""
         ...
 
+
+class LeaderHeartbeatStore(Protocol):
+    """Reports of leaders, for monitoring."""
+
     async def record_leader_heartbeat(self, lease: Lease, detail: Json) -> None:
         """Record what a leader is doing, for monitoring."""
         ...
 
 
-class StreamStore(Protocol):
-    """Streams: claim, begin, record, release. Lost streams are reported per stream or item.
+class StreamClaimStore(Protocol):
+    """Claims streams, and reads what is next in those that are held.
 
     `begin` marks the calls of the heads that are returned as begun, which saves a round trip: then
     each of them is made, or given back (`unsent`, `deferred`).
@@ -174,11 +210,12 @@ class StreamStore(Protocol):
         """Look again at streams that are held; free those without due work if `free_idle`."""
         ...
 
-    async def renew_streams(
-        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
-    ) -> list[rows.RenewedStream]:
-        """Extend stream leases, and report which are lost."""
-        ...
+
+class StreamWriteStore(Protocol):
+    """Writes under streams, and releases them. Lost ones are reported per stream or item.
+
+    `begin` is as in StreamClaimStore.
+    """
 
     async def release_streams(
         self, holder_id: str, leases: Sequence[Lease], unsent: Sequence[IntentId] = ()
@@ -213,80 +250,31 @@ class StreamStore(Protocol):
         """
         ...
 
+
+class StreamHeartbeatStore(Protocol):
+    """Extends streams, and says how many to hand over. Lost ones are reported per stream."""
+
+    async def renew_streams(
+        self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
+    ) -> list[rows.RenewedStream]:
+        """Extend stream leases, and report which are lost."""
+        ...
+
     async def surplus_streams(self, instance_id: str) -> list[rows.SurplusStreams]:
         """Say how many streams of which targets this instance should hand over to others."""
         ...
 
 
-class LeasedItemStore(Protocol):
-    """Items under a cluster lease. Each method raises LeaseLost if the lease is lost."""
-
-    async def refresh_schedule(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        after: tuple[datetime, IntentId] | None,
-        limit: int,
-    ) -> list[rows.DueRow]:
-        """Read the rows that changed after a position; None reads from the beginning."""
-        ...
-
-    async def read_open_writers(self) -> rows.OpenWriters:
-        """Read which transactions may still commit rows that leaders read."""
-        ...
-
-    async def refresh_due_rows(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        targets: Sequence[str],
-        limit: int,
-        content_bytes: int = 0,
-        after: Mapping[str, Mapping[int, rows.Position]] | None = None,
-    ) -> list[rows.DueRow]:
-        """Read what is due next: up to `limit` rows of each target and priority.
-
-        Content of up to `content_bytes` comes along if the call can be marked. `after` continues
-        after a position, only for the priorities that it names of each target.
-        """
-        ...
-
-    async def mark_calls(
-        self, lease: Lease, due: Sequence[rows.DueRow], mark_no: int
-    ) -> rows.Marked:
-        """Mark calls as in flight before they are made, and read the content that is missing.
-
-        DueRow.has_content says which rows came without content. The batch takes the place of the
-        one that was marked under `mark_no` before: reuse a number only when all calls under it have
-        ended.
-        """
-        ...
-
-    async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
-        """Remove the marks of all calls under a lease except `keep`."""
-        ...
-
-    async def begin_leased_attempts(
-        self, lease: Lease, intent_ids: Sequence[IntentId]
-    ) -> list[rows.BegunLeased]:
-        """Record durably that these calls are about to be made, and return their content."""
-        ...
-
-    async def record_attempts(
-        self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
-    ) -> list[rows.Recorded]:
-        """Record results under a lease; the rows are those of complete_outbox_attempts."""
-        ...
-
-
-class ExecutorStore(
-    ClaimStore, LeaseStore, StreamStore, LeasedItemStore, ContractStore, WatchStore, Protocol
-):
-    """Everything that the role leasehold_executor may do."""
+class TargetStore(ContractStore, Protocol):
+    """The contracts that an executor serves."""
 
     async def read_former_terms(self) -> list[rows.FormerTerms]:
         """Read the terms that are no longer current but still have pending intents."""
         ...
+
+
+class UpkeepStore(Protocol):
+    """What the reaper does beside repair, and what it reads of other instances."""
 
     async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
         """List those of these instances that reported within as many seconds."""
@@ -306,6 +294,31 @@ class ExecutorStore(
         """Delete empty streams that were not used for so long; look at the next `batch_size`."""
         ...
 
-    async def notify_targets(self, targets: Sequence[str]) -> None:
-        """Wake the executors of these targets."""
-        ...
+
+class ItemStore(ClaimStore, ClaimWriteStore, Protocol):
+    """What a claimer of items needs: its claims become items that write by them."""
+
+
+class ReaperStore(LeaseStore, RepairStore, UpkeepStore, Protocol):
+    """What the reaper needs: its lease, repair and upkeep."""
+
+
+class OrderedStore(StreamClaimStore, StreamWriteStore, WakeStore, Protocol):
+    """What an ordered executor needs."""
+
+
+class ExecutorStore(
+    ClaimHeartbeatStore,
+    InstanceStore,
+    ItemStore,
+    LeaderHeartbeatStore,
+    LeaderStore,
+    LowWaterStore,
+    OrderedStore,
+    ReaperStore,
+    StreamHeartbeatStore,
+    TargetStore,
+    WatchStore,
+    Protocol,
+):
+    """Everything that the role leasehold_executor may do."""

@@ -1,8 +1,8 @@
 """The store: what the engine needs of a database, one method per function of the schema.
 
-There is one protocol per role of the database, so a process asks only for what its login may do.
-This module has the small ones and names all of them; executor_protocol and reader_protocol have the
-rest. Rows are in `rows` and `reader_rows`.
+There is one protocol per role of the database, so a process asks only for what its login may do. A
+consumer takes a narrower one, of what it uses: those of executors are in executor_protocol and
+leader_protocol, those of readers in reader_protocol. Rows are in `rows` and `reader_rows`.
 
 A method is one call and one transaction. When it returns, the work is committed; when it raises
 DatabaseUnavailable, the outcome is unknown. Verdicts come per row, in no particular order.
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasehold.store.executor_protocol import ExecutorStore
-from leasehold.store.reader_protocol import AuditorStore, ContractStore, ReaderStore
+from leasehold.store.executor_protocol import ExecutorStore, WakeStore
+from leasehold.store.reader_protocol import AuditorStore, ReaderStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditorStore",
-    "ContractStore",
+    "ConsoleStore",
     "ExecutorStore",
     "IngestStore",
     "OperatorStore",
     "ReaderStore",
     "Store",
+    "TokenCheckStore",
     "TokenStore",
 ]
 
 
-class IngestStore(Protocol):
+class IngestStore(WakeStore, Protocol):
     """Everything that the role leasehold_ingest may do."""
 
     async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[rows.Enqueued]:
@@ -47,10 +48,6 @@ class IngestStore(Protocol):
 
         With `wakes`, the same transaction also wakes the executors of its target.
         """
-        ...
-
-    async def notify_targets(self, targets: Sequence[str]) -> None:
-        """Wake the executors of these targets: a hint, after the commits of many enqueues."""
         ...
 
 
@@ -103,8 +100,16 @@ class OperatorStore(Protocol):
         ...
 
 
-class TokenStore(Protocol):
-    """Tokens of the HTTP API: managed by the owner, checked by the API."""
+class TokenCheckStore(Protocol):
+    """Tokens of the HTTP API, as the API checks them."""
+
+    async def read_active_tokens(self) -> dict[bytes, ApiToken]:
+        """Read the tokens that are not revoked, by their hashes."""
+        ...
+
+
+class TokenStore(TokenCheckStore, Protocol):
+    """Tokens of the HTTP API, as the owner manages them."""
 
     async def create_token(
         self,
@@ -126,10 +131,10 @@ class TokenStore(Protocol):
         """List tokens by name, after a name, including revoked ones."""
         ...
 
-    async def read_active_tokens(self) -> dict[bytes, ApiToken]:
-        """Read the tokens that are not revoked, by their hashes."""
-        ...
+
+class ConsoleStore(OperatorStore, ReaderStore, Protocol):
+    """What the commands of people need."""
 
 
-class Store(IngestStore, ExecutorStore, OperatorStore, AuditorStore, TokenStore, Protocol):
+class Store(IngestStore, ExecutorStore, ConsoleStore, AuditorStore, TokenStore, Protocol):
     """All of them, for a process that has every role."""

@@ -34,8 +34,8 @@ class ContractStore(Protocol):
         ...
 
 
-class WatchStore(Protocol):
-    """Counts of the queue. Everybody reads the last one; the database gives out the turns to count.
+class WatchTurnStore(Protocol):
+    """Turns to count the queue. Everybody reads the last count; the database gives out the turns.
 
     Begin a turn in a call of its own: then no instance repeats a count that fails.
     """
@@ -43,6 +43,10 @@ class WatchStore(Protocol):
     async def begin_watch_turn(self, name: str) -> int | None:
         """Begin a turn if one is due, and return its number. `name` is counts or depths."""
         ...
+
+
+class WatchStore(WatchTurnStore, Protocol):
+    """Counts of the queue."""
 
     async def record_queue_counts(self, turn_no: int) -> float | None:
         """Count a part of the queue; return the seconds until the next turn.
@@ -64,15 +68,53 @@ class KeyStore(Protocol):
         ...
 
 
-class ReaderStore(ContractStore, WatchStore, KeyStore, Protocol):
+class StatusStore(Protocol):
+    """Statuses of intents."""
+
+    async def read_status(self, intent_ids: Sequence[IntentId]) -> list[rows.IntentStatus]:
+        """Read the status of these intents."""
+        ...
+
+
+class EventStore(Protocol):
+    """Ledger rows in the order in which they can be followed."""
+
+    async def read_events(
+        self, after: rows.EventCursor | None, limit: int
+    ) -> list[rows.LedgerEvent]:
+        """Read ledger rows after a cursor, in an order in which none can appear behind it.
+
+        None starts at the beginning. An open transaction, of anyone, holds back newer rows.
+        """
+        ...
+
+    async def newest_event(self) -> rows.EventCursor:
+        """Return the cursor after which only rows follow that are not final yet."""
+        ...
+
+
+class QueueDepthStore(WatchTurnStore, Protocol):
+    """How full the queues with a limit are."""
+
+    async def record_queue_depths(self, turn_no: int) -> float | None:
+        """Count the queues that have a limit; return the seconds until the next turn.
+
+        None if another turn has begun since.
+        """
+        ...
+
+    async def read_queue_depths(self) -> list[rows.QueueDepth]:
+        """Read the last count of every queue that has a limit."""
+        ...
+
+
+class ReaderStore(
+    ContractStore, EventStore, KeyStore, QueueDepthStore, StatusStore, WatchStore, Protocol
+):
     """Everything that the role leasehold_readonly may read. Unknown intents are left out."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[rows.Attempt]:
         """Read the attempts of these intents, in order."""
-        ...
-
-    async def read_status(self, intent_ids: Sequence[IntentId]) -> list[rows.IntentStatus]:
-        """Read the status of these intents."""
         ...
 
     async def list_intents(
@@ -92,30 +134,6 @@ class ReaderStore(ContractStore, WatchStore, KeyStore, Protocol):
         `targets` are the only ones allowed, whatever `target` asks for. `since` is inclusive,
         `until` exclusive, both to the millisecond.
         """
-        ...
-
-    async def read_events(
-        self, after: rows.EventCursor | None, limit: int
-    ) -> list[rows.LedgerEvent]:
-        """Read ledger rows after a cursor, in an order in which none can appear behind it.
-
-        None starts at the beginning. An open transaction, of anyone, holds back newer rows.
-        """
-        ...
-
-    async def newest_event(self) -> rows.EventCursor:
-        """Return the cursor after which only rows follow that are not final yet."""
-        ...
-
-    async def record_queue_depths(self, turn_no: int) -> float | None:
-        """Count the queues that have a limit; return the seconds until the next turn.
-
-        None if another turn has begun since.
-        """
-        ...
-
-    async def read_queue_depths(self) -> list[rows.QueueDepth]:
-        """Read the last count of every queue that has a limit."""
         ...
 
     async def read_instances(self, after: str | None, limit: int) -> list[rows.InstanceSeen]:

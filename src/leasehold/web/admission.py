@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.api_token import ApiToken
     from leasehold.domain.intent import NewIntent
-    from leasehold.store.protocol import ReaderStore
-    from leasehold.store.reader_protocol import KeyStore, TargetKey
+    from leasehold.store.reader_protocol import KeyStore, QueueDepthStore, TargetKey
     from leasehold.store.reader_rows import QueueDepth
 
 COUNT_SECONDS = 1.0
@@ -48,7 +47,7 @@ class QueueLimits:
 
     name = "queue limits"
 
-    def __init__(self, store: ReaderStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: QueueDepthStore, clock: Callable[[], float] = time.monotonic) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._clock = clock

@@ -22,7 +22,7 @@ from leasehold.web.problems import DATABASE_RETRY_SECONDS, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leasehold.store.protocol import TokenStore
+    from leasehold.store.protocol import TokenCheckStore
 
 REFRESH_SECONDS = 2.0
 STALE_SECONDS = 60.0
@@ -43,7 +43,7 @@ class TokenCache:
 
     def __init__(
         self,
-        store: TokenStore,
+        store: TokenCheckStore,
         *,
         is_open: bool = False,
         refresh_seconds: float = REFRESH_SECONDS,

@@ -26,7 +26,7 @@ from leasehold.web.schemas.responses import Attempt
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 
-    from leasehold.store.protocol import ReaderStore
+    from leasehold.store.reader_protocol import EventStore
     from leasehold.store.reader_rows import LedgerEvent
 
 PAGE = 500
@@ -78,7 +78,7 @@ class Events:
 
     name = "events"
 
-    def __init__(self, store: ReaderStore) -> None:
+    def __init__(self, store: EventStore) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._listeners: set[Listener] = set()

@@ -13,7 +13,7 @@ from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
-    from leasehold.store.protocol import ReaderStore
+    from leasehold.store.reader_protocol import StatusStore
     from leasehold.store.reader_rows import IntentStatus
 
     Waiter = asyncio.Future[None]
@@ -31,7 +31,7 @@ class LongPoll:
 
     name = "long poll"
 
-    def __init__(self, store: ReaderStore) -> None:
+    def __init__(self, store: StatusStore) -> None:
         self.wake = asyncio.Event()
         self._store = store
         self._waiting: dict[IntentId, list[Waiter]] = {}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold.executor.runner import Runner
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.leader_protocol import CallMarkStore
 
 # How soon to look again while a renewal is late and nothing may be started.
 _RENEWAL_CHECK_SECONDS = 0.05
@@ -69,7 +69,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: CallMarkStore,
         term: Term,
         queue: DueQueue,
         slots: Slots,

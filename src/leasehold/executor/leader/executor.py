@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.leader_protocol import LeaderStore
 
 # Items that wait or are ready; each priority of a target has a quarter of the target's share.
 SIZE_MAX = 20_000
@@ -48,7 +48,7 @@ class LeaderExecutor:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: LeaderStore,
         term: Term,
         slots: Slots,
         targets: Targets,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leasehold.executor.leader.due_queue import DueQueue
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.protocol import ExecutorStore
+    from leasehold.store.leader_protocol import ScheduleStore
     from leasehold.store.rows import DueRow, Position
 
     Cursor = tuple[datetime, IntentId]
@@ -62,7 +62,7 @@ class Reader:
 
     def __init__(
         self,
-        store: ExecutorStore,
+        store: ScheduleStore,
         term: Term,
         queue: DueQueue,
         slots: Slots,
