@@ -179,6 +179,6 @@ def test_dead_instance_seen_in_the_future_has_no_share_of_the_streams(outbox, da
             "executor", "renew_instance", name, "worker", ["pay"], {"x": 1}, 60, [held], [wanted]
         )
     surplus = outbox.call("executor", "surplus_streams", "live")
-    assert [row["surplus"] for row in surplus] == [2]
+    assert [row["kept"] for row in surplus] == [2]
     set_clock_back(database)
     assert outbox.call("executor", "surplus_streams", "live") == []

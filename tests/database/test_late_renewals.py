@@ -107,7 +107,7 @@ async def test_stream_is_given_up_if_the_answer_to_its_renewal_is_late(outbox, s
         Timings,
         Metrics(),
         abort=lambda _: None,
-        is_hungry=lambda _: False,
+        is_crowded=lambda _: False,
         leave_to_others=lambda _target, _seconds: None,
         during_renewal=lambda: asyncio.sleep(0),
     )

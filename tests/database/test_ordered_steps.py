@@ -149,7 +149,7 @@ class Instance:
             Timings,
             metrics,
             self.runner.abort,
-            is_hungry=lambda _: False,
+            is_crowded=lambda _: False,
             leave_to_others=lambda _target, _seconds: None,
             during_renewal=lambda: asyncio.sleep(0),
         )

@@ -85,6 +85,7 @@ EXECUTION = (
     "repair_missed_deadlines",
     "surplus_streams",
     "unmark_calls",
+    "waiting_streams",
 )
 INTERVENTION = (
     "cancel_intent",

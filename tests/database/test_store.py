@@ -504,7 +504,7 @@ async def test_streams_are_claimed_renewed_shared_and_released(stores, acct):
     assert await store.surplus_streams("one") == []
     await store.renew_instance("two", "worker", [acct], {}, 60, [0], [5])
     [surplus] = await store.surplus_streams("one")
-    assert (surplus.target, surplus.surplus) == (acct, 1)
+    assert (surplus.target, surplus.kept) == (acct, 1)
     [released] = await store.release_streams("one", leases[:1])
     assert released.verdict is ReleaseVerdict.RELEASED
     answers = {

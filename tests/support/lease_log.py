@@ -85,16 +85,30 @@ class LeaseLog:
         own = [one for one in self.events() if one["instance_id"] == name]
         return [one for one in own if one["event"] in ("held", "renewed")][-1]["number"]
 
-    def shared(self, names: Sequence[str], streams: int, after: int) -> int | None:
-        """Return the first place after another one where each of these held that many streams."""
+    def settled(self, names: Sequence[str], renewals: int, after: int) -> int | None:
+        """Return the place of the last hand-over after another place, if each of these instances
+        has renewed its leases that often since; None if a stream has changed hands meanwhile.
+        """
+        [row] = self._database.execute(
+            "SELECT last.number, count(renewed.instance_id) AS settled FROM"
+            " (SELECT max(number) AS number FROM public.lease_log"
+            "   WHERE event IN ('held', 'freed', 'lost')) AS last"
+            " LEFT JOIN LATERAL (SELECT instance_id FROM public.lease_log"
+            "   WHERE event = 'renewed' AND number > last.number AND instance_id = ANY (%s)"
+            "   GROUP BY instance_id HAVING count(DISTINCT renewed_at) >= %s) AS renewed ON true"
+            " WHERE last.number > %s GROUP BY last.number",
+            [list(names), renewals, after],
+        ) or [{"settled": 0}]
+        return row["number"] if row["settled"] == len(names) else None
+
+    def held(self) -> dict[str, int]:
+        """Return how many streams each instance holds that holds any."""
         held: Counter[str] = Counter()
         for event in self.events():
             held[event["instance_id"]] += {"held": 1, "freed": -1, "lost": -1}.get(
                 event["event"], 0
             )
-            if event["number"] > after and min(held[name] for name in names) >= streams:
-                return event["number"]
-        return None
+        return dict(+held)
 
     def renewals(self, name: str, after: int, until: int) -> int:
         """Count how often an instance renewed its leases between two places."""

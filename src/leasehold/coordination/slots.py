@@ -206,6 +206,11 @@ class Slots:
         return self._pool.free_for(self)
 
     @property
+    def are_busy(self) -> bool:
+        """Whether each slot of the instance has a call. A slot that is reserved may stay free."""
+        return sum(self._pool.in_flight.values()) + self._pool.stuck_calls >= self._pool.total
+
+    @property
     def owed(self) -> int:
         """How many slots we should leave to others that wait. Free slots are not enough for them.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from leasehold.domain.lease import TrustWindow
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import StreamHeartbeatStore
 
+TARGETS_MAX = 1000  # of one call
 STREAMS_MAX = 2000  # in one call; more may be held, because those to look at need no slot
 
 _LOG = get_logger(__name__)
@@ -159,25 +161,24 @@ class HeldStreams:
         """Count the streams by target."""
         return Counter(one.target for one in self._held.values())
 
-    def hand_over(self, target: str, count: int) -> None:
-        """Give up that many streams of a target, each after its present call."""
-        given_up = sum(one.is_surplus for one in self._held.values() if one.target == target)
-        for one in self._held.values():
-            if given_up >= count:
-                return
-            if one.target == target and not one.is_surplus:
-                one.is_surplus = True
-                given_up += 1
+    def keep_at_most(self, target: str, count: int) -> None:
+        """Give up the streams of a target beyond this number, each after its present call."""
+        kept = [one for one in self._held.values() if one.target == target and not one.is_surplus]
+        for one in kept[count:]:
+            one.is_surplus = True
 
-    def end_turns(self, since: float, is_hungry: Callable[[str], bool]) -> None:
-        """Give up the streams that we have had since then, if others of their targets may wait.
+    def end_turns(self, target: str, count: int, since: float) -> None:
+        """Give up as many streams of a target as others of it wait, those first that we have had
+        for longest, and none that we have had for a shorter time.
 
         Their heads go to the end of the line. Otherwise streams that always have work would keep
         their slots for ever.
         """
-        for one in self._held.values():
-            if one.since <= since and is_hungry(one.target):
-                one.is_surplus = True
+        streams = [one for one in self._held.values() if one.target == target and one.items]
+        ending = sum(one.is_surplus for one in streams)
+        over = [one for one in streams if one.since <= since and not one.is_surplus]
+        for one in sorted(over, key=attrgetter("since"))[: max(0, count - ending)]:
+            one.is_surplus = True
 
 
 class StreamHeartbeat:
@@ -195,7 +196,7 @@ class StreamHeartbeat:
         timings: Callable[[], Timings],
         metrics: Metrics,
         abort: Callable[[Item], None],
-        is_hungry: Callable[[str], bool],
+        is_crowded: Callable[[str], bool],
         leave_to_others: Callable[[str, float], None],
         during_renewal: Callable[[], Awaitable[None]],
     ) -> None:
@@ -206,7 +207,7 @@ class StreamHeartbeat:
         self._timings = timings
         self._metrics = metrics
         self._abort = abort
-        self._is_hungry = is_hungry
+        self._is_crowded = is_crowded
         self._leave_to_others = leave_to_others
         self._during_renewal = during_renewal
 
@@ -220,12 +221,18 @@ class StreamHeartbeat:
         renewable = [one for one in self._streams.all() if self._is_renewable(one)]
         for start in range(0, len(renewable), STREAMS_MAX):
             await self._renew(renewable[start : start + STREAMS_MAX], timings)
-        self._streams.end_turns(started_at - timings.heartbeat_seconds, self._is_hungry)
+        await self._end_turns(started_at - timings.heartbeat_seconds)
         if len(self._streams):
             for one in await self._store.surplus_streams(self._streams.holder_id):
-                self._streams.hand_over(one.target, one.surplus)
+                self._streams.keep_at_most(one.target, one.kept)
                 self._leave_to_others(one.target, timings.heartbeat_seconds)
         return Pause(max(0.0, started_at + timings.heartbeat_seconds - self._slots.clock()))
+
+    async def _end_turns(self, since: float) -> None:
+        crowded = [target for target in self._streams.count() if self._is_crowded(target)]
+        if crowded:
+            for one in await self._store.waiting_streams(crowded[:TARGETS_MAX], STREAMS_MAX):
+                self._streams.end_turns(one.target, one.waiting, since)
 
     def _is_renewable(self, held: HeldStream) -> bool:
         now = self._slots.clock()

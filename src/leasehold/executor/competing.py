@@ -155,9 +155,9 @@ class CompetingExecutor:
         """Claim nothing of a target for a while: other instances shall have their share."""
         self._left_to_others[target] = self._slots.clock() + seconds
 
-    def is_hungry(self, target: str) -> bool:
-        """Say whether a target may have more due than we took."""
-        return target in self._hungry
+    def is_crowded(self, target: str) -> bool:
+        """Say whether a target may have more due than we took, for want of room."""
+        return target in self._hungry and (self._slots.are_busy or self._room(target) <= 0)
 
     def wanted(self, target: str) -> int:
         """Return how many slots are free for a target of which the last claim found no more."""
@@ -253,17 +253,12 @@ class CompetingExecutor:
         In random order: whoever comes first may leave nothing to the others. That is so for the
         claims of one step, one for each length of lease, and for the targets of one claim.
         """
-        targets = self._targets.current
-        # One slow target must not take all slots: some are reserved for the others.
-        reserved = max(1, self._slots.total // 10) if len(targets) > 1 else 0
-        share = max(1, self._slots.total - reserved)
         rooms: dict[str, int] = {}
         now = self._slots.clock()
-        for target in self._hungry & targets.keys():
+        for target in self._hungry & self._targets.current.keys():
             if self._left_to_others.get(target, now) > now:
                 continue
-            in_flight = self._slots.in_flight(target)
-            room = min(share - in_flight, self._targets.gate(target).room(in_flight))
+            room = self._room(target)
             if room > 0:
                 rooms[target] = room
         if rooms and not self._slots.free:
@@ -271,6 +266,14 @@ class CompetingExecutor:
             return {}
         count = min(len(rooms), TARGETS_MAX)
         return dict(random.sample(list(rooms.items()), count))
+
+    def _room(self, target: str) -> int:
+        """Return how many items of a target may be added to those in flight, if slots are free."""
+        # One slow target must not take all slots: some are reserved for the others.
+        reserved = max(1, self._slots.total // 10) if len(self._targets.current) > 1 else 0
+        share = max(1, self._slots.total - reserved)
+        in_flight = self._slots.in_flight(target)
+        return min(share - in_flight, self._targets.gate(target).room(in_flight))
 
     def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:
         by_lease: defaultdict[float, dict[str, int]] = defaultdict(dict)

@@ -139,7 +139,7 @@ class StreamSession(Session):
             timings,
             metrics,
             self._runner.abort,
-            self.executor.is_hungry,
+            self.executor.is_crowded,
             self.executor.leave_to_others,
             partial(parts.faults.reach, FaultPoint.DURING_RENEWAL),
         )

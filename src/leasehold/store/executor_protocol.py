@@ -261,7 +261,13 @@ class StreamHeartbeatStore(Protocol):
         ...
 
     async def surplus_streams(self, instance_id: str) -> list[rows.SurplusStreams]:
-        """Say how many streams of which targets this instance should hand over to others."""
+        """Say how many streams this instance should keep, of targets of which others want some."""
+        ...
+
+    async def waiting_streams(
+        self, targets: Sequence[str], streams_max: int
+    ) -> list[rows.WaitingStreams]:
+        """Count the streams of targets that could be claimed now, up to a number for each."""
         ...
 
 

@@ -211,10 +211,18 @@ class BegunInStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurplusStreams:
-    """How many streams of a target this instance should hand over."""
+    """How many streams of a target this instance should keep; others want the rest."""
 
     target: str
-    surplus: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingStreams:
+    """How many streams of a target somebody could claim now."""
+
+    target: str
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

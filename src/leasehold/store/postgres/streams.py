@@ -19,6 +19,7 @@ from leasehold.store.rows import (
     RenewedStream,
     StreamWork,
     SurplusStreams,
+    WaitingStreams,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
 _RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
 _BEGUN = rows_of(BegunInStream, verdict=BeginVerdict)
 _SURPLUS = rows_of(SurplusStreams)
+_WAITING = rows_of(WaitingStreams)
 _STATES = members_by_text(AttemptState)
 # The expiry of a stream that is not held.
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -214,9 +216,20 @@ class PostgresStreams:
         )
 
     async def surplus_streams(self, instance_id: str) -> list[SurplusStreams]:
-        """Say how many streams of which targets this instance should hand over to others."""
+        """Say how many streams this instance should keep, of targets of which others want some."""
         return await self._query.rows(
             _SURPLUS, "SELECT * FROM leasehold.surplus_streams(%s)", instance_id
+        )
+
+    async def waiting_streams(
+        self, targets: Sequence[str], streams_max: int
+    ) -> list[WaitingStreams]:
+        """Count the streams of targets that could be claimed now, up to a number for each."""
+        return await self._query.rows(
+            _WAITING,
+            "SELECT * FROM leasehold.waiting_streams(%s::text[], %s)",
+            list(targets),
+            streams_max,
         )
 
 
