@@ -261,10 +261,10 @@ RENEWALS_PER_PERIOD = float(SHARING["stream_claim_seconds"]) / float(
 STREAMS = 48
 
 
-async def start_sharing(engine):
+async def start_sharing(engine, call_timeout_seconds=50):
     """Give the streams work for long; return the log of their leases, and the ids."""
     # No call ends by a timeout, and then by a retry, because the machine is busy.
-    patient = {"lease_seconds": 60, "call_timeout_seconds": 50}
+    patient = {"lease_seconds": 60, "call_timeout_seconds": call_timeout_seconds}
     engine.publish(TARGET, scope="stream", concurrency=STREAMS, **patient)
     engine.sandbox.set_faults(latency_ms=500)
     log = LeaseLog(engine.database)
@@ -323,14 +323,15 @@ async def test_streams_of_a_stopped_instance_are_shared_within_two_claim_periods
 
 
 async def test_streams_of_a_dead_instance_are_shared_within_two_claim_periods(engine):
-    """Counted from the expiry, which is a claim period after its last renewal."""
-    log, ids = await start_sharing(engine)
-    workers = [sharer(engine, stream_grace_seconds="0") for _ in range(4)]
+    """Counted from the second expiry, which is two claim periods after its last renewal."""
+    log, ids = await start_sharing(engine, call_timeout_seconds=7.5)
+    grace = SHARING["stream_claim_seconds"]
+    workers = [sharer(engine, stream_grace_seconds=grace) for _ in range(4)]
     names = [await worker.started() for worker in workers]
     await assert_shared(log, names)
     workers.pop().send(signal.SIGKILL)
     dead = names.pop()
-    await assert_shared(log, names, log.last_granted(dead), periods=1 + 2)
+    await assert_shared(log, names, log.last_granted(dead), periods=2 + 2)
     assert {one["instance_id"] for one in log.events("lost")} == {dead}
     assert_in_order(engine, ids)
 
