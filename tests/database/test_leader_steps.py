@@ -14,7 +14,7 @@ from leasehold.coordination.item import ItemState
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
-from leasehold.domain.errors import DatabaseUnavailable, LeaseLost
+from leasehold.domain.errors import LeaseLost
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
@@ -36,6 +36,11 @@ from tests.support.outbox import ZERO_ID
 
 pytestmark = pytest.mark.one_server
 
+END_BY_HAND = (
+    "INSERT INTO leasehold.outbox_attempts"
+    " (intent_id, attempt_no, state, holder, started_at, finished_at)"
+    " VALUES (%s, 1, 'DISPATCHED', 'by hand', now(), now())"
+)
 ENQUEUE = """SELECT * FROM leasehold.enqueue_intents('[{"target": "bank", "payload": 1}]')"""
 LARGE = "".join(map(str, range(500)))  # too large to be sent with the window
 
@@ -211,9 +216,15 @@ async def test_call_whose_result_could_not_be_written_stays_marked_and_in_doubt(
     blocker = database.session("owner")
     blocker.run("BEGIN")
     blocker.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")
-    with pytest.raises(DatabaseUnavailable):  # lock_timeout
-        await leader.finish(item)
+    await leader.finish(item)  # lock_timeout
+    assert leader.slots.all() == [item], "it is repeated"
+    leader.term.end("a test")
+    pause = await leader.completer.repeater.step()
+    await asyncio.sleep(pause.seconds + 0.01)
+    await leader.completer.repeater.step()
+    assert leader.slots.all() == []
     blocker.run("ROLLBACK")
+    assert [type(one) for one in leader.troubles] == [LeaseLost]
     await leader.dispatcher.leave()
     assert marked(outbox) == [intent_id]
     [row] = outbox.call("operator", "cancel_intent", intent_id, "ann", "a test")
@@ -221,6 +232,32 @@ async def test_call_whose_result_could_not_be_written_stays_marked_and_in_doubt(
     await stores.executor.release_lease(leader.term.lease)
     await stores.executor.acquire_lease("leader", "b", 30)
     assert outbox.states(intent_id) == ["IN_DOUBT"]
+
+
+@pytest.mark.parametrize("is_ended_by_hand", [False, True])
+async def test_leader_steps_down_for_a_result_that_is_refused_and_records_the_others(
+    stores, outbox, is_ended_by_hand
+):
+    """Else it would read the row again, and make the call again and again."""
+    guarantee = "keyed" if is_ended_by_hand else "lookup"
+    terms = {"scope": "cluster", "guarantee": guarantee, "lease_name": "leader"}
+    outbox.publish("bank", **terms)
+    outbox.publish("post", **terms | {"guarantee": "keyed"})
+    [refused] = outbox.enqueue(1, "bank")
+    others = outbox.enqueue(3, "post")
+    leader = await leader_of(stores, "bank", "post")
+    await leader.dispatcher.step()
+    if is_ended_by_hand:
+        outbox.database.owner_execute(END_BY_HAND, [refused])  # 23505
+    for item in leader.runner.started:
+        leader.completer.complete(item, Accepted(), 0.001)  # P7003: it was never begun
+    await asyncio.sleep(0.002)
+    await leader.completer.step()
+    assert [outbox.states(one) for one in others] == [["DISPATCHED"]] * 3
+    assert len(leader.troubles) == 1
+    await leader.dispatcher.leave()
+    assert await stores.executor.release_lease(leader.term.lease)
+    assert (await stores.executor.acquire_lease("leader", "b", 30)).is_ours
 
 
 async def test_leader_whose_last_mark_failed_unmarks_its_other_calls(leader, outbox, stores):

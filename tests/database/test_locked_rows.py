@@ -17,6 +17,14 @@ from tests.support.outbox import CLUSTER_LEASE
 
 CLAIM = "SELECT intent_id FROM leasehold.claim_outbox_batch(10, 'worker-1', 30, '{sms}')"
 REPAIR = "SELECT intent_id FROM leasehold.repair_expired_leases(10, 'reaper')"
+RENEW = (
+    "WITH held AS MATERIALIZED ("
+    "  SELECT array_agg(intent_id) AS ids, array_agg(lease_token) AS tokens"
+    "    FROM leasehold.outbox_pending WHERE lease_seconds = 30)"
+    " SELECT renewed.intent_id FROM held"
+    "  CROSS JOIN leasehold.renew_outbox_leases('worker-1', ids, tokens, 60) AS renewed"
+    "  WHERE verdict = 'renewed'"
+)
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
 CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 180, '{sms}')"
 LOOK_AT_STREAMS = (
@@ -48,6 +56,12 @@ SKIPPING = sorted(
 def due(outbox):
     outbox.publish()
     return outbox.enqueue(2)
+
+
+def claimed(outbox):
+    ids = due(outbox)
+    outbox.claim()
+    return ids
 
 
 def expired(outbox):
@@ -130,6 +144,7 @@ def due_turn(outbox):
 # it, and the call that must not wait, with its role.
 MEETINGS = {
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
+    "renew_outbox_leases": (claimed, LOCK_ITEM, RENEW, "owner"),
     "requeue_expired_claims": (expired, LOCK_ITEM, CLAIM),
     "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),

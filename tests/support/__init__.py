@@ -38,6 +38,7 @@ Network:
     api                  the HTTP API in the test's event loop, and clients with tokens
     hostile_requests     requests that must be refused and must not change anything
     http_gateways        a submission, an HTTP contract and gateway, and a raw HTTP server
+    held_gateway         a gateway that notes what it receives, and answers when a test says so
     certificates         self-signed certificates
     raw_http             bytes over a TCP connection to an HTTP server
     tcp_proxy            a proxy before the database that cuts or blackholes connections

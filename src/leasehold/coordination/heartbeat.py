@@ -79,15 +79,16 @@ class Heartbeat:
                 lost = self._slots.lose(self._slots.all())
                 self._report_lost(lost, "the heartbeat failed")
         trust = TrustWindow.counted_from(asked_at, lease_seconds)
-        renewed = {one.intent_id for one in renewals if one.verdict is RenewVerdict.RENEWED}
+        verdicts = {one.intent_id: one.verdict for one in renewals}
         # An answer that came too late revives no claim: its result may have been discarded already.
         now = self._slots.clock()
         late = self._slots.lose(item for item in items if item.trust.is_over(now))
         self._report_lost(late, "the answer to the renewal is late")
         for item in items:
-            if item.is_lost:
+            verdict = verdicts.get(item.claimed.intent_id)
+            if item.is_lost or verdict is RenewVerdict.LOCKED:  # the latter keeps its trust
                 continue
-            if item.claimed.intent_id in renewed:
+            if verdict is RenewVerdict.RENEWED:
                 item.trust = trust
             elif item.state < RECORDING:
                 # If its result is being recorded, the claim may be gone because the result arrived.

@@ -158,12 +158,16 @@ class AccessDenied(LeaseholdError):
 class DatabaseUnavailable(LeaseholdError):
     """The database did not answer in time. The outcome is unknown; treat every lease as lost.
 
-    `sqlstate` is set if the server gave a reason, such as a shutdown or a timeout.
+    `sqlstate` is set if the server gave a reason, such as a shutdown or a timeout. If
+    `is_rolled_back`, the outcome is known: nothing was written, and the call may be repeated.
     """
 
-    def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, sqlstate: str | None = None, is_rolled_back: bool = False
+    ) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
+        self.is_rolled_back = is_rolled_back
 
 
 class IntakeFull(LeaseholdError):
@@ -199,3 +203,8 @@ class MigrationError(LeaseholdError):
 
 class EmbeddedDatabaseError(LeaseholdError):
     """The private PostgreSQL cannot run here; the message says what to change."""
+
+
+def is_rolled_back(error: Exception) -> bool:
+    """Say whether a write failed, but certainly wrote nothing, so that it may be repeated."""
+    return isinstance(error, DatabaseUnavailable) and error.is_rolled_back

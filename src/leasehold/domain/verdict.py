@@ -74,10 +74,14 @@ class RecordVerdict(StrEnum):
 
 
 class RenewVerdict(StrEnum):
-    """The result of renewing one claim or lease."""
+    """The result of renewing one claim or lease.
+
+    LOCKED: somebody else has locked the row of a claim. It lasts as long as before; ask again.
+    """
 
     RENEWED = "renewed"
     LEASE_LOST = "lease_lost"
+    LOCKED = "locked"
 
 
 class ReleaseVerdict(StrEnum):

@@ -1,10 +1,11 @@
 """The completer writes results to the ledger: many in one call, within a few milliseconds.
 
-A write is never repeated. If the database refuses a result, that is decided. If it does not answer,
-nobody knows what it did: the results are dropped, and the reaper ends the claims. Only if it
-refuses a whole batch because of one result, and writes nothing, are the results sent one by one.
-To give back an item for which nothing was sent is no such write: that is repeated while its lease
-is trusted.
+A write is repeated only if the database has certainly rolled it back, and only while the lease is
+trusted (`repeater.py`). If the database refuses a result, that is decided. If it does not answer,
+nobody knows what it did: the results are dropped, and the reaper ends the claims. If it refuses a
+whole batch because of one result, and writes nothing, the results are sent one by one.
+To give back an item for which nothing was sent is repeated after any failure while its lease is
+trusted.
 """
 
 from __future__ import annotations
@@ -12,27 +13,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import RECORDING
-from leasehold.domain.errors import DatabaseUnavailable, LeaseLost, TerminalGuardHit
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    LeaseLost,
+    TerminalGuardHit,
+    is_rolled_back,
+)
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import STALE_REASON, Rejected, Result, Retryable, Unknown
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
 from leasehold.executor.log_budget import LogBudget
+from leasehold.executor.repeater import Repeater
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasehold.coordination.item import Fence, Item
     from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
     from leasehold.executor.observer import ObserverThread
+    from leasehold.executor.repeater import Write
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Recorded
 
@@ -61,6 +70,7 @@ class Completer:
         observer: ObserverThread | None = None,
     ) -> None:
         self.wake = asyncio.Event()
+        self.repeater = Repeater(slots.clock)
         self._slots = slots
         self._metrics = metrics
         self._trouble = trouble
@@ -130,17 +140,33 @@ class Completer:
 
     async def _write(self, batch: Sequence[Item]) -> None:
         """Write the results of each fence. A fence that fails does not hold up the others."""
+        writes = ((partial(self._settle, fence), items) for fence, items in by_fence(batch).items())
+        await self._try_each(writes)
+
+    async def _try_each(self, writes: Iterable[tuple[Write, Sequence[Item]]]) -> None:
+        """Try each write. Repeat later what was rolled back; raise the first other error."""
         failures: list[Exception] = []
-        for fence, items in by_fence(batch).items():
+        for write, items in writes:
             try:
-                await self._write_under(fence, items)
-            except Exception as error:  # noqa: BLE001 (raised below, after the other fences)
-                self._trouble(error)
-                failures.append(error)
-            finally:
-                self._slots.let_go(items)
+                await write(items)
+            except Exception as error:  # noqa: BLE001 (raised below, after the other writes)
+                if is_rolled_back(error):
+                    self.repeater.add(write, items, error)
+                else:
+                    failures.append(error)
         if failures:
             raise failures[0]
+
+    async def _settle(self, fence: Fence, items: Sequence[Item]) -> None:
+        """Write results and let their items go. They stay if the write was rolled back."""
+        try:
+            await self._write_under(fence, items)
+        except Exception as error:
+            if not is_rolled_back(error):
+                self._trouble(error)
+                self._slots.let_go(items)
+            raise
+        self._slots.let_go(items)
 
     async def _write_under(self, fence: Fence, items: Sequence[Item]) -> None:
         now = self._slots.clock()
@@ -203,12 +229,15 @@ class Completer:
         if len(items) > 1:
             for item in items:
                 await self._record(fence, [item])
+                self._slots.let_go([item])  # a later one may be rolled back
             return
         event = "result_refused"
         if isinstance(error, TerminalGuardHit):
             event = "terminal_guard_hit"
             self._metrics.terminal_guard_hit()
         self._log(logging.ERROR, event, items[0], error=str(error))
+        # Else a leader would read the row again and make the call again. Claims and streams expire.
+        self._trouble(error)
 
     def _report(self, items: Sequence[Item], recorded: Sequence[Recorded]) -> None:
         """Count and log what was recorded. What the answer leaves out became DISPATCHED."""
@@ -285,6 +314,7 @@ class Completer:
         Whoever holds the lease gives it up: a leader its term, a holder its stream. A claim is left
         to the reaper.
         """
+        self._slots.let_go([item])
         self._metrics.late_result()
         self._log(logging.WARNING, "late_result_discarded", item)
         self._trouble(LeaseLost("trust ended before the result was written"))
@@ -294,23 +324,24 @@ class Completer:
         groups: defaultdict[tuple[Fence, float], list[Item]] = defaultdict(list)
         for item, delay_seconds in given_back:
             groups[item.fence, delay_seconds].append(item)
-        failures: list[Exception] = []
-        for (fence, delay_seconds), items in groups.items():
-            again: set[Item] = set()
-            try:
-                lost = await fence.give_back(items, delay_seconds)
-                if lost:
-                    self._metrics.lease_lost(lost)
-            except Exception as error:  # noqa: BLE001 (raised below, after the other groups)
-                failures.append(error)
-                if isinstance(error, DatabaseUnavailable):
-                    now = self._slots.clock()
-                    again = {item for item in items if not item.trust.is_over(now)}
-            finally:
-                self._given_back += [(item, delay_seconds) for item in again]
-                self._slots.let_go(item for item in items if item not in again)
-        if failures:
-            raise failures[0]
+        writes = ((partial(self._give_back, *group), items) for group, items in groups.items())
+        await self._try_each(writes)
+
+    async def _give_back(self, fence: Fence, delay_seconds: float, items: Sequence[Item]) -> None:
+        """Return items to the database and let them go. Repeat it later if that may help."""
+        stay: set[Item] = set()
+        try:
+            lost = await fence.give_back(items, delay_seconds)
+            if lost:
+                self._metrics.lease_lost(lost)
+        except DatabaseUnavailable as error:
+            now = self._slots.clock()
+            stay = {item for item in items if not item.trust.is_over(now)}
+            if not is_rolled_back(error):
+                self._given_back += [(item, delay_seconds) for item in stay]
+            raise
+        finally:
+            self._slots.let_go(item for item in items if item not in stay)
 
     def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
         if not _logs_level(level):

@@ -1,8 +1,7 @@
 """The runner makes the calls: it takes items from MARKED to an outcome, as `domain.retry` decides.
 
 The items of one batch share one "begin" where their contracts require it; then each call is a task
-of its own. It is made only while the item's lease is trusted: checked before the call here, and by
-the gateway right before bytes leave. Completer and database check whether its result counts.
+of its own, made only while the item's lease is trusted: checked here, and where bytes leave.
 
 A leader whose renewal is late may start no call until the renewal is answered. It gives back items
 that were not begun. The others wait: only their holder can make these calls without a lookup.
@@ -21,6 +20,7 @@ from leasehold.domain.errors import (
     DatabaseUnavailable,
     LeaseholdError,
     MigrationError,
+    is_rolled_back,
 )
 from leasehold.domain.outcome import Accepted, Unknown
 from leasehold.domain.retry import (
@@ -200,10 +200,10 @@ class Runner:
         try:
             verdicts = await fence.begin(items)
         except Exception as error:  # noqa: BLE001 (after any error, no call may be made)
-            # The database may have begun them all the same: only the reaper can tell.
             for item in items:
                 _LOG.warning("begin_failed", error=str(error), **item.log_fields())
-            self._slots.let_go(items)
+            # Else the database may have begun them all the same: only the reaper can tell.
+            (self._give_back if is_rolled_back(error) else self._slots.let_go)(items)
             self._trouble(error)
             return []
         await self._faults.reach(FaultPoint.AFTER_BEGIN)

@@ -116,7 +116,13 @@ class ItemSession(Session):
             lambda target: targets.current[target].lease_seconds,
         )
         self.heartbeat = Heartbeat(store, self.slots, timings, metrics, self._runner.abort)
-        self.services: list[Service] = [self.heartbeat, self._completer, self.executor, targets]
+        self.services: list[Service] = [
+            self.heartbeat,
+            self._completer,
+            self._completer.repeater,
+            self.executor,
+            targets,
+        ]
 
 
 class StreamSession(Session):
@@ -146,6 +152,7 @@ class StreamSession(Session):
         self.services: list[Service] = [
             self.heartbeat,
             self._completer,
+            self._completer.repeater,
             self.executor,
             self.ordered,
             targets,

@@ -99,7 +99,7 @@ class LeaderExecutor:
     @property
     def services(self) -> list[Service]:
         """All services of the term, this one included."""
-        return [self._completer, self, self._reader, self._dispatcher]
+        return [self._completer, self._completer.repeater, self, self._reader, self._dispatcher]
 
     def hint(self) -> None:
         """Read what has changed now."""

@@ -58,6 +58,9 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "22": InvalidArgument,  # 22023 is ours; others, such as 22P02: a value of the wrong type
     "54": InvalidArgument,  # a value over a limit of PostgreSQL
 }
+# With these errors the server has certainly rolled the statement back: lock timeout, statement
+# timeout or cancellation, serialization failure, deadlock. 40003, for example, leaves it open.
+_ROLLED_BACK = frozenset({"55P03", "57014", "40001", "40P01"})
 _ADVICE: dict[type[LeaseholdError], str] = {
     MigrationError: "run `leasehold migrate`",
 }
@@ -114,7 +117,9 @@ def translate(
     if kind is ContentTooLarge:
         return ContentTooLarge.of(message, message)
     if kind is DatabaseUnavailable:
-        return DatabaseUnavailable(message, sqlstate=error.sqlstate)
+        return DatabaseUnavailable(
+            message, sqlstate=error.sqlstate, is_rolled_back=error.sqlstate in _ROLLED_BACK
+        )
     if kind is AccessDenied:
         return _access_denied(message, statement)
     return kind(message)

@@ -1,0 +1,126 @@
+"""Somebody locks pending rows for longer than a statement waits, while their results are written.
+
+The database rolls such a write back, so it is repeated: the results of the others are on the ledger
+while one row is locked, that of the locked row when it is free, and nothing is in doubt.
+"""
+
+from __future__ import annotations
+
+from signal import SIGKILL
+
+import pytest
+
+from tests.support.elections import ROW_LEASE_SETTINGS
+from tests.support.engine import until
+from tests.support.held_gateway import HeldGateway
+from tests.support.stream_orders import STREAM_SETTINGS
+
+COUNT = 20
+# Locks last for longer than a statement waits, and leases for longer than the test.
+SETTINGS = (
+    ROW_LEASE_SETTINGS
+    | STREAM_SETTINGS
+    | {
+        "cluster_lease_seconds": "60",
+        "stream_claim_seconds": "60",
+        "concurrency": str(COUNT),
+        "shutdown_seconds": "30",
+    }
+)
+LOCK = "SELECT FROM leasehold.outbox_pending WHERE intent_id = ANY (%s) FOR UPDATE"
+CLASSES = [("item", "blind"), ("stream", "blind"), ("cluster", "blind"), ("cluster", "keyed")]
+
+
+@pytest.fixture
+async def gateway():
+    async with HeldGateway().running() as gateway:
+        yield gateway
+
+
+async def calls_under_way(engine, gateway, scope, guarantee, **terms):
+    """Start a worker; return it when the gateway has all its calls, with their ids."""
+    engine.publish(
+        "bank",
+        guarantee,
+        **{
+            "scope": scope,
+            "concurrency": COUNT,
+            "lease_seconds": 60,
+            "call_timeout_seconds": 25,
+            "quarantine_seconds": 120,
+            "gateway": gateway.terms(guarantee),
+        }
+        | terms,
+    )
+    entries = [{"target": "bank", "payload": one, "stream": f"s{one}"} for one in range(COUNT)]
+    ids = [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
+    worker = engine.worker(**SETTINGS)
+    await until(lambda: len(gateway.received) == COUNT, context=worker.log.read_text)
+    return worker, ids
+
+
+def rolled_back(worker):
+    return worker.lines("write_rolled_back")
+
+
+@pytest.mark.parametrize(("scope", "guarantee"), CLASSES)
+async def test_one_locked_row_holds_up_no_other_result(engine, gateway, scope, guarantee):
+    worker, ids = await calls_under_way(engine, gateway, scope, guarantee)
+    with engine.database.connect(autocommit=False) as other:
+        other.execute(LOCK, [ids[:1]])
+        gateway.may_answer.set()
+        await engine.until_status(ids[1:])
+        await until(lambda: len(rolled_back(worker)) > 5)
+        assert engine.statuses(ids[:1]) == ["pending"]
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["DISPATCHED"]] * COUNT
+    assert set(gateway.received.values()) == {1}
+    assert not worker.lines("leader_stepped_down")
+    assert not worker.lines("lease_lost")
+
+
+@pytest.mark.parametrize(("scope", "guarantee"), CLASSES)
+async def test_results_of_locked_rows_are_written_when_the_rows_are_free(
+    engine, gateway, scope, guarantee
+):
+    """Meanwhile no operator and no deadline ends an intent whose call was made."""
+    worker, ids = await calls_under_way(engine, gateway, scope, guarantee, deadline_seconds=30)
+    with engine.database.connect(autocommit=False) as other:
+        other.execute(LOCK, [ids])
+        gateway.may_answer.set()
+        await until(lambda: len(rolled_back(worker)) > COUNT)
+    cancelled = [
+        engine.outbox.call("operator", "cancel_intent", one, "ann", "a test")[0]["cancel_intent"]
+        for one in ids
+    ]
+    assert set(cancelled) <= {"in_flight", "already_terminal"}
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["DISPATCHED"]] * COUNT
+    assert set(gateway.received.values()) == {1}
+
+
+@pytest.mark.parametrize(("scope", "guarantee"), CLASSES)
+async def test_calls_whose_results_were_being_repeated_are_in_doubt_after_a_crash(
+    engine, gateway, scope, guarantee
+):
+    worker, ids = await calls_under_way(engine, gateway, scope, guarantee)
+    with engine.database.connect(autocommit=False) as other:
+        other.execute(LOCK, [ids[:5]])
+        gateway.may_answer.set()
+        await engine.until_status(ids[5:])
+        await until(lambda: len(rolled_back(worker)) > 5)
+        worker.send(SIGKILL)
+        await worker.ended()
+    engine.outbox.expire_claims()
+    engine.database.execute(
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1s',"
+        " grace_expires_at = clock_timestamp() - interval '1s' WHERE expires_at > now()"
+    )
+    engine.worker(**SETTINGS)
+    await until(lambda: all(map(engine.outbox.states, ids)))
+    first = [engine.outbox.states(one)[0] for one in ids]
+    # A write that waited in the database may have got its lock after the crash.
+    assert set(first[:5]) in ({"IN_DOUBT"}, {"IN_DOUBT", "DISPATCHED"})
+    assert first[5:] == ["DISPATCHED"] * (COUNT - 5)
+    if guarantee == "blind":
+        assert set(gateway.received.values()) == {1}
