@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.domain.errors import AccessDenied, MigrationError, SchemaTooNew, SchemaTooOld
 from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.migrate import migrate, plan
 from leasehold.store.postgres.store import PostgresStore
@@ -98,24 +98,24 @@ async def test_release_that_a_migration_no_longer_supports_is_told_that_it_is_to
     for name in ("0003_newer", "0004_newest"):
         tree.remove(f"migrations/{name}.sql")
     await check(migrated, tree.files("1.10.0"))
-    with pytest.raises(MigrationError, match=r"1\.9\.2 is too old .*upgrade it to 1\.10\.0"):
+    with pytest.raises(SchemaTooNew, match=r"1\.9\.2 is too old .*upgrade it to 1\.10\.0"):
         await check(migrated, tree.files("1.9.2"))
 
 
 async def test_process_newer_than_the_schema_is_told_to_migrate(migrated, tree):
     tree.write("migrations/0003_newer.sql", "SELECT 3;")
-    with pytest.raises(MigrationError, match=r"version 2, .* needs 3: run `leasehold migrate`"):
+    with pytest.raises(SchemaTooOld, match=r"version 2, .* needs 3: run `leasehold migrate`"):
         await check(migrated, tree.files())
 
 
 async def test_process_newer_than_the_functions_is_told_to_migrate(migrated, tree):
     tree.write("functions/count_all.sql", FILES["functions/count_all.sql"] + "-- newer")
-    with pytest.raises(MigrationError, match=r"count_all\.sql.*run `leasehold migrate`"):
+    with pytest.raises(SchemaTooOld, match=r"count_all\.sql.*run `leasehold migrate`"):
         await check(migrated, tree.files("1.0.1"))
 
 
 async def test_database_without_the_schema_is_told_to_migrate(empty_database, tree):
-    with pytest.raises(MigrationError, match=r"version 0, .*run `leasehold migrate`"):
+    with pytest.raises(SchemaTooOld, match=r"version 0, .*run `leasehold migrate`"):
         await check(empty_database, tree.files())
 
 

@@ -19,7 +19,9 @@ from leasehold.domain.errors import (
     LeaseLost,
     MigrationError,
     RetryCeilingReached,
+    SchemaTooOld,
     TerminalGuardHit,
+    Unavailable,
 )
 from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.domain.outcome import Accepted, Result
@@ -179,7 +181,7 @@ async def test_database_that_became_a_standby_is_unavailable(database):
     async with PostgresStore(url) as store:
         with pytest.raises(DatabaseUnavailable) as raised:
             await store.acquire_lease("leader", "a", 30)
-    assert raised.value.sqlstate == "25006"
+    assert raised.value.__cause__.sqlstate == "25006"
 
 
 async def test_wait_for_a_lock_ends_before_the_lease_does(database, stores):
@@ -191,7 +193,7 @@ async def test_wait_for_a_lock_ends_before_the_lease_does(database, stores):
     async with PostgresStore(database.url_as("executor"), settings) as store:
         with pytest.raises(DatabaseUnavailable) as raised:
             await store.renew_lease(lease, 30)
-        assert raised.value.sqlstate == "55P03"
+        assert raised.value.reason is Unavailable.LOCKED
         blocker.run("ROLLBACK")
         assert await store.renew_lease(lease, 30)
 
@@ -206,13 +208,33 @@ async def test_wait_for_a_lock_ends_before_the_lease_does(database, stores):
         ("SELECT pg_read_file('no such file')", DatabaseUnavailable, "58P01"),
         ("SELECT repeat('0123456789', 200000000)", InvalidArgument, "54000"),
         ("SELECT 1 / 0", InvalidArgument, "22012"),
-        ("SELECT FROM leasehold.nothing", MigrationError, "42P01"),
+        ("SELECT FROM leasehold.nothing", SchemaTooOld, "42P01"),
     ],
 )
 def test_classes_of_sqlstates_are_translated(database, statement, kind, sqlstate):
     with pytest.raises(kind) as raised, translated():
         database.connect().execute(statement)
     assert raised.value.__cause__.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "reason"),
+    [
+        ("55P03", Unavailable.LOCKED),
+        ("40P01", Unavailable.LOCKED),
+        ("40001", Unavailable.ROLLED_BACK),
+        ("57014", Unavailable.ROLLED_BACK),
+        ("40003", Unavailable.NO_ANSWER),
+        ("57P01", Unavailable.NO_ANSWER),
+        ("08P01", Unavailable.REFUSED),
+        ("08006", Unavailable.NO_ANSWER),
+    ],
+)
+def test_unavailable_database_says_whether_the_call_was_rolled_back(database, sqlstate, reason):
+    with pytest.raises(DatabaseUnavailable) as raised, translated():
+        database.connect().execute(RAISE.format(sqlstate))
+    assert raised.value.reason is reason
+    assert raised.value.is_rolled_back is (reason in {"locked", "rolled_back"})
 
 
 def end_both(last, first):
@@ -235,7 +257,7 @@ def test_deadlock_can_be_retried(database):
     waiting.assert_blocked()
     with pytest.raises(DatabaseUnavailable) as raised, translated():
         end_both(second.start(lock, ["x"]), waiting)
-    assert raised.value.sqlstate == "40P01"
+    assert raised.value.reason is Unavailable.LOCKED
 
 
 @pytest.mark.parametrize("statement", ["SELEKT", "SELECT nothing", RAISE.format("ZZ999")])

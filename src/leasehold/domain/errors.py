@@ -18,12 +18,15 @@ LeaseholdError
 ├── ApiError                   the HTTP API failed in a way that the caller cannot fix
 │   └── ApiUnavailable         the HTTP API did not answer, or not in every try
 ├── MigrationError             the schema does not match this release
+│   ├── SchemaTooOld           migrate the database
+│   └── SchemaTooNew           use a newer release
 └── EmbeddedDatabaseError      the private PostgreSQL cannot run here
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -155,19 +158,35 @@ class AccessDenied(LeaseholdError):
         self.roles = roles
 
 
+class Unavailable(StrEnum):
+    """Why the database was unavailable, as far as it matters for what to do next.
+
+    LOCKED: another transaction held a lock for too long; this one was rolled back.
+    ROLLED_BACK: rolled back for another reason, such as its time limit.
+    REFUSED: it refuses the connection until a person changes something.
+    """
+
+    NO_ANSWER = "no_answer"
+    LOCKED = "locked"
+    ROLLED_BACK = "rolled_back"
+    REFUSED = "refused"
+
+
 class DatabaseUnavailable(LeaseholdError):
     """The database did not answer in time. The outcome is unknown; treat every lease as lost.
 
-    `sqlstate` is set if the server gave a reason, such as a shutdown or a timeout. If
-    `is_rolled_back`, the outcome is known: nothing was written, and the call may be repeated.
+    If it `is_rolled_back`, the outcome is known: nothing was written, and the call may
+    be repeated.
     """
 
-    def __init__(
-        self, message: str, *, sqlstate: str | None = None, is_rolled_back: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, reason: Unavailable = Unavailable.NO_ANSWER) -> None:
         super().__init__(message)
-        self.sqlstate = sqlstate
-        self.is_rolled_back = is_rolled_back
+        self.reason = reason
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether the server has certainly rolled the call back."""
+        return self.reason in {Unavailable.LOCKED, Unavailable.ROLLED_BACK}
 
 
 class IntakeFull(LeaseholdError):
@@ -198,7 +217,15 @@ class ApiUnavailable(ApiError):
 
 
 class MigrationError(LeaseholdError):
-    """The schema in the database does not match this release."""
+    """The schema in the database does not match this release, or cannot be migrated to it."""
+
+
+class SchemaTooOld(MigrationError):
+    """The schema is missing or older than this release needs: run `leasehold migrate`."""
+
+
+class SchemaTooNew(MigrationError):
+    """A newer release migrated the schema, and this one cannot use it: upgrade this one."""
 
 
 class EmbeddedDatabaseError(LeaseholdError):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from leasehold.domain.errors import DatabaseUnavailable, IntakeFull
+from leasehold.domain.errors import DatabaseUnavailable, IntakeFull, Unavailable
 from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.intake.notify import Notifications, due_targets
 from leasehold.intake.validation import INVALID_VALUE
@@ -50,9 +50,6 @@ SLOW_SECONDS = 0.05
 RETRY_SECONDS_MAX = 10.0
 _CLOSE_SECONDS = 15.0
 _STOPPING = "this instance is stopping: use another one"
-
-# The server rolled back because of a lock: lock_timeout, deadlock_detected.
-_LOCK_SQLSTATES = frozenset({"55P03", "40P01"})
 
 # Without the database's own words, which may quote the value.
 _INVALID = Enqueued(
@@ -131,7 +128,7 @@ class GroupCommit:
             return result
         if isinstance(result, DatabaseUnavailable):
             # Each caller gets its own exception: a traceback grows whenever one is raised.
-            raise DatabaseUnavailable(str(result), sqlstate=result.sqlstate) from result
+            raise DatabaseUnavailable(str(result), reason=result.reason) from result
         raise result
 
     async def enqueue_many(
@@ -281,7 +278,7 @@ class GroupCommit:
 
 def _split(batch: Sequence[_Item], error: Exception) -> list[Sequence[_Item]]:
     """Split a batch that wrote nothing; empty if trying its parts would not help."""
-    is_locked = isinstance(error, DatabaseUnavailable) and error.sqlstate in _LOCK_SQLSTATES
+    is_locked = isinstance(error, DatabaseUnavailable) and error.reason is Unavailable.LOCKED
     if len(batch) == 1 or not (is_locked or isinstance(error, INVALID_VALUE)):
         return []
     if is_locked:

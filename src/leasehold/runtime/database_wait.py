@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.errors import DatabaseUnavailable, Unavailable
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
 from leasehold.service.service import BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 Result = TypeVar("Result")
-
-# SQLSTATEs that waiting does not cure: a refused login, an unknown database, a pooler's refusal.
-_LASTING = ("28", "3D", "08P01")
 
 _LOG = get_logger(__name__)
 
@@ -55,12 +52,12 @@ class DatabaseWait:
 
     async def _pause(self, error: DatabaseUnavailable) -> None:
         left = self._ends_at - time.monotonic()
-        if (error.sqlstate or "").startswith(_LASTING):
+        if error.reason is Unavailable.REFUSED:
             raise error
         if left <= 0:
             raise DatabaseUnavailable(
                 f"{error} (waited {self._seconds:g} seconds at start, see --start-seconds)",
-                sqlstate=error.sqlstate,
+                reason=error.reason,
             ) from None
         seconds = min(self._backoff.next_seconds(), left)
         _LOG.warning(

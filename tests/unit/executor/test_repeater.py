@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from leasehold.coordination.item import claimed_items
-from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.errors import DatabaseUnavailable, Unavailable
 from leasehold.domain.lease import TrustWindow
 from leasehold.executor.repeater import SECONDS_MAX, Repeater
 from tests.support.claimed_item import claim_of
 
-LOCKED = DatabaseUnavailable("a lock timeout", sqlstate="55P03", is_rolled_back=True)
+LOCKED = DatabaseUnavailable("a lock timeout", reason=Unavailable.LOCKED)
 
 
 class Fence:

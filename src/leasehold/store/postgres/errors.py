@@ -23,9 +23,10 @@ from leasehold.domain.errors import (
     InvalidCompletionState,
     LeaseholdError,
     LeaseLost,
-    MigrationError,
     RetryCeilingReached,
+    SchemaTooOld,
     TerminalGuardHit,
+    Unavailable,
 )
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import RecordVerdict
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # A whole SQLSTATE takes precedence over its class, the first two characters.
-ERRORS: dict[str, type[LeaseholdError]] = {
+# A reason is that of DatabaseUnavailable. With LOCKED and ROLLED_BACK the server has certainly
+# rolled the statement back.
+ERRORS: dict[str, type[LeaseholdError] | Unavailable] = {
     "P7002": LeaseLost,
     "P7003": InvalidCompletionState,
     "P7004": RetryCeilingReached,
@@ -43,26 +46,27 @@ ERRORS: dict[str, type[LeaseholdError]] = {
     "P7007": ContentTooLarge,
     "P0001": AppendOnlyViolation,
     "42501": AccessDenied,
-    "3F000": MigrationError,  # no such schema
-    "42883": MigrationError,  # no such function
-    "42P01": MigrationError,  # no such table
-    "0A000": DatabaseUnavailable,  # a plan from before a migration; another connection has none
-    "25006": DatabaseUnavailable,  # read-only: a failover left us on a standby
-    "25P03": DatabaseUnavailable,  # idle_in_transaction_session_timeout
-    "55P03": DatabaseUnavailable,  # lock_timeout
-    "08": DatabaseUnavailable,  # connection
-    "40": DatabaseUnavailable,  # rolled back: deadlock, failover of a synchronous standby
-    "53": DatabaseUnavailable,  # out of connections, memory or disk
-    "57": DatabaseUnavailable,  # shutdown, crash, statement_timeout
-    "58": DatabaseUnavailable,  # the server's system failed
+    "3F000": SchemaTooOld,  # no such schema
+    "42883": SchemaTooOld,  # no such function
+    "42P01": SchemaTooOld,  # no such table
+    "0A000": Unavailable.NO_ANSWER,  # a plan from before a migration; another connection has none
+    "25006": Unavailable.NO_ANSWER,  # read-only: a failover left us on a standby
+    "25P03": Unavailable.NO_ANSWER,  # idle_in_transaction_session_timeout
+    "55P03": Unavailable.LOCKED,  # lock_timeout
+    "08": Unavailable.NO_ANSWER,  # connection
+    "08P01": Unavailable.REFUSED,  # a pooler that does not take our settings
+    "40001": Unavailable.ROLLED_BACK,
+    "40P01": Unavailable.LOCKED,  # deadlock
+    "40": Unavailable.NO_ANSWER,  # 40003, for example, leaves open whether it took effect
+    "53": Unavailable.NO_ANSWER,  # out of connections, memory or disk
+    "57014": Unavailable.ROLLED_BACK,  # statement_timeout, or cancelled
+    "57": Unavailable.NO_ANSWER,  # shutdown, crash
+    "58": Unavailable.NO_ANSWER,  # the server's system failed
     "22": InvalidArgument,  # 22023 is ours; others, such as 22P02: a value of the wrong type
     "54": InvalidArgument,  # a value over a limit of PostgreSQL
 }
-# With these errors the server has certainly rolled the statement back: lock timeout, statement
-# timeout or cancellation, serialization failure, deadlock. 40003, for example, leaves it open.
-_ROLLED_BACK = frozenset({"55P03", "57014", "40001", "40P01"})
 _ADVICE: dict[type[LeaseholdError], str] = {
-    MigrationError: "run `leasehold migrate`",
+    SchemaTooOld: "run `leasehold migrate`",
 }
 # The name of the index, or that of its copy on a partition.
 _TERMINAL_GUARD = re.compile(
@@ -106,6 +110,8 @@ def translate(
     kind = _kind(error)
     if kind is None:
         return None
+    if isinstance(kind, Unavailable):
+        return DatabaseUnavailable(_message(error, DatabaseUnavailable), reason=kind)
     message = _message(error, kind)
     detail = error.diag.message_detail or ""
     if kind is LeaseLost:
@@ -116,10 +122,6 @@ def translate(
         return kind(message, intent_id=_intent_id(detail))
     if kind is ContentTooLarge:
         return ContentTooLarge.of(message, message)
-    if kind is DatabaseUnavailable:
-        return DatabaseUnavailable(
-            message, sqlstate=error.sqlstate, is_rolled_back=error.sqlstate in _ROLLED_BACK
-        )
     if kind is AccessDenied:
         return _access_denied(message, statement)
     return kind(message)
@@ -160,7 +162,7 @@ def role_advice(roles: Sequence[str]) -> str:
     )
 
 
-def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:
+def _kind(error: psycopg.Error) -> type[LeaseholdError] | Unavailable | None:
     if isinstance(error, UniqueViolation):
         guard = _TERMINAL_GUARD.fullmatch(error.diag.constraint_name or "")
         return TerminalGuardHit if guard else None
@@ -169,7 +171,7 @@ def _kind(error: psycopg.Error) -> type[LeaseholdError] | None:
     # An error without a SQLSTATE is not the server's: the network or pool failed, or a value cannot
     # be sent.
     if isinstance(error, psycopg.OperationalError):
-        return DatabaseUnavailable
+        return Unavailable.NO_ANSWER
     return InvalidArgument if isinstance(error, psycopg.DataError) else None
 
 

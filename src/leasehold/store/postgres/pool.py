@@ -41,7 +41,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
-from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument
+from leasehold.domain.errors import AccessDenied, DatabaseUnavailable, InvalidArgument, Unavailable
 from leasehold.observe.logs import hide_in_logs
 from leasehold.store.postgres.connection import Connection, configure, shut_down
 from leasehold.store.postgres.database_url import (
@@ -76,13 +76,13 @@ CACHE_SECONDS = 60.0
 # the database can go unnoticed.
 _RECONNECT_SECONDS = 5.0
 
-# libpq does not tell the SQLSTATE of a refused connection. Whoever waits for the database needs it
-# for the reasons that do not go away by themselves.
-_REFUSALS = (
-    (re.compile(r"password authentication failed"), "28P01"),
-    (re.compile(r'no pg_hba\.conf entry|role ".*" does not exist'), "28000"),
-    (re.compile(r'database ".*" does not exist'), "3D000"),
-    (re.compile(r"unsupported startup parameter"), "08P01"),
+# libpq does not tell the SQLSTATE of a refused connection. These refusals do not go away by
+# themselves.
+_REFUSAL = re.compile(
+    r"password authentication failed"
+    r'|no pg_hba\.conf entry|role ".*" does not exist'
+    r'|database ".*" does not exist'
+    r"|unsupported startup parameter"
 )
 
 _query_count = attrgetter("query_count")
@@ -189,7 +189,7 @@ class Pool:
                 ) from None
             raise DatabaseUnavailable(
                 f"cannot connect to the database: {message}",
-                sqlstate=next((code for text, code in _REFUSALS if text.search(message)), None),
+                reason=Unavailable.REFUSED if _REFUSAL.search(message) else Unavailable.NO_ANSWER,
             ) from None
         try:
             with translated():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from psycopg.errors import LockNotAvailable
 from psycopg.rows import class_row
 
-from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.domain.errors import DatabaseUnavailable, Unavailable
 from leasehold.store.postgres.database_url import connect
 from leasehold.store.postgres.errors import translated
 from leasehold.store.rows import Pruned
@@ -57,7 +56,7 @@ def _prune_step(connection: psycopg.Connection[Any], moment: datetime, batch_siz
                 cursor.execute("SELECT * FROM leasehold.prune(%s, %s)", [moment, batch_size])
                 return cursor.fetchall()[0]
         except DatabaseUnavailable as error:
-            if error.sqlstate != LockNotAvailable.sqlstate:
+            if error.reason is not Unavailable.LOCKED:
                 raise
         time.sleep(_PAUSE_SECONDS)
     raise DatabaseUnavailable(

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.domain.errors import AccessDenied, SchemaTooOld
 from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.pool import Pool
 from leasehold.store.postgres.query import Query, as_tuples
@@ -100,7 +100,7 @@ class PostgresRoleStores:
             await pool.close()
         absent = [name for name, _, is_there, _ in rows if not is_there]
         if absent:
-            raise MigrationError(
+            raise SchemaTooOld(
                 f"the server has no role {', '.join(absent)}: run `leasehold migrate`"
             )
         lacking = [name for name, _, _, is_member in rows if not is_member]

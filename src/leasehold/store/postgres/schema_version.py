@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import tuple_row
 
-from leasehold.domain.errors import AccessDenied, MigrationError
+from leasehold.domain.errors import AccessDenied, MigrationError, SchemaTooNew, SchemaTooOld
 from leasehold.observe.logs import get_logger
 from leasehold.store.postgres.errors import role_advice
 from leasehold.store.postgres.query import as_tuples
@@ -94,7 +94,7 @@ def read(connection: psycopg.Connection[Any]) -> SchemaVersion:
 def pending(files: SqlFiles, current: SchemaVersion) -> list[Step]:
     """List the steps to apply, in order, or raise MigrationError."""
     if current.is_newer_than(files):
-        raise MigrationError(
+        raise SchemaTooNew(
             f"the database (version {current.version}) was migrated by a newer release than this "
             f"one ({files.release}, version {files.version}): use that release to migrate"
         )
@@ -117,7 +117,7 @@ async def check_schema(
     """
     try:
         [row] = await query.rows(as_tuples, _READ_SCHEMA_VERSION)
-    except MigrationError:  # the tables do not exist
+    except SchemaTooOld:  # the tables do not exist
         row = None
     except AccessDenied as error:
         roles = _RUNTIME_ROLES if role is None else (role,)
@@ -152,20 +152,20 @@ def _schema_version(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> S
 def _require_usable(files: SqlFiles, current: SchemaVersion) -> None:
     """Refuse a schema that this release cannot run on, and say what to do."""
     if current.oldest_release and is_newer(current.oldest_release, than=files.release):
-        raise MigrationError(
+        raise SchemaTooNew(
             f"release {files.release} is too old for the database, which is at schema version "
             f"{current.version}: upgrade it to {current.oldest_release} or newer"
         )
     if current.is_newer_than(files):
         return
     if current.version < files.version:
-        raise MigrationError(
+        raise SchemaTooOld(
             f"the database is at schema version {current.version}, release {files.release} "
             f"needs {files.version}: run `leasehold migrate`"
         )
     outdated = [step.name for step in files.repeatables if current.lacks(step)]
     if outdated:
-        raise MigrationError(
+        raise SchemaTooOld(
             f"{len(outdated)} functions or views in the database are older than release "
             f"{files.release} needs, such as {outdated[0]}: run `leasehold migrate`"
         )
