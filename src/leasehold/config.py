@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     stream_claim_seconds: float = Field(default=30.0, ge=1, le=86400)
     """The first expiry of a stream's lease: after that, a stream without a call in flight may be
     taken over. More than three heartbeats, so that two may fail."""
-    stream_grace_seconds: float = Field(default=180.0, ge=0, le=86400)
+    stream_grace_seconds: float = Field(default=150.0, ge=0, le=86400)
     """How much later the second expiry is: until then, a stream with a call in flight stays with
     its slow holder. 0: a stream has one expiry only."""
     stream_linger_seconds: float = Field(default=86400.0, ge=60, le=315_360_000)

@@ -259,7 +259,7 @@ async def test_head_of_an_expired_stream_does_not_say_how_far_a_full_walk_came(o
     worker = Worker(stores.executor, {"pay": 30}, slots=3, of_streams=True)
     assert await worker.step() == []
     outbox.enqueue(1, "pay", stream="expired")
-    [lost] = outbox.call("executor", "claim_streams", 1, "dead", 30, 180, ["pay"])
+    [lost] = outbox.call("executor", "claim_streams", 1, "dead", 30, 150, ["pay"])
     outbox.expire_lease(lost["lease_name"])
     for number in range(7):
         enqueue_late(outbox, 1, "pay", stream=f"late-{number}")

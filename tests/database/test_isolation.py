@@ -12,7 +12,7 @@ CALLS = {
     "acquire": "SELECT * FROM leasehold.acquire_lease(%(lease)s, 'other', 60)",
     "record": "SELECT * FROM leasehold.record_attempts(%(lease)s, 'holder-1', 1, '[]')",
     "begin": "SELECT * FROM leasehold.begin_leased_attempts(%(lease)s, 'holder-1', 1, '{}')",
-    "claim streams": "SELECT * FROM leasehold.claim_streams(10, 'holder-1', 30, 180, '{}')",
+    "claim streams": "SELECT * FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{}')",
     "record in streams": "SELECT * FROM leasehold.record_stream_attempts("
     "'holder-1', '{}', '{}', '[]')",
     "begin in streams": "SELECT * FROM leasehold.begin_stream_attempts("

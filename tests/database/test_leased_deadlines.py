@@ -8,7 +8,7 @@ from tests.support.lease_holder import claim_streams, take
 
 REPAIR = "SELECT * FROM leasehold.repair_missed_deadlines(100, 'reaper')"
 MARK = "SELECT * FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], 1)"
-CLAIM_STREAMS = "SELECT * FROM leasehold.claim_streams(1, 'holder-1', 30, 180, '{pay}')"
+CLAIM_STREAMS = "SELECT * FROM leasehold.claim_streams(1, 'holder-1', 30, 150, '{pay}')"
 BEGIN = "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])"
 
 

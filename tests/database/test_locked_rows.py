@@ -26,7 +26,7 @@ RENEW = (
     "  WHERE verdict = 'renewed'"
 )
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
-CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 180, '{sms}')"
+CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
 LOOK_AT_STREAMS = (
     "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
     " '{1,1}') WHERE stream_state = 'drained'"

@@ -235,13 +235,13 @@ async def test_batch_that_came_too_late_to_be_begun_is_sent_once(outbox, stores,
     ids = outbox.enqueue(3, "pay", stream="s")
     instance = Instance(stores.executor, gateway)
     store = stores.executor
-    [claimed] = await store.claim_streams(10, "a", 30, 180, ["pay"])
+    [claimed] = await store.claim_streams(10, "a", 30, 150, ["pay"])
     leases = [claimed.lease.lease]
     database.execute("UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1s'")
     work = await store.refresh_streams("a", leases, begin=True)
     assert not work[0].is_begun
-    await store.renew_streams("a", leases, 30, 180)
-    instance.streams.hold(claimed.lease, instance.slots.clock(), 30, 180)
+    await store.renew_streams("a", leases, 30, 150)
+    instance.streams.hold(claimed.lease, instance.slots.clock(), 30, 150)
     instance.ordered.go_on(work, instance.slots.clock())
     await instance.until_idle()
     assert Counter(gateway.submitted) == Counter(ids)
@@ -321,7 +321,7 @@ async def test_more_streams_than_one_call_may_name_are_renewed_and_released(
         "INSERT INTO leasehold.leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
         "   expires_at, grace_expires_at, target, stream)"
         " SELECT 'stream/pay/' || n, 'a', 1, now(), now(), now() + interval '30 s',"
-        "        now() + interval '210 s', 'pay', n::text FROM generate_series(1, 10001) AS n"
+        "        now() + interval '180 s', 'pay', n::text FROM generate_series(1, 10001) AS n"
         " RETURNING lease_name AS name, holder_id, lease_epoch AS epoch, expires_at,"
         "           grace_expires_at"
     )
@@ -330,7 +330,7 @@ async def test_more_streams_than_one_call_may_name_are_renewed_and_released(
     for row in rows:
         stream = row["name"].removeprefix("stream/pay/")
         lease = StreamLease(target="pay", stream=stream, lease=Lease(**row))
-        instance.streams.hold(lease, now, 30, 180).look_at = now
+        instance.streams.hold(lease, now, 30, 150).look_at = now
     await instance.heartbeat.step()
     assert len(instance.streams) == 10_001
     await instance.ordered.leave()
@@ -515,7 +515,7 @@ async def test_stream_that_is_lost_while_a_result_is_written_is_not_trusted_anew
     async def lose_meanwhile(*arguments, **more):
         recorded = await record(*arguments, **more)
         [held] = instance.streams.all()
-        held.trust(instance.slots.clock() - 300, 30, 180)
+        held.trust(instance.slots.clock() - 300, 30, 150)
         await instance.heartbeat.step()
         return recorded
 

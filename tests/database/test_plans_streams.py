@@ -74,7 +74,7 @@ SELECT gen_random_uuid(), 'stream', 'ledger', 1, leasehold.stream_lease_name('le
 UPDATE leasehold.outbox_pending SET last_state = 'IN_DOUBT', awaits_confirmation = false
  WHERE target = 'ledger' AND stream = 's9999'
 """
-CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 180, '{pay}')"
+CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 150, '{pay}')"
 BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
 BLOCKED_PIPELINES = "SELECT * FROM leasehold.read_blocked_streams(10, '{ledger}')"
 ONE = "SELECT * FROM leasehold.read_stream('pay', %s)"
@@ -128,7 +128,7 @@ def test_claim_of_many_streams_compares_none_with_all_others(explainer: Explaine
 @pytest.mark.parametrize(
     "call",
     [
-        "renew_streams('new', %s, %s, 30, 180)",
+        "renew_streams('new', %s, %s, 30, 150)",
         "release_streams('new', %s, %s)",
         "refresh_streams('new', %s, %s)",
         "begin_stream_attempts('new', %s, %s, '{}')",

@@ -487,7 +487,7 @@ async def acct(stores):
 async def test_streams_are_claimed_renewed_shared_and_released(stores, acct):
     store = stores.executor
     ids = {stream: await enqueue(stores, acct, 2, stream=stream) for stream in ("a", "b")}
-    claimed = await store.claim_streams(10, "one", 30, 180, [acct], [2])
+    claimed = await store.claim_streams(10, "one", 30, 150, [acct], [2])
     assert {(one.lease.target, one.lease.stream) for one in claimed} == {
         ("acct", "a"),
         ("acct", "b"),
@@ -508,7 +508,7 @@ async def test_streams_are_claimed_renewed_shared_and_released(stores, acct):
     [released] = await store.release_streams("one", leases[:1])
     assert released.verdict is ReleaseVerdict.RELEASED
     answers = {
-        one.lease_name: one.verdict for one in await store.renew_streams("one", leases, 30, 180)
+        one.lease_name: one.verdict for one in await store.renew_streams("one", leases, 30, 150)
     }
     assert answers.pop(leases[0].name) is RenewVerdict.LEASE_LOST
     assert list(answers.values()) == [RenewVerdict.RENEWED]
@@ -521,7 +521,7 @@ async def test_streams_are_claimed_renewed_shared_and_released(stores, acct):
 async def test_results_of_many_streams_are_recorded_at_once_and_bring_the_next_heads(stores, acct):
     store = stores.executor
     ids = {stream: await enqueue(stores, acct, 3, stream=stream) for stream in ("a", "b", "c")}
-    claimed = await store.claim_streams(10, "one", 30, 180, [acct], begin=True)
+    claimed = await store.claim_streams(10, "one", 30, 150, [acct], begin=True)
     assert all(one.is_begun for one in claimed)
     leases = {one.lease.stream: one.lease.lease for one in claimed}
     await store.release_streams("one", [leases["c"]], unsent=ids["c"])

@@ -19,7 +19,7 @@ RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
 BEGIN = "SELECT * FROM leasehold.begin_stream_attempts(%s, %s, %s, %s)"
 REFRESH = "SELECT * FROM leasehold.refresh_streams(%s, %s, %s)"
 RELEASE = "SELECT * FROM leasehold.release_streams(%s, %s, %s)"
-RENEW = "SELECT * FROM leasehold.renew_streams(%s, %s, %s, 30, 180)"
+RENEW = "SELECT * FROM leasehold.renew_streams(%s, %s, %s, 30, 150)"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.support.lease_holder import claim_streams
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 SLACK_BLOCKS = 40
-CLAIM = "SELECT * FROM leasehold.claim_streams(100, 'holder-1', 30, 180, %s)"
+CLAIM = "SELECT * FROM leasehold.claim_streams(100, 'holder-1', 30, 150, %s)"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.support.lease_holder import claim_streams
 from tests.support.mutants import mutate
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
-CLAIM = "SELECT * FROM leasehold.claim_streams(10, %s, 30, 180, '{pay}')"
+CLAIM = "SELECT * FROM leasehold.claim_streams(10, %s, 30, 150, '{pay}')"
 RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'ada', 'not wanted')"
 

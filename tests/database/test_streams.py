@@ -17,7 +17,7 @@ TRUTH_TABLE = {
     ("second", "idle"): True,
     ("second", "busy"): True,
 }
-CLAIM = "SELECT * FROM leasehold.claim_streams(100, %s, 30, 180, %s)"
+CLAIM = "SELECT * FROM leasehold.claim_streams(100, %s, 30, 150, %s)"
 SEED_TABLES = """
 CREATE TABLE service_id_claims (
   service_id text PRIMARY KEY, claimant text, expiry_1 timestamptz, expiry_2 timestamptz);
@@ -114,7 +114,7 @@ def test_replaced_slow_holder_can_neither_record_nor_renew(streams):
     streams.expire_lease(slow.lease_name, grace=True)
     claim_streams(streams, "holder-2")
     assert slow.record([head], "DISPATCHED") == ["lease_lost"]
-    [verdict] = slow.call("renew_streams", slow.name, [slow.lease_name], [slow.epoch], 30, 180)
+    [verdict] = slow.call("renew_streams", slow.name, [slow.lease_name], [slow.epoch], 30, 150)
     assert verdict["verdict"] == "lease_lost"
     assert streams.states(head) == ["IN_DOUBT"]
 
@@ -201,7 +201,7 @@ def test_claim_counts_expired_streams_for_the_limit_of_their_target(streams):
         streams.enqueue(target="pay", stream=stream)
         streams.enqueue(target="ship", stream=stream)
     limits = ["pay", "ship"], [1, 9]
-    taken = streams.call("executor", "claim_streams", 10, "holder-2", 30, 180, *limits)
+    taken = streams.call("executor", "claim_streams", 10, "holder-2", 30, 150, *limits)
     assert sorted(row["target"] for row in taken) == ["pay", "ship", "ship"]
 
 
@@ -216,7 +216,7 @@ def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
     }
     [successor] = claim_streams(streams, "holder-2")
     assert (successor.lease_name, successor.epoch) == (first.lease_name, 2)
-    [lost] = first.call("renew_streams", *first.fences, 30, 180)
+    [lost] = first.call("renew_streams", *first.fences, 30, 150)
     assert lost["verdict"] == "lease_lost"
     second.renew()
 

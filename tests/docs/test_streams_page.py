@@ -22,7 +22,7 @@ def bookings(outbox):
 
 
 def claim(outbox):
-    return outbox.call("executor", "claim_streams", 10, "worker-1", 30, 180, ["bookings"])
+    return outbox.call("executor", "claim_streams", 10, "worker-1", 30, 150, ["bookings"])
 
 
 async def test_intents_of_the_page_follow_one_another_in_one_stream(database, bookings):
@@ -44,7 +44,7 @@ def test_query_of_the_page_names_the_holder_of_each_stream(database, bookings):
     claim(bookings)
     [row] = database.connect("readonly").execute(HELD).fetchall()
     assert (row["stream"], row["holder_id"], row["lease_epoch"]) == ("account-7", "worker-1", 1)
-    assert (row["grace_expires_at"] - row["expires_at"]).total_seconds() == 180
+    assert (row["grace_expires_at"] - row["expires_at"]).total_seconds() == 150
 
 
 def test_query_of_the_page_names_a_stream_whose_head_has_failed(database, bookings):

@@ -31,6 +31,8 @@ FAILURES = [
     ("record_leader_heartbeat", "XX001"),
     ("record_leader_heartbeat", "P7002"),
     ("refresh_schedule", "58030"),
+    ("mark_calls", "XX001"),
+    ("mark_calls", "22023"),
     ("read_open_writers", "XX001"),
     ("begin_leased_attempts", "XX001"),
     ("record_attempts", "42501"),
@@ -65,6 +67,7 @@ async def test_leader_steps_down_for_any_error_of_the_database(cluster):
             # Our own errors explain themselves; others are defects, and need the place.
             is_ours = down["why"].startswith(OUR_ERRORS)
             assert ("Traceback" in down.get("exception", "")) != is_ours, (what, down)
+        assert "broken" in lost["sql_error"], what
         await until(lambda ids=ids: is_done(cluster, ids), context=leader.log.read_text)
 
 
@@ -112,6 +115,57 @@ async def test_leader_that_may_not_write_results_makes_no_more_calls(engine):
     assert rested.total_seconds() > 0.3, "others had no time to come first"
     assert not leader.lines("result_refused")
     await engine.until_status(ids)
+
+
+async def test_leader_that_cannot_read_due_rows_does_not_act_and_steps_down(cluster):
+    [intent_id] = cluster.outbox.enqueue(1, "ledger")
+    with failing_function(cluster.database, "refresh_due_rows", "XX001"):
+        leader = cluster.worker(**LONG_LEASE)
+        lost = await leader.logged("leader_lost")
+        assert lost["sql_error"].startswith("DataCorrupted: broken")
+        assert (lost["lease_epoch"], fences(cluster)) == (1, [])
+    await cluster.until_status([intent_id])
+    epoch = await renewed_epoch(cluster)
+    with failing_function(cluster.database, "refresh_due_rows", "42501"):
+        cluster.publish("more", scope="cluster")  # whose rows it has to read
+        lost = await lost_by(leader, epoch, "refresh_due_rows with 42501")
+    assert lost["sql_error"].startswith("AccessDenied: ")
+    await cluster.until_status(cluster.outbox.enqueue(1, "more"))
+
+
+async def test_leader_that_cannot_read_contracts_again_steps_down(cluster):
+    leader = await start_leader(cluster, **LONG_LEASE)
+    may = "SELECT ON leasehold.contracts"
+    cluster.database.execute(f"REVOKE {may} FROM leasehold_executor")
+    lost = await leader.logged("leader_lost")
+    cluster.database.execute(f"GRANT {may} TO leasehold_executor")
+    assert lost["sql_error"].startswith("AccessDenied: ")
+    await cluster.until_status(cluster.outbox.enqueue(3, "ledger"))
+    assert fences(cluster) > [1], "it released its epoch, or nobody would lead for a minute"
+
+
+async def test_leader_that_cannot_read_contracts_of_pending_work_steps_down(cluster):
+    leader = await start_leader(cluster, **LONG_LEASE)
+    cluster.outbox.enqueue(1, "ledger", delay_seconds=3600)
+    cluster.publish("ledger", scope="cluster", key_window_seconds=7200)
+    may = "EXECUTE ON FUNCTION leasehold.read_former_terms"
+    cluster.database.execute(f"REVOKE {may} FROM leasehold_executor")
+    lost = await leader.logged("leader_lost")
+    assert lost["sql_error"].startswith("AccessDenied: ")
+
+
+async def test_leader_that_cannot_remove_a_mark_steps_down(engine):
+    """The intent keeps a version that cannot be opened: it is marked, and given back."""
+    missing = {"kind": "python", "function": "tests.support.python_gateways:missing"}
+    engine.publish("ledger", scope="cluster", gateway=missing)
+    engine.outbox.enqueue(1, "ledger")
+    engine.publish("ledger", scope="cluster")
+    with failing_function(engine.database, "unmark_calls", "XX001"):
+        leader = await start_leader(engine, **LONG_LEASE)
+        lost = await leader.logged("leader_lost")
+    assert lost["sql_error"].startswith("DataCorrupted: broken")
+    await engine.until_status(engine.outbox.enqueue(3, "ledger"))
+    assert fences(engine) > [1], "it released its epoch, or nobody would lead for a minute"
 
 
 async def test_failed_renewal_and_election_log_the_error_and_what_is_stale(cluster):

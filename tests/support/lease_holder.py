@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.outbox import Outbox
 
 LEASE_SECONDS = 30
-GRACE_SECONDS = 180
+GRACE_SECONDS = 150
 
 
 @dataclass(frozen=True)

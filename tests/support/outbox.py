@@ -111,7 +111,7 @@ class Outbox:
         self.database.owner_execute(
             "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1 second',"
             " grace_expires_at = CASE WHEN %s THEN clock_timestamp() - interval '1 second'"
-            "                         ELSE clock_timestamp() + interval '3 minutes' END"
+            "                         ELSE clock_timestamp() + interval '2 minutes' END"
             " WHERE lease_name = %s",
             [grace, lease_name],
         )

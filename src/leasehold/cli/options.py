@@ -102,7 +102,7 @@ StreamClaimSeconds: TypeAlias = Annotated[
 ]
 StreamGraceSeconds: TypeAlias = Annotated[
     float | None,
-    setting("Time after it in which a stream keeps a slow holder; 0 for none (180)."),
+    setting("Time after it in which a stream keeps a slow holder; 0 for none (150)."),
 ]
 StreamLingerSeconds: TypeAlias = Annotated[
     float | None,

@@ -200,10 +200,9 @@ class Elector:
         return Pause(min(self._renew_at - self._clock(), term.seconds_left(self._clock())) + 0.001)
 
     async def confirm(self, term: Term) -> None:
-        """Renew the lease, to make sure that it is still ours.
+        """Renew the lease, to make sure that it is still ours; a closing term is not renewed.
 
-        If that fails, the term is closed or ended and the error is raised. A closing term is not
-        renewed.
+        If that fails, the term is closed or ended and the error is raised.
         """
         self._refuse_closing(term)
         asked_at = self._clock()
@@ -240,7 +239,7 @@ class Elector:
         """Give up the lease because of an error. A lost lease ends the term at once."""
         if isinstance(error, LeaseLost):
             is_over = term.is_over(self._clock())
-            term.end(TRUST_ENDED if is_over else "the database reports it as lost")
+            term.end(TRUST_ENDED if is_over else "the database reports it as lost", error)
         else:
             self._close(term, f"{type(error).__name__}: {error}", error)
         self.wake.set()
@@ -309,7 +308,7 @@ class Elector:
         """Begin no new calls, and report it now: running calls may take long."""
         if term.is_closing:
             return
-        term.close(reason)
+        term.close(reason, error)
         self._metrics.leader(self.lease_name, is_leader=False)
         log = _LOG.info if reason == SHUTDOWN else _LOG.warning
         # Our own errors explain themselves; anything else is a defect and needs the traceback.
@@ -322,7 +321,8 @@ class Elector:
         self._metrics.leader(self.lease_name, is_leader=False)
         if term.closing_reason != SHUTDOWN:
             self._metrics.lease_lost()
-        _LOG.info("leader_lost", why=term.closing_reason, **self._fields(term.lease))
+        failure = {"sql_error": term.sql_error} if term.sql_error else {}
+        _LOG.info("leader_lost", why=term.closing_reason, **failure, **self._fields(term.lease))
         if session is not None:
             await session.abandon()
 

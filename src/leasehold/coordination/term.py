@@ -52,6 +52,7 @@ class Term:
         self.lease = lease
         self.ended = asyncio.Event()
         self.closing_reason: str | None = None
+        self.sql_error: str | None = None  # the first error that closed or ended it
         self._set_windows(trust, start or trust)
 
     @property
@@ -94,15 +95,17 @@ class Term:
         self._trusted_until = min(self._trusted_until, trust.ends_at)
         self._may_start_until = min(self._may_start_until, trust.ends_at)
 
-    def close(self, reason: str) -> None:
-        """Begin no new calls. The first reason is kept."""
+    def close(self, reason: str, error: Exception | None = None) -> None:
+        """Begin no new calls. The first reason is kept, and the first error."""
         self._may_start_until = -math.inf
         if self.closing_reason is None:
             self.closing_reason = reason
+        if self.sql_error is None and error is not None:
+            self.sql_error = f"{type(error).__name__}: {error}"
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, error: Exception | None = None) -> None:
         """Stop acting under the lease."""
-        self.close(reason)
+        self.close(reason, error)
         self._trusted_until = -math.inf
         self.ended.set()
 

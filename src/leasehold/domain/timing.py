@@ -16,9 +16,10 @@ from leasehold.domain.errors import InvalidArgument
 LEASE_SECONDS = 30.0
 OUTSIDE_LEASE_SECONDS = 60.0
 CLUSTER_LEASE_SECONDS = 60.0
-# The defaults of the two phases of a stream's expiry.
+# The defaults of the two phases of a stream's expiry. The second one is three minutes after a
+# renewal.
 STREAM_CLAIM_SECONDS = 30.0
-STREAM_GRACE_SECONDS = 180.0
+STREAM_GRACE_SECONDS = 150.0
 # How long an empty stream keeps its rows.
 STREAM_LINGER_SECONDS = 86400.0
 # A call that takes longer than this many leases is aborted, so that nothing is held forever.

@@ -15,7 +15,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.domain.errors import InvalidArgument, LeaseholdError
+from leasehold.domain.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidArgument,
+    LeaseholdError,
+    MigrationError,
+)
 from leasehold.domain.outcome import Accepted
 from leasehold.executor.limits import Gate
 from leasehold.observe.logs import get_logger
@@ -215,6 +221,8 @@ class Targets:
             try:
                 served = await self.of(terms.target, terms.version)
                 self._require(served.contract)
+            except (DatabaseUnavailable, AccessDenied, MigrationError):
+                raise  # no fault of the contract
             except LeaseholdError as error:
                 self._refuse(terms.target, str(error), former=terms.version)
             else:

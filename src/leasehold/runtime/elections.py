@@ -20,6 +20,8 @@ from leasehold.runtime.registration import ScopeState
 from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leasehold.coordination.advisory_lock import OpenSession
     from leasehold.coordination.elector import LeaseBackend, TermSession
     from leasehold.coordination.term import Term
@@ -30,6 +32,27 @@ if TYPE_CHECKING:
 _JOIN_SECONDS = 5.0
 
 _LOG = get_logger(__name__)
+
+
+class ClusterContracts:
+    """The service that reads the contracts of cluster targets again.
+
+    Any error makes leaders step down: whoever cannot read the database must not lead.
+    """
+
+    def __init__(self, targets: Targets, trouble: Callable[[Exception], None]) -> None:
+        self.name = targets.name
+        self.wake = targets.wake
+        self._targets = targets
+        self._trouble = trouble
+
+    async def step(self) -> Pause:
+        """Read contracts again."""
+        try:
+            return await self._targets.step()
+        except Exception as error:
+            self._trouble(error)
+            raise
 
 
 class Elections:
@@ -109,6 +132,12 @@ class Elections:
         if elector is None:
             raise InvalidArgument(f"no target of this instance belongs to the group {lease_name!r}")
         return elector.require_lease()
+
+    def step_down(self, error: Exception) -> None:
+        """Give up every group that this instance leads, because of an error of the database."""
+        for elector in self._electors.values():
+            if elector.term is not None:
+                elector.step_down(elector.term, error)
 
     async def start(self, *, standalone: bool) -> None:
         """Refuse what cannot work. A standalone instance becomes the leader of every group now."""

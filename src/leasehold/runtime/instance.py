@@ -29,7 +29,7 @@ from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
-from leasehold.runtime.elections import Elections
+from leasehold.runtime.elections import ClusterContracts, Elections
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
 from leasehold.runtime.sessions import ItemSession, Parts, StreamSession
@@ -106,6 +106,7 @@ class Instance:
         self._streams = StreamSession(parts, self._targets_of("stream"))
         open_session = self._open_lock_session if is_elected_by_lock else None
         self.elections = Elections(parts, self._cluster_targets, open_session)
+        self._contracts = ClusterContracts(self._cluster_targets, self.elections.step_down)
         self._registration = Registration(
             self._store,
             self.worker_id,
@@ -213,7 +214,7 @@ class Instance:
         ends_at = time.monotonic() + self.timings().finish_seconds
         self._stop_services(self._items.executor, self._streams.executor)
         self._stop_services(*self._notifiers, self.elections)
-        self._stop_services(self._targets, self._cluster_targets, self._streams.targets)
+        self._stop_services(self._targets, self._contracts, self._streams.targets)
         self._items.close()
         self._streams.close()
         await self._join(self.elections)
@@ -239,7 +240,7 @@ class Instance:
         services: list[Service] = [
             *self._items.services,
             *self._streams.services,
-            self._cluster_targets,
+            self._contracts,
             self.elections,
             self._registration,
             self._target_watch,

@@ -24,8 +24,8 @@ from leasehold.domain.timing import Timings
             r"heartbeat_seconds \(5\) must be less than stream_claim_seconds / 3 \(5\): two",
         ),
         (
-            {"stream_linger_seconds": 210},
-            r"stream_linger_seconds \(210\) must be more than stream_claim.* \(210\): a stream",
+            {"stream_linger_seconds": 180},
+            r"stream_linger_seconds \(180\) must be more than stream_claim.* \(180\): a stream",
         ),
         (
             {"stream_claim_seconds": 43200, "stream_grace_seconds": 43200},
