@@ -89,6 +89,7 @@ class Targets:
         self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
         self._gates: dict[str, Gate] = {}
         self._refused: dict[tuple[str, int | None], str] = {}
+        self._is_fresh = False
 
     @property
     def current(self) -> dict[str, Served]:
@@ -147,11 +148,15 @@ class Targets:
     async def start(self) -> None:
         """Read contracts for the first time. A contract that cannot be served costs its target."""
         await self._adopt(await self._served_contracts())
+        self._is_fresh = True
 
     async def step(self) -> Pause:
-        """Read contracts again."""
-        await self._adopt(await self._served_contracts())
-        await self._close_unused()
+        """Read contracts again, unless `start` has just read them."""
+        if self._is_fresh:
+            self._is_fresh = False
+        else:
+            await self._adopt(await self._served_contracts())
+            await self._close_unused()
         return Pause(self._timings().contracts_seconds)
 
     async def of(self, target: str, version: int) -> Served:
