@@ -141,7 +141,7 @@ async def test_embedded_serve_is_standalone_and_leads_from_the_start(start, comm
     async with Sandbox(seed=1) as sandbox:
         (tmp_path / "targets.toml").write_text(TARGETS.format(url=sandbox.url))
         assert command("targets", "apply", "--file", tmp_path / "targets.toml").returncode == 0
-        serving = start("serve", "--embedded", "--no-auth")
+        serving = start("serve", "--embedded", "--no-auth", pool_wait_seconds="10")
         url = (await serving.logged("server_started"))["url"]
         async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             scopes = (await client.get("/readyz")).json()["scopes"]

@@ -17,9 +17,9 @@ def serving(database, outbox, tmp_path):
     outbox.publish("ledger", scope="cluster", gateway=gateway)
     started = []
 
-    def start(*arguments):
+    def start(*arguments, **environment):
         log = tmp_path / f"serve-{len(started)}.log"
-        started.append(Serving(database, log, *arguments))
+        started.append(Serving(database, log, *arguments, **environment))
         return started[-1]
 
     yield start
@@ -28,7 +28,9 @@ def serving(database, outbox, tmp_path):
 
 
 async def test_standalone_instance_leads_before_it_accepts_requests(serving):
-    async with await serving("--standalone").client() as client:
+    # A leader that gets no connection in time steps down, and a start may block the event loop.
+    one = serving("--standalone", pool_wait_seconds="10")
+    async with await one.client() as client:
         ready = (await client.get("/readyz")).json()
     assert ready["scopes"][NAME]["mode"] == "standalone"
 
