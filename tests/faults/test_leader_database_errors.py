@@ -40,7 +40,7 @@ FAILURES = [
     ("record_attempts", "22023"),
     ("record_attempts", "XX001"),
 ]
-OUR_ERRORS = ("AccessDenied: ", "InvalidArgument: ", "MigrationError: ", "DatabaseUnavailable: ")
+OUR_ERRORS = ("AccessDenied: ", "InvalidArgument: ", "SchemaTooOld: ", "DatabaseUnavailable: ")
 
 
 @pytest.fixture
