@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import NewIntent, Status
     from leasehold.domain.outcome import (
         Accepted,
+        Deferred,
         NotFound,
         Rejected,
         Retryable,
@@ -45,6 +46,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Contract",
+    "Deferred",
     "Instance",
     "Intake",
     "Leader",
@@ -78,7 +80,7 @@ _HOMES = {
     "leasehold.domain.errors": ("LeaseholdError",),
     "leasehold.domain.intent": ("NewIntent", "Status"),
     "leasehold.domain.outcome": (
-        *("Accepted", "NotFound", "Rejected", "Retryable", "Submitted", "Unknown"),
+        *("Accepted", "Deferred", "NotFound", "Rejected", "Retryable", "Submitted", "Unknown"),
     ),
     "leasehold.executor.observer": ("ObservedIntent", "Observer"),
     "leasehold.gateway.errors": ("NotSent",),

@@ -48,6 +48,7 @@ def intent_table(status: IntentStatus) -> Table:
         "stream": status.stream and f"{status.stream} ({status.stream_seq})",
         "priority": status.priority,
         "attempts": status.attempts,
+        "deferred since": _time(status.deferred_since),
         "claimed by": status.claimed_by,
         "reference": status.reference,
         "code": status.code,

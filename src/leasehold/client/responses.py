@@ -220,7 +220,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "status": Status,
     "state": AttemptState,
     **dict.fromkeys(
-        ("created_at", "due_at", "deadline_at", "started_at", "finished_at"),
+        ("created_at", "due_at", "deadline_at", "started_at", "finished_at", "deferred_since"),
         datetime.fromisoformat,
     ),
 }

@@ -42,7 +42,7 @@ FunctionPath: TypeAlias = Annotated[
 ]
 
 ResponseClass: TypeAlias = Literal[
-    "accepted", "rejected", "retryable", "saturated", "submitted", "unknown"
+    "accepted", "rejected", "retryable", "saturated", "submitted", "unknown", "deferred"
 ]
 _CLASSES: tuple[ResponseClass, ...] = (
     "accepted",
@@ -51,7 +51,16 @@ _CLASSES: tuple[ResponseClass, ...] = (
     "saturated",
     "submitted",
     "unknown",
+    "deferred",
 )
+# They refuse the sender, not the intent: its credentials, or its right to submit at all.
+_REFUSING_THE_SENDER = ("401", "403", "407")
+
+
+def _not_named(data: dict[str, Any], statuses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the statuses that no list in the terms names."""
+    lists: list[tuple[str, ...]] = [data.get(f"{one}_statuses", ()) for one in _CLASSES]
+    return tuple(one for one in statuses if not any(one in patterns for patterns in lists))
 
 
 class HttpTerms(ConnectionTerms):
@@ -63,7 +72,7 @@ class HttpTerms(ConnectionTerms):
     accepted_statuses: StatusPatterns = ("2xx",)
     rejected_statuses: StatusPatterns = ("4xx",)
     # These reject the request before it has an effect, and they are temporary.
-    retryable_statuses: StatusPatterns = ("401", "407", "408", "425")
+    retryable_statuses: StatusPatterns = ("408", "425")
     saturated_statuses: StatusPatterns = ("429", "503")
     # 202 announces a later answer. Without a lookup nobody could ask for it, so it means accepted.
     submitted_statuses: StatusPatterns = Field(
@@ -71,6 +80,10 @@ class HttpTerms(ConnectionTerms):
     )
     # 409 may mean "in progress" or "already exists".
     unknown_statuses: StatusPatterns = ("409",)
+    # No effect, and no verdict about the intent. What another list names keeps that meaning.
+    deferred_statuses: StatusPatterns = Field(
+        default_factory=lambda data: _not_named(data, _REFUSING_THE_SENDER)
+    )
     submissions_max: Annotated[int, Field(ge=1, le=100)] = 1
 
     def classify(self, status: int) -> ResponseClass:

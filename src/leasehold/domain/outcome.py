@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import LeaseToken
 
+# What the database calls an outcome that is not written to the ledger.
+DEFERRED = "DEFERRED"
 # The reason of an outcome if the gateway has seen a newer fencing token for the key.
 STALE_REASON = "stale_fencing_token"
 
@@ -74,19 +76,37 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """The call had certainly no effect, and says nothing about the intent.
+
+    For what is wrong with the way, not with the intent: a target that refuses our credentials, a
+    balance that is too low. It spends no attempt and writes no ledger row, so only the intent's
+    deadline ends it. It is called again after `retry_after_seconds`, or by the contract's backoff
+    if the gateway gave no time. `is_target_wide` means that no call to the target would fare better
+    now: its breaker opens.
+    """
+
+    reason: str
+    retry_after_seconds: float | None = None
+    is_target_wide: bool = False
+    code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound:
     """The answer to a lookup: the gateway does not know the key, so there is no effect so far."""
 
     detail: str | None = None
 
 
-Outcome: TypeAlias = Accepted | Rejected | Retryable | Unknown | Submitted
+Outcome: TypeAlias = Accepted | Rejected | Retryable | Unknown | Submitted | Deferred
 # The answers to a lookup. Unknown means: ask again later.
 LookupAnswer: TypeAlias = Accepted | Rejected | Submitted | NotFound | Unknown
 
 
-def attempt_state(outcome: Outcome) -> AttemptState:
-    """Return the ledger state of an outcome.
+def attempt_state(outcome: Outcome) -> AttemptState | None:
+    """Return the ledger state of an outcome; None if it is not written there.
 
     The database may turn RETRYABLE into FAILED, because it counts the attempts.
     """
@@ -101,6 +121,8 @@ def attempt_state(outcome: Outcome) -> AttemptState:
             return AttemptState.IN_DOUBT
         case Submitted():
             return AttemptState.SUBMITTED
+        case Deferred():
+            return None
         case _:
             assert_never(outcome)
 
@@ -110,7 +132,7 @@ def next_look_seconds(outcome: Outcome) -> float | None:
     match outcome:
         case Accepted() | Rejected():
             return None
-        case Retryable() | Unknown():
+        case Retryable() | Unknown() | Deferred():
             return outcome.retry_after_seconds
         case Submitted():
             return outcome.ask_after_seconds

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import (
     Accepted,
+    Deferred,
     NotFound,
     Rejected,
     Retryable,
@@ -108,7 +109,8 @@ def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Out
 
     An intent stays in doubt after "busy, had no effect": that is about this call, and an earlier
     call may still have had its effect. If the doubt were dropped here, the intent could be resent
-    after the gateway has forgotten the key, or end as exhausted although it had its effect.
+    after the gateway has forgotten the key, or end as exhausted although it had its effect. A
+    deferred call changes nothing about the intent, so a doubt stays as it is.
     """
     outcome = _limit_delay(outcome, contract)
     if isinstance(outcome, Retryable) and _may_have_been_sent(claimed, contract):
@@ -150,7 +152,7 @@ def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: fl
     match outcome:
         case Accepted() | Rejected():
             return outcome
-        case Retryable() | Unknown():
+        case Retryable() | Unknown() | Deferred():
             asked = _bounded(outcome.retry_after_seconds)
             delay = backoff_seconds(contract, attempt_no, jitter) if asked is None else asked
             return replace(outcome, retry_after_seconds=delay)
@@ -275,7 +277,7 @@ def _limit_delay(outcome: Outcome, contract: Contract) -> Outcome:
     """Limit the delay that a gateway asked for to what the contract allows."""
     longest = contract.retry.retry_after_seconds_max
     match outcome:
-        case Retryable() | Unknown():
+        case Retryable() | Unknown() | Deferred():
             asked = outcome.retry_after_seconds
             if asked is not None and asked > longest:
                 return replace(outcome, retry_after_seconds=longest)

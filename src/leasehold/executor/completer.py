@@ -24,7 +24,7 @@ from leasehold.domain.errors import (
     is_rolled_back,
 )
 from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import STALE_REASON, Rejected, Result, Retryable, Unknown
+from leasehold.domain.outcome import STALE_REASON, Deferred, Rejected, Result, Retryable, Unknown
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 BATCH_MAX = 500  # so that the next calls are made while the rest is written
 # How long the first result waits for others, so that calls that end together share one write.
 LINGER_SECONDS = 0.001
+# The first lines say what is wrong with the target; the breaker keeps the rest few.
+_DEFERRALS_LOGGED = 20
 _IDLE = Pause(60.0)
 _DISPATCHED = AttemptState.DISPATCHED  # looked up once: on this enum that is a call
 
@@ -78,6 +80,7 @@ class Completer:
         self._observer = observer
         self._failures = LogBudget(_LOG, "intent_failed")
         self._stale_tokens = LogBudget(_LOG, "stale_token_refused")
+        self._deferrals = LogBudget(_LOG, "intent_deferred", lines_max=_DEFERRALS_LOGGED)
         self._finished: list[Item] = []
         self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
@@ -288,6 +291,9 @@ class Completer:
 
     def _recorded_state(self, item: Item, answer: Recorded) -> AttemptState | None:
         """Return what the ledger says of a result now; None if nothing was written there."""
+        if isinstance(item.outcome, Deferred) and answer.verdict is RecordVerdict.APPLIED:
+            self._report_deferred(item, item.outcome)
+            return answer.state  # of an intent that had to be confirmed by now, else None
         if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
             self._drop(item, answer.verdict)
             return None
@@ -301,6 +307,16 @@ class Completer:
         if answer.is_held:
             self._log(logging.WARNING, "intent_held", item, state=answer.state)
         return answer.state
+
+    def _report_deferred(self, item: Item, outcome: Deferred) -> None:
+        self._metrics.deferral(item.target)
+        self._deferrals.warn(
+            reason=outcome.reason,
+            code=outcome.code,
+            detail=outcome.detail,
+            seconds=outcome.retry_after_seconds and round(outcome.retry_after_seconds, 3),
+            **item.log_fields(),
+        )
 
     def _drop(self, item: Item, verdict: RecordVerdict) -> None:
         """Report a fenced write that hit no row. It is never repeated."""

@@ -11,7 +11,7 @@ import math
 import time
 from typing import TYPE_CHECKING, assert_never
 
-from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import Accepted, Deferred, Rejected, Retryable, Submitted, Unknown
 from leasehold.service.backoff import Backoff
 from leasehold.service.token_bucket import TokenBucket
 
@@ -53,9 +53,9 @@ class Breaker:
     def observe(self, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
         match outcome:
-            case Retryable(is_saturated=True):
+            case Retryable(is_saturated=True) | Deferred(is_target_wide=True):
                 self._open(outcome.retry_after_seconds)
-            case Accepted() | Rejected() | Submitted() | Retryable():
+            case Accepted() | Rejected() | Submitted() | Retryable() | Deferred():
                 if self.state != "open":
                     self.close()
             case Unknown():

@@ -18,7 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.gateway.errors import GatewayMisconfigured, NotSent, TrustEnded
 from leasehold.gateway.sanitize import CODE_MAX, Sanitizer
 from leasehold.observe.logs import get_logger, hide_in_logs
@@ -39,7 +47,7 @@ _AnyFunction: TypeAlias = "Callable[[Submission], Awaitable[object]]"
 _Function = TypeVar("_Function", bound="SubmitFunction | LookupFunction")
 
 # Tuples, not unions: isinstance() would build a union anew for each call.
-_OUTCOMES = (Accepted, Rejected, Retryable, Unknown, Submitted)
+_OUTCOMES = (Accepted, Rejected, Retryable, Unknown, Submitted, Deferred)
 _ANSWERS = (Accepted, Rejected, Submitted, NotFound, Unknown)
 # What a user's code may raise. Signals do not raise here: our processes handle them in the loop.
 _RAISED = (Exception, SystemExit, KeyboardInterrupt)

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from leasehold.domain.outcome import Submitted
+from leasehold.domain.outcome import Deferred, Submitted
 from leasehold.observe.redact import Redactor, hide_passwords, spellings
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Sanitizer:
             if reference is None and isinstance(answer, Submitted):
                 reference = str(submission.submission_key)
             changes["reference"] = reference
+        if isinstance(answer, Deferred) and not changes.get("reason"):
+            changes["reason"] = "deferred"
         return replace(answer, **changes) if changes else answer
 
     def error_for_log(self, error: BaseException, submission: Submission) -> str:

@@ -59,6 +59,9 @@ class Metrics:
             "target",
             "state",
         )
+        self._deferrals = factory.by(
+            Counter, "deferrals", "Calls that had no effect and are made again.", "target"
+        )
         self._queue_delay = factory.timed(
             "queue_delay_seconds",
             "Time from due to claimed, or to dispatched by a leader.",
@@ -177,6 +180,10 @@ class Metrics:
     def attempts(self, target: str, outcome_state: AttemptState | str, n: int) -> None:
         """Count results on the ledger, by their state there."""
         self._attempts.at(self._targets.bounded(target), str(outcome_state)).inc(n)
+
+    def deferral(self, target: str) -> None:
+        """Count a call that spends no attempt and is made again."""
+        self._deferrals.at(self._targets.bounded(target)).inc()
 
     def streams_taken_over(self, target: str, n: int) -> None:
         """Count streams taken over from holders whose leases had expired."""
@@ -322,6 +329,11 @@ _QUEUE = {
     "oldest_in_doubt_seconds": (
         "in_doubt_oldest_age_seconds",
         "Age of the oldest in-doubt intent that will resolve automatically.",
+    ),
+    "deferred": ("deferred", "Intents whose last call was deferred."),
+    "oldest_deferred_seconds": (
+        "deferred_oldest_age_seconds",
+        "How long the calls of an intent have been deferred, at most.",
     ),
     "held": ("held", "Intents waiting for a person."),
     "confirming": ("confirming", "Intents accepted by the gateway, not yet confirmed."),

@@ -22,6 +22,8 @@ class Fault(Enum):
     REJECTED = auto()
     REFUSED = auto()
     THROTTLED = auto()
+    UNAUTHORIZED = auto()
+    FORBIDDEN = auto()
     REQUEST_LOST = auto()
     RESPONSE_LOST = auto()
 
@@ -48,6 +50,8 @@ class FaultSettings(BaseModel):
     reject_rate: Annotated[Rate, Field(description="422, no effect")] = 0
     refuse_rate: Annotated[Rate, Field(description="503, no effect")] = 0
     throttle_rate: Annotated[Rate, Field(description="429 with Retry-After, no effect")] = 0
+    unauthorized_rate: Annotated[Rate, Field(description="401, no effect; also to lookups")] = 0
+    forbidden_rate: Annotated[Rate, Field(description="403, no effect; also to lookups")] = 0
     lost_request_rate: Annotated[Rate, Field(description="no effect, no response")] = 0
     lost_response_rate: Annotated[Rate, Field(description="the effect, but no response")] = 0
     late_rate: Annotated[Rate, Field(description="effect and response after late_seconds")] = 0
@@ -71,8 +75,8 @@ class FaultSettings(BaseModel):
         total = sum(rate for _, rate in self.exclusive_rates())
         if total > 1:
             raise ValueError(
-                f"reject, refuse, throttle, lost_request and lost_response rates sum to {total:g}: "
-                "at most 1"
+                "reject, refuse, throttle, unauthorized, forbidden, lost_request and lost_response "
+                f"rates sum to {total:g}: at most 1"
             )
         if self.invalid_rate + self.evict_rate > 1:
             raise ValueError("invalid_rate and evict_rate sum to more than 1")
@@ -84,6 +88,8 @@ class FaultSettings(BaseModel):
             (Fault.REJECTED, self.reject_rate),
             (Fault.REFUSED, self.refuse_rate),
             (Fault.THROTTLED, self.throttle_rate),
+            (Fault.UNAUTHORIZED, self.unauthorized_rate),
+            (Fault.FORBIDDEN, self.forbidden_rate),
             (Fault.REQUEST_LOST, self.lost_request_rate),
             (Fault.RESPONSE_LOST, self.lost_response_rate),
         )
@@ -141,6 +147,12 @@ class FaultInjector:
     def draw_early_not_found(self) -> bool:
         """Draw whether a lookup denies a key that the gateway knows."""
         return self._happens(self.settings.early_not_found_rate)
+
+    def draw_denied_lookup(self) -> Fault:
+        """Draw whether a lookup is answered with 401 or 403."""
+        if self._happens(self.settings.unauthorized_rate):
+            return Fault.UNAUTHORIZED
+        return Fault.FORBIDDEN if self._happens(self.settings.forbidden_rate) else Fault.NONE
 
     def _draw_fault(self) -> Fault:
         drawn = self._random.random()

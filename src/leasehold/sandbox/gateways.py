@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from leasehold.domain.outcome import STALE_REASON
+from leasehold.sandbox.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -203,3 +204,10 @@ def total(summaries: Iterable[EffectSummary]) -> EffectSummary:
         doubled_keys=sum(one.doubled_keys for one in each),
         doubled=tuple(key for one in each for key in one.doubled),
     )
+
+
+# What a submission or a lookup is answered with if the sandbox refuses the sender.
+DENIALS = {
+    Fault.UNAUTHORIZED: reply(401, reason="credentials refused by the sandbox"),
+    Fault.FORBIDDEN: reply(403, reason="access refused by the sandbox"),
+}

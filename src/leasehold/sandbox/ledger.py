@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.sandbox.faults import Fate, Fault
-from leasehold.sandbox.gateways import Effects, Reply, reply
+from leasehold.sandbox.gateways import DENIALS, Effects, Reply, reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,4 +153,5 @@ _REFUSALS = {
     Fault.REFUSED: _error(503, 15, "Validator Not Ready", "refused by the sandbox"),
     Fault.THROTTLED: _error(429, 31, "Unable to Accept Batches", "throttled by the sandbox"),
     Fault.REQUEST_LOST: reply(507),
+    **DENIALS,
 }

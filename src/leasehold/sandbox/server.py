@@ -16,6 +16,7 @@ from leasehold.domain.errors import InvalidArgument
 from leasehold.sandbox import ledger
 from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings, read_settings
 from leasehold.sandbox.gateways import (
+    DENIALS,
     Effects,
     EffectSummary,
     Entry,
@@ -238,6 +239,8 @@ class Sandbox:
                 return stale or reply(503, reason="refused by the sandbox")
             case Fault.THROTTLED:
                 return reply(429, reason="throttled by the sandbox")
+            case Fault.UNAUTHORIZED | Fault.FORBIDDEN:
+                return DENIALS[fault]
             case Fault.REQUEST_LOST:
                 return reply(_FULL)
             case Fault.NONE | Fault.REJECTED | Fault.RESPONSE_LOST:
@@ -250,7 +253,8 @@ class Sandbox:
                 )
 
     def _look_up(self, gateway: Guarantee, key: str) -> web.Response:
-        answer = self._gateways[gateway].look_up(key, time.monotonic())
+        denied = DENIALS.get(self._injectors[gateway].draw_denied_lookup())
+        answer = denied or self._gateways[gateway].look_up(key, time.monotonic())
         is_early = answer.status == 200 and self._injectors[gateway].draw_early_not_found()
         if is_early:
             answer = reply(404, status="not_found")
@@ -262,7 +266,8 @@ class Sandbox:
         batch_ids = [one for one in request.query.get("id", "").split(",") if one]
         self._log.require_room(len(batch_ids))
         is_denied = self._injectors[ledger.NAME].draw_early_not_found
-        answer = self._ledger.statuses(batch_ids, is_denied, self.url)
+        denied = DENIALS.get(self._injectors[ledger.NAME].draw_denied_lookup())
+        answer = denied or self._ledger.statuses(batch_ids, is_denied, self.url)
         received_at = time.time()  # the same for all, which shows that they came together
         for batch_id in batch_ids:
             self._log_lookup(ledger.NAME, batch_id, answer.status, received_at=received_at)

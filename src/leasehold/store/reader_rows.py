@@ -40,7 +40,8 @@ class Attempt:
 class BlockedStream:
     """A stream that is paused, or whose head was tried and has not ended.
 
-    `state` is paused, held, in_doubt, confirming or retrying. `head` is None if nothing waits.
+    `state` is paused, held, in_doubt, confirming, deferred or retrying. `head` is None if nothing
+    waits.
     If a failed intent paused the stream, `paused_for` is that intent, and `reason` its reason;
     `head` is the next one. `paused_until` is None if a person must resume the stream, or if it is
     not paused. `waiting` counts the intents behind the head that were not submitted, up to 1,000;
@@ -116,6 +117,7 @@ class IntentStatus:
     deadline_at: datetime | None
     finished_at: datetime | None
     redrive_of: IntentId | None
+    deferred_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 from leasehold.domain.outcome import (
     STALE_REASON,
     Accepted,
+    Deferred,
     NotFound,
     Rejected,
     Retryable,
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 # If the gateway sends no Retry-After.
 ASK_AFTER_SECONDS = 10.0
+# The reasons of a deferral whose status says what is wrong.
+_DEFERRED_REASONS = {
+    401: "credentials_refused",
+    403: "access_refused",
+    407: "proxy_credentials_refused",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +96,14 @@ def classify_submission(
                 code=code,
                 detail=detail,
             )
+        case "deferred":
+            return Deferred(
+                reason=_DEFERRED_REASONS.get(response.status, "deferred"),
+                retry_after_seconds=wait_seconds,
+                is_target_wide=True,
+                code=code,
+                detail=detail,
+            )
         case "submitted":
             wait_seconds = ask_after_seconds if wait_seconds is None else wait_seconds
             return _submitted(reference, submission_key, wait_seconds, code)
@@ -113,7 +128,7 @@ def classify_array(
     """
     count = len(submission_keys)
     match outcome:
-        case Retryable():
+        case Retryable() | Deferred():
             return [outcome]
         case Rejected():
             return []  # which of them is to blame shows when the first is submitted alone

@@ -15,7 +15,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from leasehold.domain.outcome import NotFound, Rejected, Retryable, Unknown
+from leasehold.domain.outcome import Deferred, NotFound, Rejected, Retryable, Unknown
 from leasehold.gateway.http.classify import Response, StatusTable, classify_submission
 from leasehold.gateway.http.connection import Connection
 from leasehold.gateway.ledger.statuses import read_statuses, with_batch_id
@@ -76,7 +76,7 @@ class LedgerGateway:
         good = next((n for n, one in enumerate(refusals) if one is not None), len(submissions))
         outcomes = await self._post(submissions[:good])
         match outcomes[0]:
-            case Retryable():
+            case Retryable() | Deferred():
                 return outcomes[:1]
             case Rejected():
                 return () if good > 1 else outcomes

@@ -11,7 +11,15 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.gateway.sanitize import DETAIL_MAX
 from leasehold.service.retry_after import retry_after_seconds
 
@@ -39,7 +47,7 @@ def with_batch_id(outcome: Outcome, response: Response, batch_id: str) -> Outcom
                 code=outcome.code,
                 detail=outcome.detail,
             )
-        case Retryable():
+        case Retryable() | Deferred():
             return outcome
         case _:
             return replace(outcome, reference=batch_id)

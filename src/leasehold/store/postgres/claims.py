@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from leasehold.domain.intent import AttemptState, Claimed
-from leasehold.domain.outcome import attempt_state, next_look_seconds
+from leasehold.domain.outcome import DEFERRED, attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.postgres.json_arguments import outcome_fields, results_argument
 from leasehold.store.postgres.query import Query, as_tuples, members_by_text, rows_of
@@ -34,7 +34,7 @@ SELECT_RECORDED: Final = (
     "SELECT intent_id, verdict, attempt_no, state, reason, nullif(due_at, 'infinity') AS due_at,"
     "       coalesce(due_at = 'infinity', false) AS is_held FROM"
 )
-WHERE_TOLD: Final = "WHERE %s OR verdict <> 'applied' OR state <> 'DISPATCHED'"
+WHERE_TOLD: Final = "WHERE %s OR verdict <> 'applied' OR state IS DISTINCT FROM 'DISPATCHED'"
 _RENEWED = rows_of(RenewedClaim, verdict=RenewVerdict)
 _BEGUN = rows_of(Begun, verdict=BeginVerdict)
 _RELEASED = rows_of(ReleasedClaim, verdict=ReleaseVerdict)
@@ -139,7 +139,7 @@ class PostgresClaims:
             "SELECT leasehold.complete_outbox_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             worker_id,
             *claim,
-            attempt_state(outcome),
+            attempt_state(outcome) or DEFERRED,
             next_look_seconds(outcome),
             *outcome_fields(outcome).values(),
         )

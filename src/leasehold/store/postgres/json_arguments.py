@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, JsonDocument, NewIntent
 from leasehold.domain.json_text import json_text as exact_json
-from leasehold.domain.outcome import Accepted, attempt_state, next_look_seconds
+from leasehold.domain.outcome import DEFERRED, Accepted, attempt_state, next_look_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def _result_text(result: Result) -> str:
 def _deferral_text(deferral: Deferral) -> str:
     entry = {
         "intent_id": str(deferral.intent_id),
-        "state": "DEFERRED",
+        "state": DEFERRED,
         "retry_after_seconds": deferral.seconds,
         "attempt_no": deferral.attempt_no,
     }
@@ -126,7 +126,7 @@ def _result_entry(result: Result) -> dict[str, Any]:
     return {
         "intent_id": str(result.intent_id),
         "lease_token": str(result.lease_token) if result.lease_token else None,
-        "state": attempt_state(result.outcome),
+        "state": attempt_state(result.outcome) or DEFERRED,
         "retry_after_seconds": next_look_seconds(result.outcome),
         "elapsed_seconds": result.elapsed_seconds,
         "attempt_no": result.attempt_no,

@@ -28,7 +28,7 @@ class PostgresMonitoring:
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
             "       oldest_pending_seconds, oldest_in_doubt_seconds, oldest_xmin_age, seen_at,"
-            "       age_seconds, streams_blocked"
+            "       age_seconds, streams_blocked, deferred, oldest_deferred_seconds"
             "  FROM leasehold.supervisor",
         )
         return row | {"streams_blocked": row["streams_blocked"].value()}

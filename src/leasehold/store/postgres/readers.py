@@ -65,7 +65,7 @@ class PostgresReaders(PostgresContracts):
             "SELECT intent_id, target, stream, stream_seq, idempotency_key, contract_version,"
             "       status, reason, attempts, reference, code, detail, priority,"
             "       nullif(due_at, 'infinity') AS due_at, claimed_by, created_at, deadline_at,"
-            "       finished_at, redrive_of"
+            "       finished_at, redrive_of, deferred_since"
             "  FROM leasehold.intent_status WHERE intent_id = ANY (%s::uuid[])"
             " ORDER BY intent_id",
             list(intent_ids),

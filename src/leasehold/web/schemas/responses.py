@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from uuid import UUID  # noqa: TC003
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
 from leasehold.domain.verdict import BatchVerdict, RedriveVerdict  # noqa: TC001
 from leasehold.web.schemas.requests import AnyJson, ObjectOrNull  # noqa: TC001
+
+_Blocked: TypeAlias = Literal["paused", "held", "in_doubt", "confirming", "deferred", "retrying"]
 
 
 class ResponseBody(BaseModel):
@@ -41,6 +43,7 @@ class Intent(ResponseBody):
     deadline_at: datetime | None
     finished_at: datetime | None
     redrive_of: UUID | None
+    deferred_since: datetime | None
 
 
 class Accepted(ResponseBody):
@@ -166,7 +169,7 @@ class BlockedStream(_StreamMembers):
     were not submitted, up to 1,000; `submitted` those of a pipeline that await their confirmation.
     """
 
-    state: Literal["paused", "held", "in_doubt", "confirming", "retrying"]
+    state: _Blocked
     blocked_since: datetime
 
 
@@ -186,9 +189,7 @@ class Stream(_StreamMembers):
     the stream after `grace_expires_at` while a call is in flight, else after `lease_expires_at`.
     """
 
-    state: Literal[
-        "paused", "held", "in_doubt", "confirming", "retrying", "in_flight", "waiting", "empty"
-    ]
+    state: Literal[_Blocked, "in_flight", "waiting", "empty"]
     blocked_since: datetime | None
     in_flight_since: datetime | None
     holder_id: str | None
@@ -298,7 +299,9 @@ class Stats(ResponseBody):
     in_doubt: int
     held: int
     confirming: int
+    deferred: int
     oldest_pending_seconds: float | None
+    oldest_deferred_seconds: float | None
     streams_blocked: dict[str, int]
     seen_at: datetime | None
     age_seconds: float | None

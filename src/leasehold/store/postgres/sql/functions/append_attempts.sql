@@ -1,5 +1,6 @@
 -- The only way to the ledger: append one row for each outcome that is applied, and delete or reschedule its pending row.
--- An outcome that only reports a question without news is applied without a row.
+-- An outcome that only reports a question without news, or a deferred call, is applied without a row. A deferred call had
+-- certainly no effect: its mark goes, the intent stays what it was, and the pending row says why and since when.
 -- (One exception: redrive_intent writes the first row of a new intent.)
 -- p_fence says what an outcome must match to be applied: claim (holder and token of an unexpired claim), lease (the name
 -- of the lease that the caller holds), or none (repair and operators, who have locked the row).
@@ -93,22 +94,31 @@ BEGIN
        SET attempt_count = CASE WHEN o.new_state IS NULL THEN p.attempt_count ELSE o.attempt_no END,
            last_state = coalesce(o.new_state, p.last_state), due_at = o.next_due_at,
            asked_count = CASE WHEN o.new_state IS NULL
-                              THEN p.asked_count + (coalesce(p.last_state, '') IN ('IN_DOUBT', 'SUBMITTED'))::integer
+                              THEN p.asked_count + (coalesce(p.last_state, '') IN ('IN_DOUBT', 'SUBMITTED')
+                                                    AND NOT o.is_deferred)::integer
                               ELSE 0 END,
            awaits_confirmation = (
              coalesce(o.new_state, p.last_state) = 'SUBMITTED' AND p.scope = 'stream' AND o.next_due_at < 'infinity'
              AND (SELECT c.pipeline_max > 1 FROM leasehold.contracts c
                    WHERE c.target = p.target AND c.version = p.contract_version)) IS TRUE,
            reference = coalesce(o.reference, p.reference),
-           first_tried_at = CASE WHEN o.new_state IS NULL THEN p.first_tried_at
-                                 ELSE coalesce(p.first_tried_at, p.begun_at, p_now) END,
+           -- Without a row on the ledger, no call had an effect: the gateway has not seen the key as a call.
+           first_tried_at = CASE WHEN o.new_state IS NOT NULL THEN coalesce(p.first_tried_at, p.begun_at, p_now)
+                                 WHEN p.last_state IS NOT NULL THEN p.first_tried_at END,
+           deferred_since = CASE WHEN o.new_state IS NULL
+                                 THEN coalesce(p.deferred_since, CASE WHEN o.is_deferred THEN p_now END) END,
+           deferred_reason = CASE WHEN o.is_deferred THEN o.reason WHEN o.new_state IS NULL THEN p.deferred_reason END,
+           deferred_code = CASE WHEN o.is_deferred THEN o.code WHEN o.new_state IS NULL THEN p.deferred_code END,
+           deferred_detail = CASE WHEN o.is_deferred THEN left(o.detail, 500)
+                                  WHEN o.new_state IS NULL THEN p.deferred_detail END,
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            lease_seconds = NULL, last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')
-      FROM ROWS FROM (
-             unnest(p_outcomes), unnest(v_places), unnest(v_numbers), unnest(v_refusals), unnest(v_states),
-             unnest(v_due_at)) AS o (
-             intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-             retry_after_seconds, elapsed_seconds, asked_no, place, attempt_no, refusal, new_state, next_due_at)
+      FROM (SELECT given.*, given.new_state IS NULL AND given.state = 'DEFERRED' AND given.reason IS NOT NULL AS is_deferred
+              FROM ROWS FROM (
+                unnest(p_outcomes), unnest(v_places), unnest(v_numbers), unnest(v_refusals), unnest(v_states),
+                unnest(v_due_at)) AS given (
+                intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
+                retry_after_seconds, elapsed_seconds, asked_no, place, attempt_no, refusal, new_state, next_due_at)) AS o
      WHERE p.ctid = o.place AND o.refusal IS NULL AND o.next_due_at IS NOT NULL;
   END IF;
   IF p_fence = 'none' AND v_streams IS NOT NULL THEN

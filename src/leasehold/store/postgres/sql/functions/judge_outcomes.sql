@@ -10,8 +10,8 @@
 --                                  gateway can look up: ask after the quarantine; otherwise: held
 --   SUBMITTED                      ask after retry_after_seconds. Asking is not trying: if it was SUBMITTED before and
 --                                  no call was made, nothing is written. After confirm_within_seconds: IN_DOUBT
---   DEFERRED                       no call was made, or a lookup had no news: look again after retry_after_seconds,
---                                  nothing is written
+--   DEFERRED                       no call was made, a call had certainly no effect and says nothing about the intent, or a
+--                                  lookup had no news: look again after retry_after_seconds, nothing is written
 -- At the ceiling of 20 attempts, an intent that is in doubt or unconfirmed is held for a person.
 -- attempt_no comes from the ledger. attempt_count is only a cache of it.
 -- Locks nothing: the callers hold the pending rows and have set the search_path.

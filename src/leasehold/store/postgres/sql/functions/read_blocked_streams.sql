@@ -38,7 +38,7 @@ BEGIN
           ORDER BY l.stream LIMIT v_left)
         UNION
         (SELECT p.stream FROM leasehold.outbox_pending p
-          WHERE p.scope = 'stream' AND p.last_state IS NOT NULL AND p.target = v_target AND p.stream > v_after
+          WHERE p.scope = 'stream' AND (p.last_state IS NOT NULL OR p.deferred_since IS NOT NULL) AND p.target = v_target AND p.stream > v_after
             AND NOT p.awaits_confirmation
             AND (SELECT true FROM leasehold.outbox_pending earlier
                   WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream

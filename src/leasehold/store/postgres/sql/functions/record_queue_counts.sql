@@ -45,10 +45,10 @@ BEGIN
   DELETE FROM leasehold.queue_counts WHERE segment_no = v_segment OR segment_no >= v_segments;
   INSERT INTO leasehold.queue_counts (
     segment_no, last_state, attempt_count, pending, due, leased, expired_leases, due_unleased, held, oldest_created_at,
-    segments, seen_at)
+    segments, seen_at, deferred, oldest_deferred_since)
   SELECT v_segment, coalesce(found.last_state, 'NEW'), found.attempt_count, found.pending, found.due, found.leased,
          found.expired_leases, found.due_unleased, found.held, leasehold.intent_accepted_at(found.first_ids[1]),
-         v_segments, v_began_at
+         v_segments, v_began_at, found.deferred, found.oldest_deferred_since
     FROM (SELECT p.last_state, p.attempt_count, count(*) AS pending,
                  count(*) FILTER (WHERE p.due_at <= v_began_at
                                     AND (p.scope <> 'stream' OR p.is_claimable OR p.begun_at IS NOT NULL)) AS due,
@@ -57,6 +57,7 @@ BEGIN
                  count(*) FILTER (WHERE p.due_at <= v_began_at AND p.claimed_by IS NULL
                                     AND (p.scope <> 'stream' OR p.is_claimable AND p.begun_at IS NULL)) AS due_unleased,
                  count(*) FILTER (WHERE p.due_at = 'infinity') AS held,
+                 count(p.deferred_since) AS deferred, min(p.deferred_since) AS oldest_deferred_since,
                  -- Ids are in order of acceptance. Before PostgreSQL 18 there is a minimum of arrays, but not of ids.
                  min(ARRAY[p.intent_id]) AS first_ids
             FROM leasehold.outbox_pending p

@@ -307,6 +307,10 @@ CREATE TABLE leasehold.outbox_pending (
   is_claimable boolean NOT NULL DEFAULT false,
   awaits_confirmation boolean NOT NULL DEFAULT false,
   asked_count integer NOT NULL DEFAULT 0,
+  deferred_since timestamptz,
+  deferred_reason text,
+  deferred_code text,
+  deferred_detail text,
 
   CONSTRAINT outbox_pending_pkey PRIMARY KEY (intent_id),
   -- The rules, each with its name, are in functions/check_pending_row.sql.
@@ -348,10 +352,10 @@ CREATE INDEX outbox_pending_stream_due
   ON leasehold.outbox_pending (target, priority, due_at, intent_id)
   WHERE scope = 'stream' AND is_claimable;
 
--- Rows of streams that were tried and did not end, without those that block nothing: for the view blocked_streams.
+-- Rows of streams that were tried or deferred and did not end, without those that block nothing: for the view blocked_streams.
 CREATE INDEX outbox_pending_stream_tried
   ON leasehold.outbox_pending (target, stream, stream_seq)
-  WHERE scope = 'stream' AND last_state IS NOT NULL AND NOT awaits_confirmation;
+  WHERE scope = 'stream' AND (last_state IS NOT NULL OR deferred_since IS NOT NULL) AND NOT awaits_confirmation;
 
 CREATE INDEX outbox_pending_stream_awaiting
   ON leasehold.outbox_pending (target, stream, stream_seq)
@@ -403,13 +407,17 @@ COMMENT ON COLUMN leasehold.outbox_pending.awaits_confirmation IS
   'stream is its first other row. A stream has at most 100 such rows at a time (pipeline_max).';
 COMMENT ON COLUMN leasehold.outbox_pending.asked_count IS
   'How often the gateway was asked about the intent without news. Asking is no attempt and writes no ledger row.';
+COMMENT ON COLUMN leasehold.outbox_pending.deferred_since IS
+  'Since when its calls are deferred: they had no effect, and say nothing about the intent. NULL after any other ledger row.';
+COMMENT ON COLUMN leasehold.outbox_pending.deferred_reason IS
+  'Why the newest of these calls was deferred.';
 
 -- Without lease_token: whoever can read it could complete the work of others.
 GRANT SELECT (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, content_bytes, due_at,
   deadline_at, attempt_count, last_state, first_tried_at, begun_at, begun_epoch, reference,
   claimed_by, lease_expires_at, last_modified_at, lease_seconds, is_claimable, awaits_confirmation,
-  asked_count
+  asked_count, deferred_since, deferred_reason, deferred_code, deferred_detail
 ) ON leasehold.outbox_pending
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
 
@@ -750,6 +758,8 @@ CREATE TABLE leasehold.queue_counts (
   oldest_doubt_at timestamptz,
   segments integer NOT NULL,
   seen_at timestamptz NOT NULL,
+  deferred bigint NOT NULL DEFAULT 0,
+  oldest_deferred_since timestamptz,
 
   CONSTRAINT queue_counts_pkey PRIMARY KEY (segment_no, last_state, attempt_count)
 ) WITH (fillfactor = 50);

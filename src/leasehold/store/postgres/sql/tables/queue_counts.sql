@@ -14,6 +14,8 @@ CREATE TABLE leasehold.queue_counts (
   oldest_doubt_at timestamptz,
   segments integer NOT NULL,
   seen_at timestamptz NOT NULL,
+  deferred bigint NOT NULL DEFAULT 0,
+  oldest_deferred_since timestamptz,
 
   CONSTRAINT queue_counts_pkey PRIMARY KEY (segment_no, last_state, attempt_count)
 ) WITH (fillfactor = 50);

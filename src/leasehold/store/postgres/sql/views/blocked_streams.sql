@@ -1,6 +1,6 @@
--- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried and has not ended. state:
+-- Streams that do not go on by themselves, or not yet: paused ones, and those whose head was tried or deferred and has not ended. state:
 -- paused (until paused_until; infinity: until a person resumes it), held (a person must resolve the head), in_doubt,
--- confirming, or retrying. Rows that await their confirmation in a pipeline block nothing; the head is the first other one.
+-- confirming, deferred (its target refuses calls), or retrying. Rows that await their confirmation in a pipeline block nothing; the head is the first other one.
 -- reason is what the gateway answered ("500 boom"); without an answer, our reason for the last attempt (timeout, lease_expired).
 -- waiting counts the intents behind the head that were not submitted, up to 1,000; submitted those in the pipeline. paused_for
 -- is the intent whose failure paused the stream. It is finished, so it is never the head: the head is what comes next.
@@ -11,11 +11,14 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
             WHEN head.due_at = 'infinity' THEN 'held'
             WHEN head.last_state = 'IN_DOUBT' THEN 'in_doubt'
             WHEN head.last_state = 'SUBMITTED' THEN 'confirming'
+            WHEN head.deferred_since IS NOT NULL THEN 'deferred'
             ELSE 'retrying' END AS state,
        CASE WHEN blocked.paused_until > clock_timestamp() THEN coalesce(blocked.pause_note, failed.reason)
+            WHEN head.deferred_since IS NOT NULL
+            THEN left(concat_ws(' ', head.deferred_code, head.deferred_reason, head.deferred_detail), 200)
             ELSE latest.reason END AS reason,
        CASE WHEN blocked.paused_until > clock_timestamp() THEN blocked.paused_since
-            ELSE coalesce(head.first_tried_at, head.last_modified_at) END AS blocked_since,
+            ELSE coalesce(head.first_tried_at, head.deferred_since, head.last_modified_at) END AS blocked_since,
        blocked.paused_until, blocked.paused_by, blocked.paused_for,
        head.attempt_count AS attempts, head.due_at,
        (SELECT count(*) FROM (
@@ -30,7 +33,7 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
          UNION ALL
         SELECT p.target, p.stream, NULL, NULL, NULL, NULL, NULL
           FROM leasehold.outbox_pending p
-         WHERE p.scope = 'stream' AND p.last_state IS NOT NULL
+         WHERE p.scope = 'stream' AND (p.last_state IS NOT NULL OR p.deferred_since IS NOT NULL)
            AND NOT p.awaits_confirmation
            AND (SELECT true FROM leasehold.outbox_pending earlier
                  WHERE earlier.scope = 'stream' AND earlier.target = p.target AND earlier.stream = p.stream
@@ -40,7 +43,8 @@ SELECT blocked.target, blocked.stream, head.intent_id AS head,
                  WHERE l.lease_name = p.lease_name AND l.paused_since IS NOT NULL
                    AND l.paused_until > clock_timestamp()) IS NULL) AS blocked
   LEFT JOIN LATERAL (
-    SELECT p.intent_id, p.stream_seq, p.due_at, p.last_state, p.first_tried_at, p.last_modified_at, p.attempt_count
+    SELECT p.intent_id, p.stream_seq, p.due_at, p.last_state, p.first_tried_at, p.last_modified_at, p.attempt_count,
+           p.deferred_since, p.deferred_reason, p.deferred_code, p.deferred_detail
       FROM leasehold.outbox_pending p
      WHERE p.scope = 'stream' AND p.target = blocked.target AND p.stream = blocked.stream
        AND NOT p.awaits_confirmation

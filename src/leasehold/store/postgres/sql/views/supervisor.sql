@@ -35,7 +35,9 @@ SELECT coalesce(sum(c.pending), 0)::bigint AS pending,
             THEN extract(epoch FROM clock_timestamp() - min(c.seen_at))::double precision END AS age_seconds,
        (SELECT coalesce(jsonb_object_agg(b.target, b.blocked), '{}')
           FROM (SELECT target, blocked FROM leasehold.blocked_counts ORDER BY blocked DESC, target LIMIT 1000) AS b)
-         AS streams_blocked
+         AS streams_blocked,
+       coalesce(sum(c.deferred), 0)::bigint AS deferred,
+       extract(epoch FROM clock_timestamp() - min(c.oldest_deferred_since))::double precision AS oldest_deferred_seconds
   FROM leasehold.queue_counts c;
 COMMENT ON VIEW leasehold.supervisor IS 'The state of the queue in one row, as it was last counted.';
 REVOKE ALL ON leasehold.supervisor FROM PUBLIC;
