@@ -1,12 +1,13 @@
-"""A deferred call had no effect and decides nothing: no attempt, no ledger row, and no mark left."""
+"""A deferred call had no effect and decides nothing: no attempt, no ledger row, no mark."""
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
-from tests.support.lease_holder import claim_streams, take
+from tests.support.lease_holder import claim_streams, leased_result, take
 
 REFUSED = {
     "reason": "credentials_refused",
@@ -90,7 +91,7 @@ def test_time_of_the_first_deferral_stays_while_nothing_else_happens(outbox):
 
 
 def test_deferral_is_never_exhausted_by_attempts(outbox):
-    outbox.publish(retry={"policy": "one_shot"})
+    outbox.publish(retry_policy="one_shot")
     [intent_id] = outbox.enqueue(1)
     for _ in range(25):
         outbox.make_due()
@@ -201,11 +202,7 @@ def test_operator_who_waits_for_the_marks_does_not_deadlock_with_a_deferral(outb
     with pytest.raises(Exception, match="lock timeout"):
         executor.execute(
             "SELECT leasehold.record_attempts(%s, %s, %s, %s::jsonb)",
-            [
-                *leader.fence,
-                f'[{{"intent_id": "{called}", "state": "DEFERRED", "reason": "r",'
-                ' "retry_after_seconds": 5}]',
-            ],
+            [*leader.fence, json.dumps([leased_result(called, "DEFERRED", **REFUSED)])],
         )
     operator.rollback()
     assert leader.record([called], "DEFERRED", **REFUSED) == ["applied"]

@@ -106,6 +106,7 @@ OWNERS = (
     "put_calls_in_doubt",
     "queue_depth",
     "record_expired_claims",
+    "remove_call_marks",
     "enqueue_one",
     "enqueue_problem",
     "enqueue_verdict",

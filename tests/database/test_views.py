@@ -96,6 +96,7 @@ def test_supervisor_of_an_empty_queue_counts_zero(outbox):
     assert row.pop("seen_at") is not None
     assert row.pop("age_seconds") >= 0
     assert row.pop("oldest_pending_seconds") is row.pop("oldest_in_doubt_seconds") is None
+    assert row.pop("oldest_deferred_seconds") is None
     assert row.pop("oldest_xmin_age") >= 0
     assert {name: row.pop(name) for name in list(row) if "by_" in name} == {
         "pending_by_last_state": {},
@@ -124,11 +125,13 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
     [retried] = targets.enqueue(target="chain")
     for _ in range(2):
         holder.record([retried], "RETRYABLE", retry_after_seconds=0)
+    holder.record([retried], "DEFERRED", retry_after_seconds=0, reason="credentials_refused")
     row = targets.count_queue()
     assert row.pop("seen_at") is not None
     assert 0 <= row.pop("age_seconds") < 60
     assert 0 <= row.pop("oldest_pending_seconds") < 60
     assert 0 <= row.pop("oldest_in_doubt_seconds") < 60
+    assert 0 <= row.pop("oldest_deferred_seconds") < 60
     assert row.pop("oldest_xmin_age") >= 0
     assert row == {
         "pending": 13,
@@ -139,6 +142,7 @@ def test_supervisor_counts_every_column_of_a_known_situation(targets, database):
         "in_doubt": 1,
         "held": 1,
         "confirming": 1,
+        "deferred": 1,
         "pending_by_last_state": {"NEW": 9, "IN_DOUBT": 2, "SUBMITTED": 1, "RETRYABLE": 1},
         "pending_by_attempts": {"0": 9, "1": 3, "2": 1},
         "streams_blocked": {},

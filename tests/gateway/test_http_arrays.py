@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from leasehold.domain.intent import JsonDocument
-from leasehold.domain.outcome import Accepted, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import Accepted, Deferred, Rejected, Retryable, Submitted, Unknown
 from leasehold.gateway.errors import TrustEnded
 from leasehold.sandbox import Sandbox
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
@@ -93,6 +93,14 @@ async def test_busy_gateway_answers_for_the_first_of_several_heads(sandbox, faul
         [outcome] = await gateway.submit_many(heads())
     assert isinstance(outcome, Retryable)
     assert (outcome.is_saturated, outcome.retry_after_seconds) == (True, 7)
+
+
+async def test_gateway_that_refuses_the_sender_defers_the_first_of_several_heads(sandbox):
+    sandbox.set_faults("keyed", unauthorized_rate=1)
+    async with http_gateway(f"{sandbox.url}/keyed") as gateway:
+        [outcome] = await gateway.submit_many(heads())
+    assert isinstance(outcome, Deferred)
+    assert sandbox.effects("keyed").effects == 0
 
 
 async def test_heads_that_are_refused_together_leave_the_choice_to_the_executor(sandbox):

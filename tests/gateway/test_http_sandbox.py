@@ -7,7 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.sandbox import Sandbox
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
 
@@ -80,6 +88,21 @@ async def test_refused_and_throttled_calls_carry_retry_after(sandbox):
             outcome = await gateway.submit(make_submission())
             assert isinstance(outcome, Retryable)
             assert (outcome.is_saturated, outcome.retry_after_seconds) == (True, 7)
+    assert sandbox.effects().effects == 0
+
+
+@pytest.mark.parametrize(
+    ("rate", "code"), [("unauthorized_rate", "401"), ("forbidden_rate", "403")]
+)
+async def test_sender_that_is_refused_learns_nothing_about_its_submissions(sandbox, rate, code):
+    sandbox.set_faults(**{rate: 1})
+    submission = make_submission()
+    async with gateway_of(sandbox, "lookup") as gateway:
+        outcome = await gateway.submit(submission)
+        answer = await gateway.lookup(submission)
+    assert isinstance(outcome, Deferred)
+    assert isinstance(answer, Unknown)
+    assert outcome.code == answer.code == code
     assert sandbox.effects().effects == 0
 
 

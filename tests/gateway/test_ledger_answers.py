@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.gateway.sanitize import DETAIL_MAX
 from tests.support.http_gateways import RawServer, batch_id, ledger_gateway, make_batch
 
@@ -76,13 +84,20 @@ async def test_validator_that_was_lost_may_have_taken_the_batch(code):
         (503, {"error": [17]}, True),
         (429, error(31), True),
         (408, error(19), False),
-        (401, b"", False),
     ],
 )
 async def test_ledger_that_certainly_took_nothing_is_tried_again(status, document, is_saturated):
     outcome, _ = await answer_of("submit", status, document)
     assert isinstance(outcome, Retryable)
     assert outcome.is_saturated == is_saturated
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+async def test_ledger_that_refuses_the_sender_defers_the_batch(status):
+    outcome, _ = await answer_of("submit", status, error(10), "Retry-After: 3\r\n")
+    assert isinstance(outcome, Deferred)
+    assert (outcome.code, outcome.retry_after_seconds) == (str(status), 3)
+    assert outcome.is_target_wide
 
 
 @pytest.mark.parametrize("code", [30, 34, 35, 42])

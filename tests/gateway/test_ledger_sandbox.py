@@ -8,7 +8,15 @@ import json
 import pytest
 
 from leasehold.domain.intent import JsonDocument
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.gateway.errors import TrustEnded
 from leasehold.gateway.protocol import LookupBatcher, SubmissionBatcher
 from leasehold.sandbox import Sandbox
@@ -253,6 +261,16 @@ async def test_busy_ledger_answers_for_the_first_of_several_batches(sandbox, fau
         [outcome] = await gateway.submit_many([A, B])
     assert isinstance(outcome, Retryable)
     assert outcome.is_saturated
+
+
+async def test_ledger_that_refuses_the_sender_defers_batches_and_tells_no_status(sandbox):
+    sandbox.set_faults("ledger", forbidden_rate=1)
+    async with gateway_of(sandbox) as gateway:
+        [outcome] = await gateway.submit_many([A, B])
+        answers = await gateway.lookup_many([A, B])
+    assert isinstance(outcome, Deferred)
+    assert [(type(one), one.code) for one in answers] == [(Unknown, "403")] * 2
+    assert sandbox.effects("ledger").effects == 0
 
 
 async def test_several_batches_that_would_overfill_the_queue_are_not_taken_at_all(sandbox):

@@ -23,18 +23,16 @@ from leasehold.domain.errors import (
     TerminalGuardHit,
     is_rolled_back,
 )
-from leasehold.domain.intent import AttemptState
-from leasehold.domain.outcome import STALE_REASON, Deferred, Rejected, Result, Retryable, Unknown
+from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
-from leasehold.executor.log_budget import LogBudget
 from leasehold.executor.repeater import Repeater
-from leasehold.observe.logs import get_logger
+from leasehold.executor.result_reports import ResultReports
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.coordination.item import Fence, Item
     from leasehold.coordination.slots import Slots
@@ -48,13 +46,7 @@ if TYPE_CHECKING:
 BATCH_MAX = 500  # so that the next calls are made while the rest is written
 # How long the first result waits for others, so that calls that end together share one write.
 LINGER_SECONDS = 0.001
-# The first lines say what is wrong with the target; the breaker keeps the rest few.
-_DEFERRALS_LOGGED = 20
 _IDLE = Pause(60.0)
-_DISPATCHED = AttemptState.DISPATCHED  # looked up once: on this enum that is a call
-
-_LOG = get_logger(__name__)
-_logs_level = _LOG.isEnabledFor
 
 
 class Completer:
@@ -77,10 +69,7 @@ class Completer:
         self._metrics = metrics
         self._trouble = trouble
         self._faults = faults
-        self._observer = observer
-        self._failures = LogBudget(_LOG, "intent_failed")
-        self._stale_tokens = LogBudget(_LOG, "stale_token_refused")
-        self._deferrals = LogBudget(_LOG, "intent_deferred", lines_max=_DEFERRALS_LOGGED)
+        self._reports = ResultReports(slots, metrics, observer)
         self._finished: list[Item] = []
         self._given_back: list[tuple[Item, float]] = []
         self._first_at = 0.0
@@ -185,7 +174,7 @@ class Completer:
             await self._record(fence, trusted)
         except LeaseLost as error:
             for item in trusted:
-                self._drop(item, RecordVerdict.LEASE_LOST)
+                self._reports.drop(item, RecordVerdict.LEASE_LOST)
             self._trouble(error)
 
     async def _record(self, fence: Fence, items: Sequence[Item]) -> None:
@@ -213,7 +202,7 @@ class Completer:
         for item in items:
             item.is_unsettled = False
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
-        self._report(items, recorded)
+        self._reports.report(items, recorded)
 
     async def _send(self, fence: Fence, results: Sequence[Result]) -> list[Recorded]:
         if self._faults is NO_FAULTS:
@@ -238,91 +227,9 @@ class Completer:
         if isinstance(error, TerminalGuardHit):
             event = "terminal_guard_hit"
             self._metrics.terminal_guard_hit()
-        self._log(logging.ERROR, event, items[0], error=str(error))
+        self._reports.log(logging.ERROR, event, items[0], error=str(error))
         # Else a leader would read the row again and make the call again. Claims and streams expire.
         self._trouble(error)
-
-    def _report(self, items: Sequence[Item], recorded: Sequence[Recorded]) -> None:
-        """Count and log what was recorded. What the answer leaves out became DISPATCHED."""
-        answers = {answer.intent_id.int: answer for answer in recorded}
-        by_state: defaultdict[AttemptState, list[Item]] = defaultdict(list)
-        if answers:
-            for item in items:
-                answer = answers.get(item.intent_no)
-                state = _DISPATCHED if answer is None else self._recorded_state(item, answer)
-                if state is not None:
-                    by_state[state].append(item)
-        else:
-            by_state[_DISPATCHED] += items
-        self._log_failures(by_state.get(AttemptState.FAILED, ()), answers)
-        for state, group in by_state.items():
-            self._count(state, group)
-            if self._observer is None and not _logs_level(logging.DEBUG):
-                continue
-            for item in group:
-                answer = answers.get(item.intent_no)
-                reason = answer.reason if answer else None
-                self._log(logging.DEBUG, "result_recorded", item, state=state, reason=reason)
-                if self._observer is not None and state.is_terminal:
-                    self._observer.terminal(item, state, reason)
-
-    def _log_failures(self, items: Sequence[Item], answers: Mapping[int, Recorded]) -> None:
-        for item in items:
-            # A rejection has no reason of ours, but the gateway's code.
-            code = item.outcome.code if isinstance(item.outcome, Rejected) else None
-            reason = answers[item.intent_no].reason
-            self._failures.warn(reason=reason, code=code, **item.log_fields())
-
-    def _count(self, state: AttemptState, items: Sequence[Item]) -> None:
-        now = self._slots.clock()
-        by_target: defaultdict[str, list[Item]] = defaultdict(list)
-        for item in items:
-            by_target[item.target].append(item)
-        for target, group in by_target.items():
-            self._metrics.attempts(target, state, len(group))
-            if state.is_terminal:
-                # Each span is measured on one clock: the database's until the claim, then ours.
-                lifetimes = [
-                    (item.claimed.claimed_at - item.claimed.created_at).total_seconds()
-                    + (now - item.taken_at)
-                    for item in group
-                ]
-                self._metrics.time_to_terminal(target, *lifetimes)
-
-    def _recorded_state(self, item: Item, answer: Recorded) -> AttemptState | None:
-        """Return what the ledger says of a result now; None if nothing was written there."""
-        if isinstance(item.outcome, Deferred) and answer.verdict is RecordVerdict.APPLIED:
-            self._report_deferred(item, item.outcome)
-            return answer.state  # of an intent that had to be confirmed by now, else None
-        if answer.verdict is not RecordVerdict.APPLIED or answer.state is None:
-            self._drop(item, answer.verdict)
-            return None
-        outcome = item.outcome
-        if isinstance(outcome, Rejected | Retryable | Unknown) and outcome.reason == STALE_REASON:
-            # The database has just confirmed our lease, so the gateway saw a token that it forgot.
-            self._metrics.stale_token_refused()
-            self._stale_tokens.warn(code=outcome.code, **item.log_fields())
-        if item.asked_under is not None and (answer.attempt_no or 0) < item.claimed.attempt_no:
-            return None  # a lookup without news
-        if answer.is_held:
-            self._log(logging.WARNING, "intent_held", item, state=answer.state)
-        return answer.state
-
-    def _report_deferred(self, item: Item, outcome: Deferred) -> None:
-        self._metrics.deferral(item.target)
-        self._deferrals.warn(
-            reason=outcome.reason,
-            code=outcome.code,
-            detail=outcome.detail,
-            seconds=outcome.retry_after_seconds and round(outcome.retry_after_seconds, 3),
-            **item.log_fields(),
-        )
-
-    def _drop(self, item: Item, verdict: RecordVerdict) -> None:
-        """Report a fenced write that hit no row. It is never repeated."""
-        if verdict is RecordVerdict.LEASE_LOST:
-            self._metrics.lease_lost()
-        self._log(logging.WARNING, "result_dropped", item, verdict=str(verdict))
 
     def _discard(self, item: Item) -> None:
         """Report a result that came after its lease was trusted. It is not sent.
@@ -332,7 +239,7 @@ class Completer:
         """
         self._slots.let_go([item])
         self._metrics.late_result()
-        self._log(logging.WARNING, "late_result_discarded", item)
+        self._reports.log(logging.WARNING, "late_result_discarded", item)
         self._trouble(LeaseLost("trust ended before the result was written"))
 
     async def _release(self) -> None:
@@ -358,9 +265,3 @@ class Completer:
             raise
         finally:
             self._slots.let_go(item for item in items if item not in stay)
-
-    def _log(self, level: int, event: str, item: Item, **fields: object) -> None:
-        if not _logs_level(level):
-            return
-        outcome = type(item.outcome).__name__
-        _LOG.log(level, event, outcome=outcome, **item.log_fields(), **fields)

@@ -340,7 +340,11 @@ def test_python_terms_take_an_import_path_and_nothing_else(path):
         (202, "submitted"),
         (301, "unknown"),
         (400, "rejected"),
-        (401, "retryable"),
+        (401, "deferred"),
+        (403, "deferred"),
+        (404, "rejected"),
+        (405, "rejected"),
+        (407, "deferred"),
         (408, "retryable"),
         (409, "unknown"),
         (429, "saturated"),
@@ -353,6 +357,33 @@ def test_python_terms_take_an_import_path_and_nothing_else(path):
 )
 def test_status_is_never_read_as_more_certain_than_it_is(status, meaning):
     assert ASKABLE.classify(status) == meaning
+
+
+@pytest.mark.parametrize(
+    ("terms", "meanings"),
+    [
+        ({"rejected_statuses": ["4xx", "401", "403"]}, {401: "rejected", 403: "rejected"}),
+        ({"retryable_statuses": ["401"]}, {401: "retryable", 403: "deferred", 407: "deferred"}),
+        ({"rejected_statuses": ["4xx"]}, {401: "deferred", 403: "deferred", 415: "rejected"}),
+        ({"deferred_statuses": ["404"]}, {404: "deferred", 401: "rejected"}),
+        ({"deferred_statuses": []}, {401: "rejected", 403: "rejected"}),
+    ],
+)
+def test_status_that_a_contract_names_keeps_its_meaning(terms, meanings):
+    contract = Contract.model_validate(
+        {"target": "sms", "scope": "item", "guarantee": "keyed"}
+        | {"gateway": {"kind": "http", "url": "https://a.example"} | terms}
+    )
+    assert isinstance(contract.gateway, HttpTerms)
+    assert {status: contract.gateway.classify(status) for status in meanings} == meanings
+
+
+def test_status_that_is_deferred_and_rejected_is_refused():
+    gateway = {"kind": "http", "url": "https://a.example"}
+    [problem] = refusals(
+        gateway=gateway | {"deferred_statuses": ["404"], "rejected_statuses": ["404"]}
+    )
+    assert "404 is in rejected_statuses and in deferred_statuses" in problem
 
 
 def test_ledger_that_takes_a_batch_is_never_read_as_having_committed_it():

@@ -9,6 +9,7 @@ import pytest
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import (
     Accepted,
+    Deferred,
     Outcome,
     Rejected,
     Retryable,
@@ -25,6 +26,8 @@ CASES = [
     (Retryable(), AttemptState.RETRYABLE, None),
     (Unknown(), AttemptState.IN_DOUBT, None),
     (Unknown(retry_after_seconds=7), AttemptState.IN_DOUBT, 7),
+    (Deferred(reason="r"), None, None),
+    (Deferred(reason="r", retry_after_seconds=3), None, 3),
     (Submitted(reference="r", ask_after_seconds=9), AttemptState.SUBMITTED, 9),
 ]
 
@@ -47,9 +50,9 @@ def test_value_that_is_not_an_outcome_raises():
 
 def test_outcome_with_a_delay_is_not_terminal():
     waiting = [state for _, state, seconds in CASES if seconds is not None]
-    assert not any(state.is_terminal for state in waiting)
+    assert not any(state.is_terminal for state in waiting if state is not None)
 
 
 def test_only_repair_and_operators_write_zombie_requeue_and_cancelled():
-    reported = {state for _, state, _ in CASES}
+    reported = {state for _, state, _ in CASES if state is not None}
     assert set(AttemptState) - reported == {AttemptState.ZOMBIE_REQUEUE, AttemptState.CANCELLED}

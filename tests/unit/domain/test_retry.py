@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from leasehold.domain.intent import AttemptState, Claimed, IntentId, JsonDocumen
 from leasehold.domain.lease import LeaseToken
 from leasehold.domain.outcome import (
     Accepted,
+    Deferred,
     NotFound,
     Rejected,
     Retryable,
@@ -177,7 +179,13 @@ def test_retryable_answer_does_not_resolve_an_earlier_doubt():
 
 @pytest.mark.parametrize(
     "outcome",
-    [Accepted(), Rejected(), Unknown(), Submitted(reference="r", ask_after_seconds=1)],
+    [
+        Accepted(),
+        Rejected(),
+        Unknown(),
+        Submitted(reference="r", ask_after_seconds=1),
+        Deferred(reason="balance_too_low"),
+    ],
     ids=lambda outcome: type(outcome).__name__,
 )
 def test_other_outcomes_of_a_call_are_kept_as_they_are(outcome):
@@ -300,7 +308,12 @@ def test_backoff_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, j
     )
 
 
-@given(st.floats(allow_nan=True), st.sampled_from([Retryable, Unknown]), ATTEMPTS, JITTERS)
+@given(
+    st.floats(allow_nan=True),
+    st.sampled_from([Retryable, Unknown, partial(Deferred, reason="r")]),
+    ATTEMPTS,
+    JITTERS,
+)
 def test_delay_of_the_gateway_is_kept_up_to_thirty_days(asked, kind, attempt_no, jitter):
     delayed = with_delay(kind(retry_after_seconds=asked), contract(), attempt_no, jitter)
     assert 0 <= delayed.retry_after_seconds <= DELAY_SECONDS_MAX
@@ -316,6 +329,9 @@ def test_gateway_is_not_granted_a_longer_delay_than_the_contract_allows(longest)
         busy = Retryable(retry_after_seconds=asked, is_saturated=True, code="429")
         called = after_calling(busy, claimed(), terms)
         assert called == Retryable(retry_after_seconds=granted, is_saturated=True, code="429")
+        refused = Deferred(reason="r", retry_after_seconds=asked, is_target_wide=True)
+        kept = Deferred(reason="r", retry_after_seconds=granted, is_target_wide=True)
+        assert after_calling(refused, claimed(), terms) == kept
         lost = after_calling(Unknown(retry_after_seconds=asked), claimed(), terms)
         assert lost == Unknown(retry_after_seconds=granted)
     later = Submitted(reference="r", ask_after_seconds=1e6)
@@ -335,6 +351,9 @@ def test_missing_delay_is_filled_in_and_other_fields_are_kept():
         retry_after_seconds=10, is_saturated=True, reason="busy", code="503", detail="d"
     )
     assert with_delay(busy, contract(), 2, 0) == filled
+    assert with_delay(Deferred(reason="r"), contract(), 1, 0) == Deferred(
+        reason="r", retry_after_seconds=5
+    )
     assert with_delay(Unknown(), contract(), 1, 1) == Unknown(retry_after_seconds=6)
     assert with_delay(Unknown(), contract(), 1, -1) == Unknown(retry_after_seconds=4)
 

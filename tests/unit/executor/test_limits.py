@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.outcome import Accepted, Retryable, Unknown
+from leasehold.domain.outcome import Accepted, Deferred, Retryable, Unknown
 from leasehold.executor.limits import Gate
 
 FULL = Retryable(is_saturated=True)
@@ -34,6 +34,23 @@ def test_saturated_target_is_paused_for_as_long_as_it_asked(gate, clock):
     assert (gate.breaker.state, gate.room(0), gate.room(1)) == ("half_open", 1, 0)
     gate.breaker.observe(Accepted())
     assert (gate.breaker.state, gate.room(1)) == ("closed", 4)
+
+
+def test_target_that_refuses_the_sender_is_probed_with_one_call_until_it_takes_one(gate, clock):
+    refused = Deferred(reason="credentials_refused", is_target_wide=True)
+    for pause_seconds in (1, 2, 4):
+        gate.breaker.observe(refused)
+        gate.breaker.observe(refused)  # another call that was in flight
+        assert (gate.breaker.state, gate.seconds_until_room()) == ("open", pause_seconds)
+        clock.now += pause_seconds
+        assert (gate.breaker.state, gate.room(0)) == ("half_open", 1)
+    gate.breaker.observe(Accepted())
+    assert gate.breaker.state == "closed"
+
+
+def test_deferral_that_is_about_one_account_leaves_the_target_open_for_others(gate):
+    gate.breaker.observe(Deferred(reason="balance_too_low"))
+    assert gate.breaker.state == "closed"
 
 
 def test_calls_that_were_in_flight_neither_close_the_breaker_nor_extend_its_pause(gate, clock):

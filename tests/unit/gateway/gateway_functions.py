@@ -7,7 +7,7 @@ import sys
 import threading
 from contextvars import ContextVar
 
-from leasehold.domain.outcome import Accepted, NotFound, Rejected
+from leasehold.domain.outcome import Accepted, Deferred, NotFound, Rejected
 from leasehold.gateway.errors import NotSent
 from leasehold.gateway.python import gateway_function
 
@@ -33,6 +33,14 @@ async def own_timeout(_submission):
 
 async def not_sent(_submission):
     raise NotSent("busy", retry_after_seconds=3, is_saturated=True)
+
+
+async def deferring(_submission):
+    return Deferred(reason="balance_too_low", retry_after_seconds=600)
+
+
+async def deferring_without_a_reason(_submission):
+    return Deferred(reason="\x00")
 
 
 async def careful(submission):

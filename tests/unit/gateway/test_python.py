@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from leasehold.domain.contract import Contract, PythonTerms
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Unknown
+from leasehold.domain.outcome import Accepted, Deferred, NotFound, Rejected, Retryable, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured, TrustEnded
 from leasehold.gateway.python import Threads, gateway_function
 from leasehold.gateway.registry import open_gateway
@@ -47,6 +47,8 @@ async def test_function_gets_the_submission_and_returning_none_means_accepted():
         ("under_another_name", Accepted(reference="by name")),
         ("Provider.send", Accepted(reference="nested")),
         ("instance", Accepted(reference="object")),
+        ("deferring", Deferred(reason="balance_too_low", retry_after_seconds=600)),
+        ("deferring_without_a_reason", Deferred(reason="deferred")),
         ("not_sent", Retryable(retry_after_seconds=3, is_saturated=True, reason="busy")),
     ],
 )

@@ -25,6 +25,8 @@ QUEUE = {
     "oldest_in_doubt_seconds": 90.0,
     "held": 1,
     "confirming": 0,
+    "deferred": 2,
+    "oldest_deferred_seconds": 40.0,
     "expired_leases": 0,
     "oldest_xmin_age": 4711,
     "streams_blocked": {"pay": 3, "mail": 0},

@@ -9,7 +9,15 @@ import pytest
 from multidict import CIMultiDict
 
 from leasehold.domain.gateway_terms import HttpTerms
-from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
+from leasehold.domain.outcome import (
+    Accepted,
+    Deferred,
+    NotFound,
+    Rejected,
+    Retryable,
+    Submitted,
+    Unknown,
+)
 from leasehold.gateway.http.classify import (
     ASK_AFTER_SECONDS,
     Response,
@@ -51,10 +59,14 @@ def lookup(status, body=b"", **headers):
         (302, Unknown),
         (307, Unknown),
         (400, Rejected),
-        (401, Retryable),
+        (401, Deferred),
+        (403, Deferred),
+        (405, Rejected),
+        (407, Deferred),
         (404, Rejected),
         (408, Retryable),
         (409, Unknown),
+        (415, Rejected),
         (422, Rejected),
         (425, Retryable),
         (429, Retryable),
@@ -77,6 +89,25 @@ def test_only_429_and_503_count_as_saturated():
     assert outcome(429).is_saturated
     assert outcome(503).is_saturated
     assert not outcome(408).is_saturated
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "credentials_refused"),
+        (403, "access_refused"),
+        (407, "proxy_credentials_refused"),
+    ],
+)
+def test_refusal_of_the_sender_is_deferred_for_the_whole_target(status, reason):
+    found = outcome(status, b'{"error": "expired"}', **{"Retry-After": "7"})
+    assert found == Deferred(
+        reason=reason,
+        retry_after_seconds=7,
+        is_target_wide=True,
+        code=str(status),
+        detail='{"error": "expired"}',
+    )
 
 
 def test_exact_status_of_the_contract_overrides_its_hundred():
