@@ -46,7 +46,7 @@ async def test_flood_of_failures_is_logged_up_to_a_bound(outbox, stores, caplog)
     instance = Instance(stores.executor, RejectingGateway())
     now = 0.0
     budget = LogBudget(_LOG, "intent_failed", lines_max=3, clock=lambda: now)
-    instance.completer._failures = budget
+    instance.completer._reports._failures = budget
     await instance.work()
     assert len(lines(caplog, "intent_failed")) == 3
     now += 1 / LINES_PER_SECOND
