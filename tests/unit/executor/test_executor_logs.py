@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from leasehold.coordination.item import claimed_items
-from leasehold.executor import completer, runner
+from leasehold.executor import result_reports, runner
 from leasehold.observe.logs import get_logger
 from tests.support.claimed_item import claim_of
 
@@ -39,7 +39,7 @@ def log_calls(module):
     ]
 
 
-@pytest.mark.parametrize("module", [runner, completer], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [runner, result_reports], ids=lambda module: module.__name__)
 def test_every_line_carries_the_fields_of_its_item(module):
     calls = log_calls(module)
     assert calls
