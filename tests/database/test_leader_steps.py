@@ -23,7 +23,6 @@ from leasehold.domain.timing import Timings
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
 from leasehold.executor.fences import LeaseFence
-from leasehold.executor.leader import reader
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
@@ -31,6 +30,8 @@ from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
+from leasehold.store.postgres import changes
+from leasehold.store.postgres.changes import PostgresChanges
 from tests.support.database import LONG_AGO
 from tests.support.outbox import ZERO_ID
 
@@ -56,6 +57,9 @@ class PausingStore:
     def pause(self, when, name):
         self._name, self._when = name, when
         self.is_waiting, self.may_go = asyncio.Event(), asyncio.Event()
+
+    def changes(self, lease):
+        return PostgresChanges(self, lease)
 
     def __getattr__(self, name):
         call = getattr(self._store, name)
@@ -367,16 +371,16 @@ class CountingStore:
 async def refreshed(leader):
     """Refresh once; return how many rows were read."""
     leader.reader._refresh_at = 0.0
-    before = leader.reader._store.rows
+    before = leader.reader._changes._source.rows
     await leader.reader.step()
-    while leader.reader._passes:
+    while leader.reader._changes.has_more:
         await leader.reader.step()
-    return leader.reader._store.rows - before
+    return leader.reader._changes._source.rows - before
 
 
 async def test_changes_since_a_writer_that_stays_open_are_read_once(leader, outbox, monkeypatch):
-    monkeypatch.setattr(reader, "PAGE", 10)
-    leader.reader._store = CountingStore(leader.store)
+    monkeypatch.setattr(changes, "PAGE", 10)
+    leader.reader._changes._source = CountingStore(leader.store)
     writer = outbox.database.session("ingest")
     writer.run("BEGIN")
     [late] = writer.run(ENQUEUE)
@@ -397,9 +401,9 @@ async def test_changes_since_a_writer_that_stays_open_are_read_once(leader, outb
 
 
 async def test_changes_since_a_long_writer_keep_no_newer_ones_waiting(leader, outbox, monkeypatch):
-    monkeypatch.setattr(reader, "PAGE", 2)
-    monkeypatch.setattr(reader, "PAGES_AT_ONCE", 1)
-    leader.reader._store = CountingStore(leader.store)
+    monkeypatch.setattr(changes, "PAGE", 2)
+    monkeypatch.setattr(changes, "PAGES_AT_ONCE", 1)
+    leader.reader._changes._source = CountingStore(leader.store)
     writer = outbox.database.session("ingest")
     writer.run("BEGIN")
     writer.run(ENQUEUE)
@@ -408,12 +412,12 @@ async def test_changes_since_a_long_writer_keep_no_newer_ones_waiting(leader, ou
     writer.run("COMMIT")
     leader.reader._refresh_at = 0.0
     await leader.reader.step()
-    assert len(leader.reader._passes) == 1, "the pass of the long writer is not complete"
+    assert len(leader.reader._changes._passes) == 1, "the pass of the long writer is not complete"
     [newest] = outbox.enqueue(1, "bank")
     leader.reader._refresh_at = 0.0
     await leader.reader.step()
     assert leader.queue.find(newest.int) is not None
-    assert len(leader.reader._passes) == 1
+    assert len(leader.reader._changes._passes) == 1
     await leader.reconcile()
     await refreshed(leader)
     assert leader.queue.known() == {one.int for one in pending(outbox)}
@@ -424,7 +428,7 @@ async def test_intent_that_finishes_during_a_read_is_not_called_again(leader, na
     await leader.dispatcher.step()
     [item] = leader.runner.started
     leader.reader._reconcile_at = leader.reader._refresh_at = 0.0
-    leader.reader._read_to = (LONG_AGO, ZERO_ID)
+    leader.reader._changes._read_to = (LONG_AGO, ZERO_ID)
     step = await leader.paused(leader.reader, "after", name)
     await leader.finish(item)
     leader.store.may_go.set()

@@ -325,8 +325,8 @@ async def test_work_of_a_leader_is_read_begun_and_recorded_under_its_lease(store
     assert {one.intent_id for one in changed} == set(ids)
     assert all(one.begun_at is None for one in changed)
     seen = await store.read_open_writers()
-    assert (seen.seen_at > changed[-1].last_modified_at, seen.began_at) == (True, {})
-    cursor = (changed[-1].last_modified_at, changed[-1].intent_id)
+    assert (seen.seen_at > changed[-1].version, seen.began_at) == (True, {})
+    cursor = (changed[-1].version, changed[-1].intent_id)
     assert await store.refresh_schedule("a", [lease], cursor, 10) == []
     begun = {one.intent_id: one for one in await store.begin_leased_attempts(lease, ids[:2])}
     assert {one.verdict for one in begun.values()} == {BeginVerdict.BEGUN}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Lease
@@ -14,21 +13,41 @@ if TYPE_CHECKING:
     from leasehold.store import rows
 
 
+class Changes(Protocol):
+    """The changes of rows since `begin`. Each comes once at least, however late it is committed."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something that was seen by a look is not read yet."""
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much is left that the next look should wait."""
+        ...
+
+    async def begin(self) -> None:
+        """Begin now: the caller reads everything that was there before."""
+        ...
+
+    async def look(self) -> None:
+        """See up to where there are changes since the last look."""
+        ...
+
+    async def read(self, learn: Callable[[Sequence[rows.DueRow]], None]) -> None:
+        """Read some pages of what was seen, and give each to `learn` as soon as it arrives."""
+        ...
+
+    def certainly_read(self) -> Callable[[rows.DueRow], bool]:
+        """Say of which rows the change is certainly read by now, by whomever it was written."""
+        ...
+
+
 class ScheduleStore(Protocol):
     """Reads what a leader has to do. A read under a lease raises LeaseLost if it is lost."""
 
-    async def refresh_schedule(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        after: tuple[datetime, IntentId] | None,
-        limit: int,
-    ) -> list[rows.DueRow]:
-        """Read the rows that changed after a position; None reads from the beginning."""
-        ...
-
-    async def read_open_writers(self) -> rows.OpenWriters:
-        """Read which transactions may still commit rows that leaders read."""
+    def changes(self, lease: Lease) -> Changes:
+        """Return the changes under a lease, to be read from now on."""
         ...
 
     async def refresh_due_rows(

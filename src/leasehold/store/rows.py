@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from leasehold.domain.intent import Claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
@@ -225,22 +225,15 @@ class WaitingStreams:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWriters:
-    """The transactions that may still commit rows with a timestamp before `seen_at`.
-
-    `began_at` has the second in which each began: its rows have no earlier timestamp.
-    """
-
-    seen_at: datetime
-    began_at: Mapping[str, datetime]
-
-
 class OpenTransactions(NamedTuple):
     """The transactions of the server that have written something and have not ended."""
 
     seen_at: datetime
     ids: frozenset[int]
+
+
+# Only the store knows what it is. The later version of a row is greater.
+RowVersion: TypeAlias = Any
 
 
 class DueRow(NamedTuple):
@@ -272,7 +265,7 @@ class DueRow(NamedTuple):
     deadline_at: datetime | None
     first_tried_at: datetime | None
     begun_at: datetime | None
-    last_modified_at: datetime
+    version: RowVersion
     wait_seconds: float | None
 
     @property

@@ -136,12 +136,12 @@ class DueQueue:
             queue.lower_marks([row])
         item = self._items.get(row.intent_id.int)
         if item is not None:
-            if row.last_modified_at <= item.row.last_modified_at:
-                if row.has_content and row.last_modified_at == item.row.last_modified_at:
+            if row.version <= item.row.version:
+                if row.has_content and row.version == item.row.version:
                     item.row = row
                 return
             if READY < item.state < DONE:  # it is in flight: `end` uses the newest version
-                if item.newer is None or row.last_modified_at > item.newer[0].last_modified_at:
+                if item.newer is None or row.version > item.newer[0].version:
                     item.newer = (row, received_at)
                 return
             if item.state is not DONE:

@@ -3,22 +3,16 @@
 - a window: what is due next by the index of due times, from the beginning or on from where the last
   window ended. The beginning is a low-water mark, so that a window does not pass over the dead rows
   of everything that was finished since the last vacuum;
-- changes, in the order of (last_modified_at, intent_id), from where the last refresh ended. A row
-  becomes visible when its transaction commits, which may be after rows with a later timestamp. So a
-  refresh also remembers which writers were open. When one of them has ended, the changes since it
-  began are read again. A writer that stays open costs nothing, and no row is missed;
+- changes since the last refresh. The store gives each of them, however late its transaction commits
+  (`Changes`);
 - once a minute everything from the very beginning (the reconcile), and what the refreshes had
   missed is counted: it must be 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from leasehold.domain.intent import IntentId
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
@@ -34,27 +28,12 @@ if TYPE_CHECKING:
     from leasehold.store.leader_protocol import ScheduleStore
     from leasehold.store.rows import DueRow, Position
 
-    Cursor = tuple[datetime, IntentId]
-
 RECONCILE_SECONDS = 60.0
-# Changes are read in pages; after so many of each pass, the other reads have their turn.
-PAGE = 1_000
-PAGES_AT_ONCE = 5
-PASSES_MAX = 4
 LIMIT_MAX = 10_000  # rows of each target and priority; the database refuses more
 CONTENT_BYTES = 1_000  # of content that come with each row, at most
-_FIRST_ID = IntentId(UUID(int=0))
 _IDLE = Pause(60.0)
 
 _LOG = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Pass:
-    """A read of all changes after a position up to another, in pages."""
-
-    after: Cursor
-    until: Cursor
 
 
 class Reader:
@@ -86,11 +65,7 @@ class Reader:
         self._is_hinted = False  # something has changed since the last refresh
         self._refresh_at = 0.0
         self._reconcile_at = 0.0
-        # Every change up to here is read, except what is left of the passes and what these writers,
-        # who were open at that moment, have written.
-        self._read_to: Cursor = (datetime.min.replace(tzinfo=UTC), _FIRST_ID)
-        self._writers: Mapping[str, datetime] = {}
-        self._passes: list[_Pass] = []
+        self._changes = store.changes(term.lease)
 
     def hint(self) -> None:
         """Refresh now: something has changed."""
@@ -100,7 +75,7 @@ class Reader:
     async def build(self) -> None:
         """Read everything for the first time, before the leader acts."""
         self._queue.serve(self._served())
-        await self._look_at_writers()
+        await self._changes.begin()
         await self._read_from_beginning(self._served(), is_full=True)
         now = self._slots.clock()
         self._refresh_at = now + self._timings().schedule_refresh_seconds
@@ -121,10 +96,11 @@ class Reader:
     async def _step(self) -> Pause:
         self._queue.serve(self._served())
         now = self._slots.clock()
-        if (now >= self._refresh_at or self._is_hinted) and len(self._passes) < PASSES_MAX:
+        if (now >= self._refresh_at or self._is_hinted) and not self._changes.is_behind:
             await self._begin_refresh()
-        if self._passes:
-            await self._read_changes()
+        if self._changes.has_more:
+            with self._queue.reading():
+                await self._changes.read(self._learn)
         if self._queue.has_left_out:
             soon = self._slots.clock() + self._timings().schedule_refresh_seconds
             self._reconcile_at = min(self._reconcile_at, soon)
@@ -135,7 +111,7 @@ class Reader:
         elif positions := self._queue.running_low():
             await self._read_on(positions)
         self._metrics.schedule(self._term.lease.name, len(self._queue))
-        if self._is_hinted or self._passes:
+        if self._is_hinted or self._changes.has_more:
             return AGAIN
         return Pause(max(0.0, min(self._refresh_at, self._reconcile_at) - self._slots.clock()))
 
@@ -180,50 +156,21 @@ class Reader:
         )
 
     async def _begin_refresh(self) -> None:
-        """Look at what may have changed since the last refresh, and plan the passes to read it."""
+        """Look for what has changed since the last refresh."""
         self._is_hinted = False
         self._refresh_at = self._slots.clock() + self._timings().schedule_refresh_seconds
-        read_to, writers = self._read_to, self._writers
-        await self._look_at_writers()
-        ended = [at for writer, at in writers.items() if writer not in self._writers]
-        if ended:
-            self._passes.append(_Pass((min(ended), _FIRST_ID), read_to))
-        self._passes.append(_Pass(read_to, self._read_to))
+        await self._changes.look()
 
-    async def _look_at_writers(self) -> None:
-        seen = await self._store.read_open_writers()
-        self._read_to, self._writers = (seen.seen_at, _FIRST_ID), seen.began_at
-
-    async def _read_changes(self) -> None:
-        """Read some pages of each pass, so that a long pass keeps no other waiting."""
-        with self._queue.reading():
-            self._passes = [one for one in self._passes if not await self._read_pages(one)]
-
-    async def _read_pages(self, one: _Pass) -> bool:
-        """Read some pages; return whether the pass is complete."""
-        lease = self._term.lease
-        for _ in range(PAGES_AT_ONCE):
-            rows = await self._store.refresh_schedule(lease.holder_id, [lease], one.after, PAGE)
-            received_at = self._slots.clock()
-            for row in rows:
-                self._queue.learn(row, received_at)
-            if len(rows) < PAGE:
-                return True
-            one.after = (rows[-1].last_modified_at, rows[-1].intent_id)
-            if one.after >= one.until:
-                return True
-        return False
-
-    def _certain_to(self) -> Cursor:
-        """Return up to where every change is read, by whomever it was written."""
-        open_since = [(at, _FIRST_ID) for at in self._writers.values()]
-        return min([self._read_to, *open_since, *(one.after for one in self._passes)])
+    def _learn(self, rows: Sequence[DueRow]) -> None:
+        received_at = self._slots.clock()
+        for row in rows:
+            self._queue.learn(row, received_at)
 
     async def _reconcile(self) -> None:
         """Read everything from the beginning, and count the rows that the refreshes missed."""
         self._reconcile_at = self._slots.clock() + RECONCILE_SECONDS
         known, partial = self._queue.known(), self._queue.partial()
-        certain_to = self._certain_to()
+        is_certain = self._changes.certainly_read()
         rows = await self._read_from_beginning(self._served(), is_full=True)
         missed = [
             row
@@ -231,7 +178,7 @@ class Reader:
             if row.target not in partial
             and row.intent_id.int not in known
             and self._queue.find(row.intent_id.int) is not None
-            and (row.last_modified_at, row.intent_id) <= certain_to
+            and is_certain(row)
         ]
         if missed:
             _LOG.error(

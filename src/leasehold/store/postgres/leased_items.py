@@ -8,11 +8,12 @@ from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
 from leasehold.domain.verdict import BeginVerdict
+from leasehold.store.postgres.changes import OpenWriters, PostgresChanges
 from leasehold.store.postgres.claims import RECORDED, SELECT_RECORDED, WHERE_TOLD, with_states
 from leasehold.store.postgres.json_arguments import results_argument
 from leasehold.store.postgres.leases import fence, fences
 from leasehold.store.postgres.query import Query, as_tuples, rows_of
-from leasehold.store.rows import BegunLeased, DueRow, Marked, OpenWriters, Recorded, as_claimed
+from leasehold.store.rows import BegunLeased, DueRow, Marked, Recorded, as_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ _NO_CONTENT: Final = (
 )
 _TIMES: Final = (
     "       nullif(due_at, 'infinity') AS due_at, deadline_at, first_tried_at, begun_at,"
-    "       last_modified_at"
+    "       last_modified_at AS version"
 )
 _WAIT_SECONDS: Final = (
     "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
@@ -70,10 +71,14 @@ _BEGUN = rows_of(BegunLeased, verdict=BeginVerdict)
 
 
 class PostgresLeasedItems:
-    """LeasedItemStore on PostgreSQL."""
+    """LeaderStore on PostgreSQL."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
+
+    def changes(self, lease: Lease) -> PostgresChanges:
+        """Return the changes under a lease, to be read from now on."""
+        return PostgresChanges(self, lease)
 
     async def refresh_schedule(
         self,

@@ -27,7 +27,7 @@ def row(number, due_seconds=0.0, version=0, priority=1, target="sms", **changes)
             "priority": priority,
             "due_at": NOW + timedelta(seconds=due_seconds),
             "begun_at": None,
-            "last_modified_at": NOW + timedelta(microseconds=version),
+            "version": NOW + timedelta(microseconds=version),
             "wait_seconds": due_seconds,
         }
         | changes
@@ -95,7 +95,7 @@ def test_row_that_changes_forever_takes_the_room_of_one(due_seconds):
     places = queue._queues["sms"]
     assert len(queue) == 1
     assert len(places.ready) + len(places.waiting) <= 40
-    assert [item.row.last_modified_at for item in queue.take(60, ROOM, 10)] == [
+    assert [item.row.version for item in queue.take(60, ROOM, 10)] == [
         NOW + timedelta(microseconds=999)
     ]
 
@@ -252,7 +252,7 @@ def test_every_row_is_taken_once_in_its_newest_version(puts):
     for number, version, due, priority in puts:
         given_row = row(number, due, version, priority)
         queue.learn(given_row, 0)
-        if number not in newest or version > newest[number].last_modified_at.microsecond:
+        if number not in newest or version > newest[number].version.microsecond:
             newest[number] = given_row
     taken = queue.take(1000, ROOM, 1000)
     assert sorted(numbers(taken)) == sorted(newest)

@@ -42,7 +42,8 @@ from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
 from leasehold.observe.metrics import Metrics
-from leasehold.store.rows import DueRow, Marked, OpenWriters, as_claimed
+from leasehold.store.postgres.changes import OpenWriters, PostgresChanges
+from leasehold.store.rows import DueRow, Marked, as_claimed
 
 EPOCH = datetime(2031, 5, 4, 12, tzinfo=UTC)
 SLOTS = 6
@@ -126,6 +127,9 @@ class ModelDatabase:
             found += [row for _, _, row in order[:limit]]
         return await self._answer_read([self._due_row(row) for row in found])
 
+    def changes(self, lease):
+        return PostgresChanges(self, lease)
+
     async def read_open_writers(self):
         self._stamps += 1  # the clock moves on
         began_at = {name: _stamped(began) for name, (began, _) in self.writers.items()}
@@ -155,7 +159,7 @@ class ModelDatabase:
             else:
                 left_out.append(row.intent_id)
             assert number not in self.finished, "a finished intent was marked again"
-            assert row.last_modified_at >= self.read[number], "an old version was marked"
+            assert row.version >= self.read[number], "an old version was marked"
         self.marks[mark_no] = marked
         now = EPOCH + timedelta(seconds=self.now)
         calls = as_claimed([row for row in rows if row.intent_id not in left_out], now)
@@ -184,7 +188,7 @@ class ModelDatabase:
         await self._answer("read", rows)
         for row in rows:
             number = row.intent_id.int
-            self.read[number] = max(row.last_modified_at, self.read.get(number, EPOCH))
+            self.read[number] = max(row.version, self.read.get(number, EPOCH))
         return rows
 
     async def _answer(self, kind, answer):
@@ -201,7 +205,7 @@ class ModelDatabase:
             "priority": row.priority,
             "created_at": EPOCH,
             "due_at": EPOCH + timedelta(seconds=row.due),
-            "last_modified_at": _stamped(row.stamp),
+            "version": _stamped(row.stamp),
             "wait_seconds": row.due - self.now,
         }
         return DueRow(**values)
@@ -212,7 +216,7 @@ def _stamped(stamp):
 
 
 def _cursor(row):
-    return (row.last_modified_at, row.intent_id)
+    return (row.version, row.intent_id)
 
 
 class StrictMetrics(Metrics):
@@ -439,7 +443,7 @@ class LeaderItems(RuleBasedStateMachine):
         return self.leader.of_state(ItemState.MARKED) + self.leader.of_state(ItemState.CALLING)
 
     def stamp_of(self, item):
-        return (item.row.last_modified_at - EPOCH) // timedelta(microseconds=1)
+        return (item.row.version - EPOCH) // timedelta(microseconds=1)
 
     @rule(how=st.sampled_from(["killed", "waits for its calls", "does not wait"]))
     def end_term(self, how):
