@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.intent import AttemptState
-from leasehold.store.reader_rows import EventCursor
+from leasehold.store.postgres.events import event_cursor, read_cursor
 from tests.support.api import make_token
 from tests.support.http_gateways import RawServer
 
@@ -83,6 +83,6 @@ async def test_end_of_an_intent_is_followed_from_a_cursor(run, outbox):
     outbox.complete(outbox.claim(), "RETRYABLE")
     outbox.make_due()
     outbox.complete(outbox.claim())
-    beginning = EventCursor(transaction=0, intent_id=UUID(int=0), attempt_no=0)
+    beginning = event_cursor(0, UUID(int=0), 0)
     cursor, state = await run("follow", intent_id, beginning)
-    assert (cursor.attempt_no, state) == (2, AttemptState.DISPATCHED)
+    assert (read_cursor(cursor)[2], state) == (2, AttemptState.DISPATCHED)

@@ -66,7 +66,7 @@ def test_endless_block_is_rejected_before_it_fills_the_memory():
 def test_event_is_a_ledger_row_with_its_cursor():
     [found] = EventStream(None, None, 30).events(event(1))
     assert (found.target, found.attempt.state) == ("sms", AttemptState.DISPATCHED)
-    assert (found.attempt.intent_id, found.cursor.attempt_no) == (INTENT, 1)
+    assert (found.attempt.intent_id, found.cursor) == (INTENT, f"7-{INTENT}-1")
     assert found.attempt.finished_at.isoformat() == "2026-11-15T10:00:01+00:00"
     assert found.attempt.code is None
 
@@ -97,7 +97,10 @@ def test_stream_that_ends_repeatedly_is_an_error():
         stream.pause()
 
 
-@pytest.mark.parametrize("sent", [b"id: nowhere\ndata: {}\n\n", b"id: 1\ndata: not json\n\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [event(1).replace(b"id: ", b"other: "), b"id: 1\ndata: not json\n\n"],
+)
 def test_unreadable_event_is_an_error(sent):
     with pytest.raises(ApiError, match="cannot read"):
         list(EventStream(None, None, 30).events(sent))

@@ -20,7 +20,7 @@ import pytest
 from leasehold import AsyncClient, NewIntent
 from leasehold.domain.errors import LeaseholdError
 from leasehold.sandbox import Sandbox
-from leasehold.store.reader_rows import EventCursor
+from leasehold.store.postgres.events import event_cursor
 from tests.deploy.balanced import INSTANCES, Balanced, free_ports, start_haproxy, states
 from tests.support.engine import WAIT_SECONDS, until
 from tests.support.serve_process import eventually
@@ -33,7 +33,7 @@ KILL_SECONDS = 2.0
 KILLS_MIN = 4
 CALLERS = 12
 LOG = logging.getLogger(__name__)
-BEGINNING = EventCursor(transaction=0, intent_id=UUID(int=0), attempt_no=0)
+BEGINNING = event_cursor(0, UUID(int=0), 0)
 
 
 @pytest.fixture(scope="module")

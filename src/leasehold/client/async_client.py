@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from leasehold.store.reader_rows import (
         Attempt,
         BlockedStream,
-        EventCursor,
         IntentStatus,
         LedgerEvent,
         StreamSeen,
@@ -206,7 +205,7 @@ class AsyncClient:
         return await self._send(stream_requests.skip(target, stream, intent_id, note))
 
     async def events(
-        self, after: EventCursor | None = None, *, target: str | None = None
+        self, after: str | None = None, *, target: str | None = None
     ) -> AsyncIterator[LedgerEvent]:
         """Iterate over the rows of the ledger after a cursor, without end. None starts now.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from leasehold.store.reader_rows import EventCursor, LedgerEvent
+    from leasehold.store.reader_rows import LedgerEvent
 
 # An attempt has a few kilobytes.
 BLOCK_BYTES_MAX = 1024 * 1024
@@ -94,9 +94,9 @@ class Parser:
 class EventStream:
     """The state of one `events` call: its cursor, and what to do when the connection ends."""
 
-    def __init__(self, after: EventCursor | None, target: str | None, retry_seconds: float) -> None:
+    def __init__(self, after: str | None, target: str | None, retry_seconds: float) -> None:
         self.budget = RetryBudget(retry_seconds)
-        self._cursor = None if after is None else str(after)
+        self._cursor = after
         self._query = {} if target is None else {"target": target}
         self._parser = Parser()
         self._asked_seconds: float | None = None

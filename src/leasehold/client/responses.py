@@ -147,8 +147,10 @@ def verdict(response: httpx.Response) -> str:
 def event(cursor: str, data: str) -> LedgerEvent:
     """Read one event of the event stream."""
     given = json.loads(data)
+    if not cursor:
+        raise ValueError("an event without a cursor")
     return LedgerEvent(
-        cursor=EventCursor.parse(cursor),
+        cursor=EventCursor(cursor),
         target=given.get("target"),
         attempt=_value(Attempt, given),
     )

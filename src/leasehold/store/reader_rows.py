@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
-from uuid import UUID
-
-from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.intent import IntentId
+from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.contract import Contract
-    from leasehold.domain.intent import AttemptState, JsonDocument, Status
+    from leasehold.domain.intent import AttemptState, IntentId, JsonDocument, Status
+
+# A position in the order of events. Only the store that made it can read it; of two positions the
+# later one is greater, as a text.
+EventCursor = NewType("EventCursor", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,31 +200,6 @@ class QueueDepth:
     age_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class EventCursor:
-    """A position in the order of events. As text: 'transaction-intent-attempt'."""
-
-    transaction: int
-    intent_id: IntentId
-    attempt_no: int
-
-    def __str__(self) -> str:
-        return f"{self.transaction}-{self.intent_id}-{self.attempt_no}"
-
-    @classmethod
-    def parse(cls, text: str) -> EventCursor:
-        """Parse a cursor, or raise InvalidArgument."""
-        parts = _CURSOR.fullmatch(text)
-        if parts is None:
-            raise InvalidArgument("the cursor must be the cursor of an event")
-        transaction, intent_id, attempt_no = parts.groups()
-        return cls(
-            transaction=int(transaction),
-            intent_id=IntentId(UUID(intent_id)),
-            attempt_no=int(attempt_no),
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEvent:
     """A final row of the ledger. `target` is None if retention has deleted the intent."""
@@ -233,7 +207,3 @@ class LedgerEvent:
     cursor: EventCursor
     target: str | None
     attempt: Attempt
-
-
-# At most as long as a bigint and an integer.
-_CURSOR = re.compile(r"([0-9]{1,18})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")

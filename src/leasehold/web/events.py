@@ -138,8 +138,8 @@ class Events:
         """Parse a cursor, and refuse one that this database cannot read; None means from now on."""
         if text is None:
             return await self._store.newest_event()
+        cursor = EventCursor(text)
         try:
-            cursor = EventCursor.parse(text)
             await self._store.read_events(cursor, 1)
         except InvalidArgument:
             raise invalid([_BAD_CURSOR]) from None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, IntentId, Status
 from leasehold.store.postgres.contracts import PostgresContracts
+from leasehold.store.postgres.events import PostgresEvents
 from leasehold.store.postgres.query import rows_of
 from leasehold.store.reader_rows import (
     Attempt,
     BlockedStream,
     Content,
-    EventCursor,
     InstanceSeen,
     IntentStatus,
     LeaseSeen,
-    LedgerEvent,
     Listing,
     StreamSeen,
 )
@@ -36,15 +34,11 @@ _INSTANCE = rows_of(InstanceSeen)
 _LEASE = rows_of(LeaseSeen)
 _BLOCKED = rows_of(BlockedStream)
 _STREAM = rows_of(StreamSeen)
-# Before and after every intent id.
-_FIRST_ID = IntentId(UUID(int=0))
-_LAST_ID = IntentId(UUID(int=2**128 - 1))
-_BEGINNING = EventCursor(transaction=0, intent_id=_FIRST_ID, attempt_no=0)
 # Lease names are compared by bytes, and nothing in UTF-8 sorts after this character.
 _LAST_CHARACTER = "\U0010ffff"
 
 
-class PostgresReaders(PostgresContracts):
+class PostgresReaders(PostgresEvents, PostgresContracts):
     """ReaderStore and AuditorStore on PostgreSQL."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
@@ -136,25 +130,6 @@ class PostgresReaders(PostgresContracts):
         )
         return found[0] if found else None
 
-    async def read_events(self, after: EventCursor | None, limit: int) -> list[LedgerEvent]:
-        """Read final ledger rows after a cursor; None starts at the beginning."""
-        cursor = after or _BEGINNING
-        return await self._query.rows(
-            rows_of(_event, state=AttemptState),
-            "SELECT * FROM leasehold.read_events(%s, %s, %s, %s)",
-            cursor.transaction,
-            cursor.intent_id,
-            cursor.attempt_no,
-            limit,
-        )
-
-    async def newest_event(self) -> EventCursor:
-        """Return the cursor after which only rows follow that are not final yet."""
-        newest = await self._query.value(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
-        )
-        return EventCursor(transaction=newest, intent_id=_LAST_ID, attempt_no=0)
-
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
         """Read instances as of their last report, by id, after an id."""
         return await self._query.rows(
@@ -220,14 +195,6 @@ def _found(
     intent_ids: list[IntentId], searched_to: IntentId | None
 ) -> tuple[list[IntentId], IntentId | None]:
     return intent_ids, searched_to
-
-
-def _event(transaction_id: int, target: str | None, **columns: Any) -> LedgerEvent:  # noqa: ANN401
-    attempt = Attempt(**columns)
-    cursor = EventCursor(
-        transaction=transaction_id, intent_id=attempt.intent_id, attempt_no=attempt.attempt_no
-    )
-    return LedgerEvent(cursor=cursor, target=target, attempt=attempt)
 
 
 def _asked_key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:
