@@ -22,7 +22,7 @@ from tests.database.machine import (
     reports,
     units,
 )
-from tests.database.model import LEASE_UNITS, SOON, UNIT_SECONDS, Claim, Terms
+from tests.database.model import LEASE_UNITS, UNIT_SECONDS, Claim, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ class ItemMachine(BaseMachine):
             if len(found.rows[item.intent_id]["states"]) > lengths[item.intent_id]
         ]
         expect(len(requeued), min(batch_size, len(requeueable)))
-        self.model.end_expired(requeued, 0)
+        self.model.end_expired(requeued)
         free = self.model.claimable(targets)
         expect(len(rows), min(batch_size, len(free)))
         expect({row["intent_id"] for row in rows} <= {item.intent_id for item in free}, True)
@@ -233,7 +233,7 @@ class ItemMachine(BaseMachine):
     @rule()
     def repair(self) -> None:
         expired = self.model.expired()
-        self.model.end_expired(expired, SOON)
+        self.model.end_expired(expired)
         rows = self.call("executor", "repair_expired_leases", 10000, "reaper")
         expect(
             {row["intent_id"]: (row["attempt_no"], row["state"]) for row in rows},

@@ -350,9 +350,9 @@ class Model:
             ends = self.now + lease.granted + lease.grace_granted
             lease.grace_expires = min(lease.grace_expires, ends)
 
-    def end_expired(self, items: Iterable[Item], retry_after: float) -> None:
+    def end_expired(self, items: Iterable[Item]) -> None:
         for item in items:
-            self.append(item, zombie_state(item), retry_after, "lease_expired")
+            self.append(item, zombie_state(item), SOON, "lease_expired")
 
     def report(self, item: Item, state: str, retry_after: float) -> str | None:
         """Record the result of a holder. A question without news writes nothing to the ledger."""

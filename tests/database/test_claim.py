@@ -69,7 +69,7 @@ def test_no_claim_ever_repeats_a_token(outbox):
     tokens = [claim["lease_token"] for claim in released]
     outbox.call("executor", "release_outbox_claims", "worker-1", ids, tokens, 0)
     tokens += [claim["lease_token"] for claim in outbox.claim()]
-    outbox.expire_claims()
+    end_expired_claims(outbox)
     again = outbox.claim("worker-1")
     tokens += [claim["lease_token"] for claim in again]
     outbox.complete(again, "RETRYABLE", retry_after_seconds=0)
@@ -109,11 +109,18 @@ def test_items_are_claimed_by_priority_and_then_by_due_time(outbox):
     assert claimed == [ids[2], ids[4], ids[3], ids[1], ids[5], ids[0]]
 
 
+def end_expired_claims(outbox, targets=("sms",)):
+    """Let claims expire, and let the next claim end them; then let the second pass."""
+    outbox.expire_claims()
+    assert outbox.claim("alive", targets=targets) == []
+    outbox.make_due()
+
+
 def test_claim_of_a_dead_worker_is_replaced_and_recorded_in_its_name(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
     [lost] = outbox.claim("dead")
-    outbox.expire_claims()
+    end_expired_claims(outbox)
     [claim] = outbox.claim("alive")
     [zombie] = outbox.ledger(intent)
     assert claim["intent_id"] == intent
@@ -164,6 +171,8 @@ def test_expired_claims_do_not_make_a_batch_exceed_its_size(outbox):
     outbox.enqueue(10)
     outbox.claim("dead", batch_size=6)
     outbox.expire_claims()
+    assert len(outbox.claim("alive", batch_size=1)) == 1, "the other four are due"
+    outbox.make_due()
     assert len(outbox.claim("alive", batch_size=3)) == 3
 
 
@@ -232,7 +241,7 @@ def test_target_never_exceeds_its_limit_even_if_others_need_less(outbox, three_t
 def test_limit_of_a_target_applies_to_its_expired_claims_too(outbox, three_targets):
     outbox.enqueue(10, target="flood")
     outbox.claim("dead", targets=three_targets, batch_size=10)
-    outbox.expire_claims()
+    end_expired_claims(outbox, three_targets)
     claims = outbox.call(
         "executor", "claim_outbox_batch", 30, "worker-1", 30, three_targets, [3, 30, 30]
     )
@@ -307,5 +316,23 @@ def test_fifteen_of_sixteen_claimers_of_one_expired_claim_get_nothing(outbox):
     outbox.claim("dead")
     outbox.expire_claims()
     results = race(outbox.database, 16, lambda caller, number: caller.claim(f"worker-{number}"))
+    assert not any(results), "it is due in a second"
+    assert outbox.states(intent) == ["ZOMBIE_REQUEUE"], "one of them ended the claim"
+    outbox.make_due()
+    results = race(outbox.database, 16, lambda caller, number: caller.claim(f"worker-{number}"))
     assert len([result for result in results if result]) == 1
-    assert outbox.states(intent) == ["ZOMBIE_REQUEUE"]
+
+
+@pytest.mark.parametrize("ends_it", ["claim", "repair"])
+def test_expired_claim_is_due_in_one_second_whoever_ends_it(outbox, ends_it):
+    outbox.publish()
+    [intent] = outbox.enqueue()
+    outbox.claim("dead")
+    outbox.expire_claims()
+    if ends_it == "claim":
+        outbox.claim("alive")
+    else:
+        outbox.call("executor", "repair_expired_leases", 10, "reaper")
+    [zombie] = outbox.ledger(intent)
+    waits = outbox.pending(intent)["due_at"] - zombie["finished_at"]
+    assert (zombie["state"], waits.total_seconds()) == ("ZOMBIE_REQUEUE", 1)

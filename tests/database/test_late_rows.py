@@ -312,12 +312,14 @@ def test_restarted_worker_begins_with_everything_that_is_due(outbox):
     assert Worker(outbox, "worker-2").ids() == [old]
 
 
-def test_claim_expired_before_its_call_is_taken_over_by_a_full_walk(outbox, worker):
+def test_claim_expired_before_its_call_is_ended_by_a_full_walk(outbox, worker):
     [intent_id] = outbox.enqueue()
     Worker(outbox, "dead").claim()
     outbox.expire_claims()
-    assert intent_id not in worker.ids()
-    assert intent_id in worker.ids(full=True)
+    worker.claim()
+    assert outbox.states(intent_id) == []
+    worker.claim(full=True)
+    assert outbox.states(intent_id) == ["ZOMBIE_REQUEUE"]
 
 
 def test_mark_of_a_target_with_more_work_stays_at_its_last_row(outbox):

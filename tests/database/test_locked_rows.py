@@ -25,6 +25,15 @@ RENEW = (
     "  CROSS JOIN leasehold.renew_outbox_leases('worker-1', ids, tokens, 60) AS renewed"
     "  WHERE verdict = 'renewed'"
 )
+# A claim does not return what it only makes due again.
+CREATE_END_CLAIMS = """
+CREATE FUNCTION public.end_claims() RETURNS TABLE (ended uuid) LANGUAGE plpgsql AS $$
+DECLARE before uuid[] := ARRAY(SELECT intent_id FROM leasehold.outbox_attempts);
+BEGIN
+  PERFORM FROM leasehold.claim_outbox_batch(10, 'worker-1', 30, '{sms}');
+  RETURN QUERY SELECT intent_id FROM leasehold.outbox_attempts WHERE intent_id <> ALL (before);
+END $$"""
+END_CLAIMS = "SELECT ended FROM public.end_claims()"
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
 CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
 LOOK_AT_STREAMS = (
@@ -71,6 +80,11 @@ def expired(outbox):
     outbox.claim("dead")
     outbox.expire_claims()
     return ids
+
+
+def expired_for_claims(outbox):
+    outbox.database.execute(CREATE_END_CLAIMS)
+    return expired(outbox)
 
 
 def past_deadline(outbox, **terms):
@@ -145,7 +159,7 @@ def due_turn(outbox):
 MEETINGS = {
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
     "renew_outbox_leases": (claimed, LOCK_ITEM, RENEW, "owner"),
-    "requeue_expired_claims": (expired, LOCK_ITEM, CLAIM),
+    "requeue_expired_claims": (expired_for_claims, LOCK_ITEM, END_CLAIMS),
     "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),

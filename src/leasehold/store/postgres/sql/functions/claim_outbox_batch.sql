@@ -6,7 +6,8 @@
 -- the due time up to which it has claimed, less a tolerance. So a claim does not pass over the dead rows of everything
 -- that was claimed since the last vacuum. Rows that become visible below that time are found by going back to when their
 -- transaction began (read_open_transactions). What somebody had locked for longer is found by a full walk: leave
--- p_due_from out now and then. A full walk also takes over claims that expired before their call was begun.
+-- p_due_from out now and then. A full walk also ends claims that expired before their call was begun; they are due in
+-- one second.
 -- Locks: the claimed rows, SKIP LOCKED, so it never waits. Raises: 22023.
 CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   p_batch_size integer, p_worker_id text, p_lease_seconds double precision, p_targets text[],
@@ -48,7 +49,6 @@ BEGIN
   v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
     v_due_from := leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
-    v_now := clock_timestamp();  -- what was requeued is due
   END IF;
   -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP

@@ -11,7 +11,7 @@ BEGIN
   SELECT a.intent_id, e.target, a.attempt_no, a.state, a.reason, e.claimed_by,
          extract(epoch FROM p_now - e.lease_expires_at)::double precision, i.trace_context
     FROM leasehold.append_attempts(
-           ARRAY(SELECT leasehold.expired_claim_outcome(e, 1) FROM unnest(p_expired) AS e), p_now, 'none') AS a
+           ARRAY(SELECT leasehold.expired_claim_outcome(e) FROM unnest(p_expired) AS e), p_now, 'none') AS a
     JOIN unnest(p_expired) AS e ON e.intent_id = a.intent_id
     LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
 END

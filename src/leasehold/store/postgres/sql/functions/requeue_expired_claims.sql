@@ -1,5 +1,5 @@
--- Make claims claimable again that expired before their call was begun. Each gets the ledger row of the lease that
--- ends: ZOMBIE_REQUEUE, or the doubt that was there before (see expired_claim_outcome).
+-- End claims that expired before their call was begun: they are due in one second. Each gets the ledger row of the
+-- lease that ends: ZOMBIE_REQUEUE, or the doubt that was there before (see expired_claim_outcome).
 -- It looks at the first thousand rows of each target and priority: claims are taken in this order, so they stand
 -- first. Everything else is left to repair_expired_leases: rows further behind, with no attempt left, or past their
 -- deadline; and all of them if one cannot be requeued, for repair goes row by row then.
@@ -44,7 +44,7 @@ BEGIN
      LIMIT p_batch_size
        FOR UPDATE OF p SKIP LOCKED
   )
-  SELECT array_agg(leasehold.expired_claim_outcome(expired, 0)) INTO v_outcomes FROM expired;
+  SELECT array_agg(leasehold.expired_claim_outcome(expired)) INTO v_outcomes FROM expired;
   IF v_outcomes IS NOT NULL THEN
     BEGIN
       PERFORM leasehold.append_attempts(v_outcomes, clock_timestamp(), 'none');
