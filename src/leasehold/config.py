@@ -285,9 +285,9 @@ class Settings(BaseSettings):
         url = self.database_url.get_secret_value()
         return with_tls(url, self.database_tls, self.database_tls_ca)
 
-    def database(self) -> Database:
+    def database(self, on_generation_changed: Callable[[], None] = lambda: None) -> Database:
         """Return the database, which connects when it is opened, or raise if there is none."""
-        return database_at(self.required_database_url(), self.pool())
+        return database_at(self.required_database_url(), self.pool(), on_generation_changed)
 
 
 def read_settings(

@@ -23,7 +23,7 @@ from leasehold.embedded.binaries import (
     wheel_binaries,
 )
 from leasehold.embedded.server import EmbeddedPostgres
-from leasehold.store.postgres.migrate import migrate
+from leasehold.store.postgres.migrate import SqlFiles, migrate
 from tests.support.ram_disk import ram_disk
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Server:
         # Without fsync, copying files is several times faster than copying through the WAL.
         statement = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
         self.execute(statement, name, "template0" if empty else TEMPLATE)
+        if not empty:
+            self._begin_first_generation(name)
         return name
 
     def leave_database(self, name: str) -> None:
@@ -118,10 +120,18 @@ class Server:
         if self._admin is not None:
             self._admin.close()
 
+    def _begin_first_generation(self, name: str) -> None:
+        """Let a copy of the template take itself for the original, not for a restored database."""
+        [upkeep] = [step for step in SqlFiles().upkeep if "first_generation" in step.name]
+        with psycopg.connect(self.url_of(name)) as connection:
+            connection.execute(upkeep.sql)
+
     def _create_template(self) -> None:
         self.drop_database(TEMPLATE)  # left by a failed attempt
         self.execute("CREATE DATABASE {} TEMPLATE template0", TEMPLATE)
         migrate(self.url_of(TEMPLATE))
+        with psycopg.connect(self.url_of(TEMPLATE)) as connection:
+            connection.execute("DELETE FROM leasehold.generations")
         for role in ROLES:
             login = f"test_{role}"
             self.execute("DROP ROLE IF EXISTS {}", login)

@@ -50,6 +50,11 @@ COMMANDS = {
         "prune",
         "Delete whole months of finished intents with their ledger. Needs role leasehold_owner.",
     ),
+    "restored": Entry(
+        "leasehold.cli.restored",
+        "restored",
+        "Say that an older state of the database was restored. Run it before any worker starts.",
+    ),
     "sandbox": Entry(
         "leasehold.cli.sandbox",
         "sandbox",

@@ -167,6 +167,11 @@ class HeldStreams:
         for one in kept[count:]:
             one.is_surplus = True
 
+    def give_up(self) -> None:
+        """Give up all streams, each after its present call."""
+        for one in self._held.values():
+            one.is_surplus = True
+
     def end_turns(self, target: str, count: int, since: float) -> None:
         """Give up as many streams of a target as others of it wait, those first that we have had
         for longest, and none that we have had for a shorter time.

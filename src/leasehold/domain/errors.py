@@ -6,6 +6,7 @@ LeaseholdError
 │   ├── ContentTooLarge        the payload's text or the body has more than 1 MiB (P7007)
 │   └── UnknownIntent          there is no intent with this id
 ├── LeaseLost                  another holder has the work now; drop the result (P7002)
+├── GenerationChanged          the database may have lost commits; drop all leases (P7006)
 ├── NotLeader                  only the leader of the group may do this
 ├── InvalidCompletionState     a result that an executor may not write (P7003)
 ├── RetryCeilingReached        the intent has no attempts left (P7004)
@@ -108,6 +109,14 @@ class LeaseLost(LeaseholdError):
         super().__init__(message)
         self.lease_name = lease_name
         self.verdict = verdict
+
+
+class GenerationChanged(LeaseholdError):
+    """The database is another one than before, or was restored: it may have lost commits.
+
+    Drop all leases, call begin_generation, and start anew. Results of calls that were made may
+    still be recorded, under their leases.
+    """
 
 
 class NotLeader(LeaseholdError):

@@ -108,6 +108,9 @@ class Metrics:
         self._lease_lost = factory.of_worker(
             Counter, "lease_lost", "Claims and leases lost while held."
         )
+        self._generation_changes = factory.of_worker(
+            Counter, "generation_changes", "Times that the database may have lost commits."
+        )
         self._terminal_guard_hit = factory.of_worker(
             Counter,
             "terminal_guard_hit",
@@ -210,6 +213,10 @@ class Metrics:
     def lease_lost(self, n: int = 1) -> None:
         """Count claims and leases lost while held."""
         self._lease_lost.inc(n)
+
+    def generation_changed(self) -> None:
+        """Count that the database may have lost commits."""
+        self._generation_changes.inc()
 
     def terminal_guard_hit(self) -> None:
         """Count a second terminal row that the unique index stopped."""

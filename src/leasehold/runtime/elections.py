@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leasehold.coordination.advisory_lock import AdvisoryLock, require_election_by_lock
 from leasehold.coordination.elector import Elector
 from leasehold.coordination.row_lease import RowLease
-from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.errors import GenerationChanged, InvalidArgument
 from leasehold.observe.logs import get_logger
 from leasehold.runtime.leader_session import LeaderSession
 from leasehold.runtime.registration import ScopeState
@@ -138,6 +138,10 @@ class Elections:
         for elector in self._electors.values():
             if elector.term is not None:
                 elector.step_down(elector.term, error)
+
+    async def drop_leases(self) -> None:
+        """Step down everywhere. Calls in flight end, then the leases are released."""
+        self.step_down(GenerationChanged("the database may have lost commits"))
 
     async def start(self, *, standalone: bool) -> None:
         """Refuse what cannot work. A standalone instance becomes the leader of every group now."""

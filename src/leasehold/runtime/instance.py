@@ -30,6 +30,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import ClusterContracts, Elections
+from leasehold.runtime.generation import GenerationWatch
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
 from leasehold.runtime.sessions import ItemSession, Parts, StreamSession
@@ -81,7 +82,8 @@ class Instance:
         self._stop = asyncio.Event()
         self._drain: asyncio.Task[None] | None = None
         self._loops: dict[Service, Loop] = {}
-        self._database = settings.database()
+        refused = asyncio.Event()
+        self._database = settings.database(on_generation_changed=refused.set)
         self._store = self._database.store
         self._pool = SlotPool(settings.concurrency)
         self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
@@ -107,6 +109,8 @@ class Instance:
         open_session = self._open_lock_session if is_elected_by_lock else None
         self.elections = Elections(parts, self._cluster_targets, open_session)
         self._contracts = ClusterContracts(self._cluster_targets, self.elections.step_down)
+        holders = self._items, self._streams, self.elections
+        self._generation = GenerationWatch(parts, holders, refused)
         self._registration = Registration(
             self._store,
             self.worker_id,
@@ -172,6 +176,7 @@ class Instance:
         await wait.retry(self._database.open)
         try:
             await wait.retry(lambda: self._database.check_schema(role="leasehold_executor"))
+            await wait.retry(self._generation.step)
             await wait.retry(self._targets.start)
             await wait.retry(self._cluster_targets.start)
             await wait.retry(self._streams.targets.start)
@@ -242,6 +247,7 @@ class Instance:
             *self._streams.services,
             self._contracts,
             self.elections,
+            self._generation,
             self._registration,
             self._target_watch,
             self._loop_watch,

@@ -24,6 +24,7 @@ from leasehold.coordination.elector import TRUST_ENDED, Elector
 from leasehold.coordination.row_lease import RowLease
 from leasehold.domain.errors import (
     AccessDenied,
+    GenerationChanged,
     InvalidArgument,
     LeaseLost,
     MigrationError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
     from leasehold.service.service import Pause
+    from leasehold.store.executor_protocol import LeaseStore
 
 _JOIN_SECONDS = 3.0
 # Asking again does not cure these: a missing role, no schema or an old one, an impossible name.
@@ -97,7 +99,7 @@ async def leadership(
         backend = RowLease(database.store, name, holder, settings.timings)
         block = _BlockSession()
         elector = Elector(name, holder, backend, Metrics(holder), block.begin)
-        candidate = _Candidate(elector, block)
+        candidate = _Candidate(elector, block, database.store)
         loop = Loop(candidate, holder)
         try:
             term = await candidate.elected(timeout_seconds)
@@ -113,11 +115,12 @@ async def leadership(
 class _Candidate:
     """The elector as a service that ends the wait for an election that cannot come."""
 
-    def __init__(self, elector: Elector, block: _BlockSession) -> None:
+    def __init__(self, elector: Elector, block: _BlockSession, store: LeaseStore) -> None:
         self.name = elector.name
         self.wake = elector.wake
         self._elector = elector
         self._block = block
+        self._store = store
         self._error: Exception | None = None  # of the last step
 
     async def step(self) -> Pause:
@@ -126,6 +129,8 @@ class _Candidate:
             pause = await self._elector.step()
         except Exception as error:
             self._error = error
+            if isinstance(error, GenerationChanged):
+                await self._store.begin_generation(self._elector.holder_id)
             if isinstance(error, _PERMANENT):
                 self._block.refuse(error)
             raise

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasehold.coordination.heartbeat import Heartbeat
+from leasehold.coordination.item import CALLING
 from leasehold.coordination.slots import Slots
 from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
@@ -80,6 +81,18 @@ class Session:
         """Give up the calls that are still running."""
         for item in self.slots.all():
             self._runner.abort(item, reason="shutdown")
+
+    async def drop_leases(self) -> None:
+        """Make no call that has not begun. Those that have may end and be recorded."""
+        lost = self.slots.lose(item for item in self.slots.all() if item.state < CALLING)
+        if lost:
+            self._parts.metrics.lease_lost(lost)
+            _LOG.warning(
+                "lease_lost",
+                worker_id=self._parts.worker_id,
+                claims=lost,
+                reason="the database may have lost commits",
+            )
 
     def _executor(
         self, name: str, claimer: Claimer, lease_seconds: Callable[[str], float]
@@ -170,6 +183,12 @@ class StreamSession(Session):
             [held[target] for target in targets],
             [self.executor.wanted(target) for target in targets],
         )
+
+    async def drop_leases(self) -> None:
+        """Begin nothing more, and free each stream: at once, or after its present call."""
+        await super().drop_leases()
+        self._streams.give_up()
+        await self.leave()
 
     def close(self) -> None:
         """Begin nothing more: free each stream after its present call."""

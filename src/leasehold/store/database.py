@@ -188,9 +188,18 @@ class Database(Opens, Protocol):
         ...
 
 
-def database_at(database_url: str, settings: PoolSettings | None = None) -> Database:
-    """Return the database at this URL. It connects when it is opened."""
-    return _implementation(database_url)(database_url, settings or PoolSettings())
+def database_at(
+    database_url: str,
+    settings: PoolSettings | None = None,
+    on_generation_changed: Callable[[], None] = lambda: None,
+) -> Database:
+    """Return the database at this URL. It connects when it is opened.
+
+    `on_generation_changed` is called before a call raises GenerationChanged.
+    """
+    return _implementation(database_url)(
+        database_url, settings or PoolSettings(), on_generation_changed
+    )
 
 
 def server_at(database_url: str) -> Server:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed, IntentId
     from leasehold.domain.lease import Claim, Lease
     from leasehold.domain.outcome import Deferral, Outcome, Result
-    from leasehold.store import rows
+    from leasehold.store import generation_rows, rows
 
     Json = Mapping[str, Any]
 
@@ -122,6 +122,10 @@ class RepairStore(Protocol):
 
 class LeaseStore(Protocol):
     """Leases of clusters."""
+
+    async def begin_generation(self, instance_id: str) -> generation_rows.Generation:
+        """Return the current generation; begin a new one if the database is another one."""
+        ...
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasehold.domain import verdict
     from leasehold.domain.api_token import ApiToken, TokenScope
     from leasehold.domain.intent import AttemptState, IntentId, NewIntent
-    from leasehold.store import rows
+    from leasehold.store import generation_rows, rows
 
 __all__ = [
     "AuditorStore",
@@ -97,6 +97,18 @@ class OperatorStore(Protocol):
         self, target: str, stream: str, intent_id: IntentId, operator: str, note: str
     ) -> verdict.SkipVerdict:
         """End the head of a stream without a call, if it is still this intent."""
+        ...
+
+    async def begin_restored_generation(
+        self, operator: str, note: str
+    ) -> generation_rows.RestoredGeneration:
+        """Begin the generation of a restored database, or go on with it. No lease is granted then
+        until the last step of `repair_restored_intents`.
+        """
+        ...
+
+    async def repair_restored_intents(self, batch_size: int) -> generation_rows.RestoreStep:
+        """Put those of the next unfinished intents in doubt that may have been sent."""
         ...
 
 

@@ -38,8 +38,16 @@ class PostgresDatabase:
     with_tls = staticmethod(with_tls)
     schema_script = staticmethod(migrate.script)
 
-    def __init__(self, database_url: str, settings: PoolSettings) -> None:
-        self.store = PostgresStore(database_url, settings)
+    def __init__(
+        self,
+        database_url: str,
+        settings: PoolSettings,
+        on_generation_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.store = PostgresStore(
+            database_url, settings, on_generation_changed=on_generation_changed
+        )
+        self._on_generation_changed = on_generation_changed
         self._database_url = database_url
         self._settings = settings
 
@@ -106,6 +114,7 @@ class PostgresDatabase:
             lease_seconds=lease_seconds,
             holder_id=holder_id,
             replaces=replaces,
+            on_generation_changed=self._on_generation_changed,
         )
 
     @property

@@ -18,6 +18,7 @@ from leasehold.domain.errors import (
     AppendOnlyViolation,
     ContentTooLarge,
     DatabaseUnavailable,
+    GenerationChanged,
     IdempotencyConflict,
     InvalidArgument,
     InvalidCompletionState,
@@ -43,6 +44,7 @@ ERRORS: dict[str, type[LeaseholdError] | Unavailable] = {
     "P7003": InvalidCompletionState,
     "P7004": RetryCeilingReached,
     "P7005": IdempotencyConflict,
+    "P7006": GenerationChanged,
     "P7007": ContentTooLarge,
     "P0001": AppendOnlyViolation,
     "42501": AccessDenied,
@@ -52,6 +54,7 @@ ERRORS: dict[str, type[LeaseholdError] | Unavailable] = {
     "0A000": Unavailable.NO_ANSWER,  # a plan from before a migration; another connection has none
     "25006": Unavailable.NO_ANSWER,  # read-only: a failover left us on a standby
     "25P03": Unavailable.NO_ANSWER,  # idle_in_transaction_session_timeout
+    "55000": Unavailable.NO_ANSWER,  # in recovery: a failover left us on a standby
     "55P03": Unavailable.LOCKED,  # lock_timeout
     "08": Unavailable.NO_ANSWER,  # connection
     "08P01": Unavailable.REFUSED,  # a pooler that does not take our settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.lease import Lease
+from leasehold.store.generation_rows import Generation
 from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Acquisition
@@ -14,11 +15,21 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+_GENERATION = rows_of(Generation)
+
+
 class PostgresLeases:
     """LeaseStore on PostgreSQL."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
+
+    async def begin_generation(self, instance_id: str) -> Generation:
+        """Return the current generation; begin a new one if the database is another one."""
+        [generation] = await self._query.rows(
+            _GENERATION, "SELECT * FROM leasehold.begin_generation(%s)", instance_id
+        )
+        return generation
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0

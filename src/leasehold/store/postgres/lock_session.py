@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import psycopg
 
-from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument, LeaseholdError
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    GenerationChanged,
+    InvalidArgument,
+    LeaseholdError,
+)
 from leasehold.domain.lease import Lease
 from leasehold.store.postgres.connection import shut_down
 from leasehold.store.postgres.database_url import without_password
@@ -27,6 +32,7 @@ from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.rows import Acquisition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from typing import LiteralString
 
@@ -66,8 +72,13 @@ class PostgresLockSession:
     """LockSession on PostgreSQL."""
 
     def __init__(
-        self, connection: Connection, settings: PoolSettings, lease_seconds: float
+        self,
+        connection: Connection,
+        settings: PoolSettings,
+        lease_seconds: float,
+        on_generation_changed: Callable[[], None],
     ) -> None:
+        self._on_generation_changed = on_generation_changed
         self.answer_seconds = settings.answer_seconds
         self._connection = connection
         self._lease_seconds = lease_seconds
@@ -84,9 +95,11 @@ class PostgresLockSession:
         lease_seconds: float,
         holder_id: str,
         replaces: LockSession | None = None,
+        on_generation_changed: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect, or raise InvalidArgument if the session is not dedicated.
 
+        `on_generation_changed` is called before a call raises GenerationChanged.
         A session that it replaces is ended, in case the server has not noticed that it is dead.
         """
         parameters = connect_parameters(database_url, settings)
@@ -102,7 +115,7 @@ class PostgresLockSession:
             if "unsupported startup parameter" in message:
                 raise InvalidArgument(_NO_POOLER) from None
             raise DatabaseUnavailable(f"cannot connect to the database: {message}") from None
-        session = cls(connection, settings, lease_seconds)
+        session = cls(connection, settings, lease_seconds, on_generation_changed)
         try:
             await session.require_dedicated()
             if isinstance(replaces, cls):
@@ -252,6 +265,9 @@ class PostgresLockSession:
             try:
                 with translated(lease_name, statement):
                     return await self._executed(row, statement, arguments)
+            except GenerationChanged:
+                self._on_generation_changed()
+                raise
             finally:
                 if watch is not None:
                     watch.cancel()

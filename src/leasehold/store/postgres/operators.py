@@ -12,6 +12,7 @@ from leasehold.domain.verdict import (
     ResumeVerdict,
     SkipVerdict,
 )
+from leasehold.store.generation_rows import RestoredGeneration, RestoreStep
 from leasehold.store.postgres.json_arguments import json_argument
 from leasehold.store.postgres.query import Query, rows_of
 from leasehold.store.rows import Redriven
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import AttemptState, IntentId
 
 _REDRIVEN = rows_of(Redriven, verdict=RedriveVerdict)
+_RESTORED = rows_of(RestoredGeneration)
+_STEP = rows_of(RestoreStep)
 
 
 class PostgresOperators:
@@ -118,3 +121,21 @@ class PostgresOperators:
                 note,
             )
         )
+
+    async def begin_restored_generation(self, operator: str, note: str) -> RestoredGeneration:
+        """Begin the generation of a restored database, or go on with it."""
+        [generation] = await self._query.rows(
+            _RESTORED,
+            "SELECT generation_no, token_floor, is_new"
+            "  FROM leasehold.begin_restored_generation(%s, %s)",
+            operator,
+            note,
+        )
+        return generation
+
+    async def repair_restored_intents(self, batch_size: int) -> RestoreStep:
+        """Put those of the next unfinished intents in doubt that may have been sent."""
+        [step] = await self._query.rows(
+            _STEP, "SELECT * FROM leasehold.repair_restored_intents(%s)", batch_size
+        )
+        return step

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from psycopg import AsyncClientCursor
 
+from leasehold.domain.errors import GenerationChanged
 from leasehold.store.postgres.errors import translated
 from leasehold.store.postgres.pool import SET_TRANSACTION, server_settings
 
@@ -30,8 +31,12 @@ _SET_LIMITS = (
 class Query:
     """Runs statements on a pool. The parts of a store share one."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(
+        self, pool: Pool, on_generation_changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run on `pool`. `on_generation_changed` is called before GenerationChanged is raised."""
         self._pool = pool
+        self._on_generation_changed = on_generation_changed
         limits = server_settings(pool.settings)
         self._limits = (list(limits), list(limits.values()))
 
@@ -46,11 +51,15 @@ class Query:
 
         `lease_name` is the lease that the call acts under; a LeaseLost error carries it.
         """
-        with translated(lease_name, statement):
-            async with self._pool.connection() as connection:
-                if self._pool.settings.through_pooler:
-                    return await self._rows_with_limits(connection, row, statement, arguments)
-                return await connection.fetch(statement, arguments, row)
+        try:
+            with translated(lease_name, statement):
+                async with self._pool.connection() as connection:
+                    if self._pool.settings.through_pooler:
+                        return await self._rows_with_limits(connection, row, statement, arguments)
+                    return await connection.fetch(statement, arguments, row)
+        except GenerationChanged:
+            self._on_generation_changed()
+            raise
 
     async def value(
         self, statement: LiteralString, *arguments: object, lease_name: str | None = None

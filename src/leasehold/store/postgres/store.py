@@ -18,6 +18,7 @@ from leasehold.store.postgres.schema_version import check_schema
 from leasehold.store.postgres.tokens import PostgresTokens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from leasehold.store.postgres.sql_files import SqlFiles
@@ -28,9 +29,16 @@ class PostgresStore(
 ):
     """Store on PostgreSQL: `async with PostgresStore(database_url) as store`."""
 
-    def __init__(self, database_url: str, settings: PoolSettings | None = None) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        settings: PoolSettings | None = None,
+        *,
+        on_generation_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_generation_changed` is called before a call raises GenerationChanged."""
         self.pool = Pool(database_url, settings or PoolSettings())
-        super().__init__(Query(self.pool))
+        super().__init__(Query(self.pool, on_generation_changed))
 
     async def check_schema(self, *, files: SqlFiles | None = None, role: str | None = None) -> None:
         """Raise MigrationError if this release cannot run on the schema, and say what to do."""

@@ -4,7 +4,7 @@
 -- after one more lease (see repair_lease_times).
 -- Locks: the lease row FOR UPDATE, only if it looks expired, so that an idle follower locks nothing; it waits for a
 -- fenced write in flight. Reads the clock after that. Then begun rows by id.
--- Raises: 22023, also outside of READ COMMITTED.
+-- Raises: P7006; 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.acquire_lease(
   p_lease_name text, p_holder_id text, p_lease_seconds double precision,
   p_grace_seconds double precision DEFAULT 0
@@ -26,6 +26,7 @@ BEGIN
   IF p_lease_name LIKE 'stream/%' THEN
     RAISE EXCEPTION 'lease % covers a stream; claim_streams grants it', p_lease_name USING ERRCODE = '22023';
   END IF;
+  PERFORM leasehold.require_generation();
 
   PERFORM leasehold.repair_lease_times(p_lease_name);
   SELECT * INTO v_lease FROM leasehold.leases WHERE lease_name = p_lease_name;

@@ -8,7 +8,7 @@
 -- database's clock was set back, all times count from now (see repair_lease_times).
 -- Locks: the advisory lock, if it is free; the lease row FOR UPDATE, only if it looks free, and then it waits for a
 -- fenced write in flight. Reads the clock after that. Then begun rows by id.
--- Raises: 22023, also outside of READ COMMITTED; the session may then still have the lock.
+-- Raises: P7006; 22023, also outside of READ COMMITTED; the session may then still have the lock.
 CREATE OR REPLACE FUNCTION leasehold.acquire_lease_by_lock(
   p_lease_name text, p_holder_id text, p_lock_key bigint, p_lease_seconds double precision,
   p_yield_seconds double precision
@@ -29,6 +29,7 @@ BEGIN
   PERFORM leasehold.require_between('p_lock_key', p_lock_key, '-infinity', 'infinity');
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
   PERFORM leasehold.require_between('p_yield_seconds', p_yield_seconds, 1, p_lease_seconds);
+  PERFORM leasehold.require_generation();
 
   v_has_lock := pg_try_advisory_lock(p_lock_key);
   PERFORM leasehold.repair_lease_times(p_lease_name);

@@ -3,7 +3,7 @@
 -- Verdicts: begun, already_begun, not_due, ceiling_reached, already_terminal, not_found (also if this lease
 -- does not cover the item). For streams see begin_stream_attempts.
 -- Locks: the lease row FOR KEY SHARE, then the pending rows by id. Reads the clock after that.
--- Raises: P7002 if the lease is lost or past its first expiry, 22023 for bad arguments.
+-- Raises: P7002 if the lease is lost or past its first expiry, P7006, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.begin_leased_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[]
 ) RETURNS TABLE (
@@ -14,8 +14,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;
+  v_token_floor bigint;
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
+  v_token_floor := leasehold.require_generation();
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
   PERFORM FROM leasehold.outbox_pending p
     WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
@@ -43,7 +45,7 @@ BEGIN
   )
   SELECT judged.intent_id, judged.verdict, begun.attempt_count + 1,
          CASE WHEN judged.verdict = 'begun' THEN v_now END, i.submission_key,
-         leasehold.fencing_token(i.token_base, p_lease_epoch, begun.attempt_count + 1), i.payload, i.body,
+         leasehold.fencing_token(v_token_floor, i.token_base, p_lease_epoch, begun.attempt_count + 1), i.payload, i.body,
          i.content_type, i.metadata, i.trace_context
     FROM judged
     LEFT JOIN begun ON begun.intent_id = judged.intent_id

@@ -2,7 +2,7 @@
 -- that, a claim that ends without a result is in doubt.
 -- Verdicts: begun, lease_lost, ceiling_reached, already_terminal, not_found. To begin again under the same claim is
 -- allowed, because the first answer may have been lost.
--- Locks: the pending rows, by id; then it reads the clock. Raises: 22023.
+-- Locks: the pending rows, by id; then it reads the clock. Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.begin_outbox_attempts(
   p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[]
 ) RETURNS TABLE (intent_id uuid, verdict text, begun_at timestamptz)
@@ -13,6 +13,7 @@ DECLARE
   v_now timestamptz;
 BEGIN
   PERFORM leasehold.require_claims(p_worker_id, p_intent_ids, p_lease_tokens);
+  PERFORM leasehold.require_generation();
 
   PERFORM FROM leasehold.outbox_pending p
     WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;

@@ -6,7 +6,7 @@
 -- unfinished, does not await its confirmation in a pipeline and does not begin in this call; the batch is longer than batch_max,
 -- is interrupted or has several contracts; more than pipeline_max items would await their confirmation; this one does already).
 -- Locks: the lease rows FOR KEY SHARE, by name; then the pending rows by id. Reads the clock after each.
--- Raises: 22023 for bad arguments, also outside of READ COMMITTED.
+-- Raises: P7006; 22023 for bad arguments, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.begin_stream_attempts(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_intent_ids uuid[]
 ) RETURNS TABLE (intent_id uuid, verdict text, attempt_no integer, begun_at timestamptz)
@@ -19,6 +19,7 @@ DECLARE
   v_pipelined text[];
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
+  PERFORM leasehold.require_generation();
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => true);
   PERFORM FROM leasehold.outbox_pending p
     WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;

@@ -8,7 +8,7 @@
 -- transaction began (read_open_transactions). What somebody had locked for longer is found by a full walk: leave
 -- p_due_from out now and then. A full walk also ends claims that expired before their call was begun; they are due in
 -- one second.
--- Locks: the claimed rows, SKIP LOCKED, so it never waits. Raises: 22023.
+-- Locks: the claimed rows, SKIP LOCKED, so it never waits. Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.claim_outbox_batch(
   p_batch_size integer, p_worker_id text, p_lease_seconds double precision, p_targets text[],
   p_target_limits integer[] DEFAULT NULL, p_due_from timestamptz[] DEFAULT NULL
@@ -31,6 +31,7 @@ DECLARE
   v_first integer;
   v_left integer := p_batch_size;
   v_count integer;
+  v_token_floor bigint;
 BEGIN
   PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
@@ -44,6 +45,8 @@ BEGIN
     RAISE EXCEPTION 'p_due_from must have four times for each of the % targets, none of them NULL', v_targets_count
       USING ERRCODE = '22023';
   END IF;
+
+  v_token_floor := leasehold.require_generation();
 
   -- Each call starts at another target, so that a small batch reaches all of them.
   v_first := floor(random() * v_targets_count);
@@ -87,7 +90,7 @@ BEGIN
       RETURNING p.*
     )
     SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,
-           c.priority, i.submission_key, leasehold.fencing_token(i.token_base, 0, c.attempt_count + 1), i.payload, i.body,
+           c.priority, i.submission_key, leasehold.fencing_token(v_token_floor, i.token_base, 0, c.attempt_count + 1), i.payload, i.body,
            i.content_type, i.metadata, i.trace_context, c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at, v_now, c.lease_token,
            c.lease_expires_at
       FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;

@@ -11,7 +11,7 @@
 -- returned: the holder may be asking about some of its rows, which leaves no mark. The rows of a stream that was taken over
 -- from another holder have the reason taken_over.
 -- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as next_stream_heads.
--- Raises: 22023, also outside of READ COMMITTED.
+-- Raises: P7006; 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   p_streams_max integer, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision,
   p_targets text[], p_target_limits integer[] DEFAULT NULL, p_due_from timestamptz[] DEFAULT NULL,
@@ -33,6 +33,7 @@ DECLARE
   v_found_names text[];
   v_found_rows uuid[];
   v_left integer := p_streams_max;
+  v_token_floor bigint;
 BEGIN
   PERFORM leasehold.require_read_committed();
   PERFORM leasehold.require_between('p_streams_max', p_streams_max, 1, 10000);
@@ -44,6 +45,8 @@ BEGIN
   IF p_begin IS NULL THEN
     RAISE EXCEPTION 'p_begin is NULL, but must be true or false' USING ERRCODE = '22023';
   END IF;
+
+  v_token_floor := leasehold.require_generation();
 
   -- Each call starts at another target, so that a small batch reaches all of them.
   v_first := floor(random() * v_targets_count);
@@ -104,7 +107,7 @@ BEGIN
   v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
   IF cardinality(v_taken_over) > 0 THEN
     FOR v_work IN
-      SELECT * FROM leasehold.next_stream_heads(v_names, NULL, p_free_idle => true, p_begin => p_begin)
+      SELECT * FROM leasehold.next_stream_heads(v_names, NULL, true, p_begin, v_token_floor)
     LOOP
       IF v_work.lease_name = ANY (v_taken_over) THEN
         v_work.reason := 'taken_over';
@@ -113,7 +116,7 @@ BEGIN
     END LOOP;
     RETURN;
   END IF;
-  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_names, NULL, p_free_idle => true, p_begin => p_begin);
+  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_names, NULL, true, p_begin, v_token_floor);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.claim_streams(

@@ -8,7 +8,7 @@
 -- A call that must be begun by itself (see is_marked_call) is not marked: call begin_leased_attempts for it
 -- next. Without p_needs_content it is left out.
 -- Locks: the lease row FOR KEY SHARE, then the lease's call marks. Reads the clock after that.
--- Raises: P7002 if the lease is lost or past its first expiry, 22023 for bad arguments.
+-- Raises: P7002 if the lease is lost or past its first expiry, P7006, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.mark_calls(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_intent_ids uuid[], p_attempt_numbers integer[],
   p_mark_no integer, p_needs_content boolean[] DEFAULT NULL
@@ -23,6 +23,7 @@ DECLARE
   v_marked_ids uuid[];
   v_marked_numbers integer[];
   v_content_ids uuid[];
+  v_token_floor bigint;
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
   IF cardinality(p_attempt_numbers) IS DISTINCT FROM cardinality(p_intent_ids)
@@ -35,6 +36,7 @@ BEGIN
       cardinality(p_intent_ids) USING ERRCODE = '22023';
   END IF;
   PERFORM leasehold.require_between('p_mark_no', p_mark_no, 1, 10000);
+  v_token_floor := leasehold.require_generation();
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
   PERFORM leasehold.lock_call_marks(p_lease_name);
   v_now := clock_timestamp();
@@ -67,7 +69,7 @@ BEGIN
   IF v_content_ids IS NOT NULL THEN
     RETURN QUERY
     SELECT v_now, NULL::uuid[], i.intent_id, i.submission_key,
-           leasehold.fencing_token(i.token_base, p_lease_epoch, call.attempt_no), i.payload, i.body,
+           leasehold.fencing_token(v_token_floor, i.token_base, p_lease_epoch, call.attempt_no), i.payload, i.body,
            i.content_type, i.metadata, i.trace_context, i.created_at
       FROM leasehold.intents i
       JOIN unnest(p_intent_ids, p_attempt_numbers) AS call (intent_id, attempt_no) ON call.intent_id = i.intent_id

@@ -14,11 +14,12 @@
 -- so that the next claim finds it.
 -- With p_begin, heads that can be called are begun: begun_at is set. Heads in doubt or to be confirmed need no mark.
 -- A head is begun only before the first expiry of the lease.
+-- p_token_floor is the floor of the tokens of the heads that are returned (require_generation). Without heads it is not needed.
 -- Locks: the lease rows, already locked by the caller, at least FOR NO KEY UPDATE; rows of streams FOR SHARE, SKIP LOCKED;
 -- the pending rows of these streams, which only a holder of their lease row changes.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.next_stream_heads(
-  p_lease_names text[], p_kept text[], p_free_idle boolean, p_begin boolean
+  p_lease_names text[], p_kept text[], p_free_idle boolean, p_begin boolean, p_token_floor bigint DEFAULT NULL
 ) RETURNS SETOF leasehold.stream_work
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 #variable_conflict use_column
@@ -170,7 +171,7 @@ BEGIN
            nullif(CASE s.stream_state WHEN 'paused' THEN s.paused_until ELSE s.due_at END, 'infinity') - v_now
          )::double precision END,
          s.is_held, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
-         i.submission_key, leasehold.fencing_token(i.token_base, s.lease_epoch, p.attempt_count + 1), i.payload, i.body, i.content_type, i.metadata, i.trace_context,
+         i.submission_key, leasehold.fencing_token(p_token_floor, i.token_base, s.lease_epoch, p.attempt_count + 1), i.payload, i.body, i.content_type, i.metadata, i.trace_context,
          i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END),
          CASE WHEN s.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
     FROM served s
@@ -179,4 +180,4 @@ BEGIN
    ORDER BY s.lease_name, s.place;
 END
 $$;
-REVOKE ALL ON FUNCTION leasehold.next_stream_heads(text[], text[], boolean, boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold.next_stream_heads(text[], text[], boolean, boolean, bigint) FROM PUBLIC;

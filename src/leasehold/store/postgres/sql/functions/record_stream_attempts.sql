@@ -10,6 +10,8 @@
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
 -- next_stream_heads.
+-- The results are written whatever the generation of the database is. If it must begin anew (require_generation), no stream is
+-- kept and nothing is begun.
 -- Raises, and writes nothing: P7003 and 22023 as complete_outbox_attempts.
 CREATE OR REPLACE FUNCTION leasehold.record_stream_attempts(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_kept text[] DEFAULT NULL,
@@ -24,6 +26,7 @@ DECLARE
   v_held text[];
   v_now timestamptz;
   v_result leasehold.stream_work;
+  v_token_floor bigint := leasehold.current_token_floor();
 BEGIN
   IF num_nulls(p_free_idle, p_begin) > 0 THEN
     RAISE EXCEPTION 'p_free_idle and p_begin must be true or false' USING ERRCODE = '22023';
@@ -63,7 +66,9 @@ BEGIN
     END LOOP;
   END IF;
 
-  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_held, p_kept, p_free_idle, p_begin);
+  RETURN QUERY
+  SELECT * FROM leasehold.next_stream_heads(
+    v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_kept END, p_free_idle, p_begin, v_token_floor);
   RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
 END
 $$;

@@ -1,5 +1,6 @@
 -- Create the new intent that redrives a finished one, and its first ledger row. With the old submission key, the
 -- new fencing tokens start above every token that was granted for that key, whatever lease and scope the new intent has.
+-- The base leaves out the floor of the generation, which is part of every token anyway and never falls.
 -- Locks: the stream's row, already held by the caller; the new key. Raises: nothing of its own.
 CREATE OR REPLACE FUNCTION leasehold.redrive_intent(
   p_intent_id uuid, p_with_new_key boolean, p_operator text, p_note text
@@ -26,7 +27,7 @@ BEGIN
 
   IF NOT p_with_new_key THEN
     -- The old intent is finished: no epoch that is granted from now on can call it.
-    SELECT leasehold.fencing_token(v_old.token_base, greatest(
+    SELECT leasehold.fencing_token(0, v_old.token_base, greatest(
              0, max(a.lease_epoch),
              (SELECT max(l.lease_epoch)
                 FROM leasehold.contracts c

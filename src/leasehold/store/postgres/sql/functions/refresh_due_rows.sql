@@ -4,7 +4,7 @@
 -- A row has its content (created_at is set) if the content has at most p_content_bytes, the row is due, and its
 -- call only needs mark_calls, which returns the content of the others. To continue reading, p_after_due_at and
 -- p_after_intent_ids have the last row read for the four priorities of each target, one target after the other.
--- Locks nothing. Raises: P7002 when one of the leases is lost, 22023.
+-- Locks nothing. Raises: P7002 when one of the leases is lost, P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_targets text[], p_limit integer,
   p_content_bytes integer DEFAULT 0, p_after_due_at timestamptz[] DEFAULT NULL, p_after_intent_ids uuid[] DEFAULT NULL
@@ -20,6 +20,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 DECLARE
   c_first_id CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
   v_now timestamptz;
+  v_token_floor bigint;
 BEGIN
   PERFORM leasehold.require_between('p_limit', p_limit, 1, 10000);
   PERFORM leasehold.require_between('p_content_bytes', p_content_bytes, 0, 1048576);
@@ -31,14 +32,15 @@ BEGIN
     RAISE EXCEPTION 'p_after_due_at and p_after_intent_ids must both have four entries for each of the % targets',
       cardinality(p_targets) USING ERRCODE = '22023';
   END IF;
+  v_token_floor := leasehold.require_generation();
   PERFORM leasehold.verify_leases(p_holder_id, p_lease_names, p_lease_epochs);
   v_now := clock_timestamp();
 
   RETURN QUERY
   SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
          p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at, p.last_modified_at,
-         i.submission_key, leasehold.fencing_token(i.token_base, asked.lease_epoch, p.attempt_count + 1), i.payload, i.body,
-         i.content_type, i.metadata, i.trace_context, i.created_at
+         i.submission_key, leasehold.fencing_token(v_token_floor, i.token_base, asked.lease_epoch, p.attempt_count + 1), i.payload,
+         i.body, i.content_type, i.metadata, i.trace_context, i.created_at
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
      SELECT cluster_due.*

@@ -1,6 +1,6 @@
 -- Extend a lease that this holder has under this epoch, or raise that it is lost. The epoch stays.
 -- Locks: the lease row FOR NO KEY UPDATE, so it does not wait for fenced writes in flight. Reads the clock after that.
--- Raises: P7002 if the lease is lost, 22023.
+-- Raises: P7002 if the lease is lost, P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_lease(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_lease_seconds double precision,
   p_grace_seconds double precision DEFAULT 0

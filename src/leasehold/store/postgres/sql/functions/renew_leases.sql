@@ -1,7 +1,7 @@
 -- Extend the given leases that this holder still has under the given epoch. One verdict each: renewed or lease_lost.
 -- A lease in its second phase still belongs to its holder if nobody has taken it.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
--- Raises: 22023.
+-- Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_leases(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,
   p_grace_seconds double precision
@@ -15,6 +15,7 @@ BEGIN
   PERFORM leasehold.require_leases(p_holder_id, p_lease_names, p_lease_epochs);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 86400);
   PERFORM leasehold.require_between('p_grace_seconds', p_grace_seconds, 0, 86400);
+  PERFORM leasehold.require_generation();
 
   PERFORM FROM leasehold.leases l WHERE l.lease_name = ANY (p_lease_names)
     ORDER BY l.lease_name FOR NO KEY UPDATE;

@@ -1,7 +1,7 @@
 -- The heartbeat: extend the claims that a worker still holds, and return which ones are lost.
 -- Verdicts: renewed, lease_lost, locked (another transaction has the row: the claim lasts as long as before; ask again).
 -- Locks: the pending rows, by id, SKIP LOCKED, so that one row that is locked for long costs no other claim; then it reads
--- the clock. Raises: 22023.
+-- the clock. Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_outbox_leases(
   p_worker_id text, p_intent_ids uuid[], p_lease_tokens uuid[], p_lease_seconds double precision
 ) RETURNS TABLE (intent_id uuid, verdict text, lease_expires_at timestamptz)
@@ -15,6 +15,7 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_claims(p_worker_id, p_intent_ids, p_lease_tokens);
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 3600);
+  PERFORM leasehold.require_generation();
 
   SELECT array_agg(locked.intent_id), array_agg(locked.lease_token) INTO v_ids, v_tokens
     FROM (SELECT p.intent_id, asked.lease_token

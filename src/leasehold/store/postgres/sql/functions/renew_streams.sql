@@ -1,6 +1,6 @@
 -- Extend the stream leases of a holder. One verdict each: renewed or lease_lost.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
--- Raises: 22023.
+-- Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_streams(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,
   p_grace_seconds double precision

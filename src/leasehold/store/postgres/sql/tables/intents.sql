@@ -44,8 +44,8 @@ COMMENT ON COLUMN leasehold.intents.submission_key IS
   'The idempotency key that the gateway receives, the same on every try: the intent id, or the key of the '
   'intent that this one redrives, unless that one is known to have had no effect.';
 COMMENT ON COLUMN leasehold.intents.token_base IS
-  'Added to the attempt number or epoch to make the fencing token. At least the highest token that was ever '
-  'granted for the same submission key before this intent, so that a redrive never sends a lower one.';
+  'Added to the floor of the generation, the epoch and the attempt number to make the fencing token. At least what was '
+  'ever added to a floor for the same submission key before this intent, so that a redrive never sends a lower token.';
 COMMENT ON COLUMN leasehold.intents.payload_hash IS
   'SHA-256 of the normal form (jsonb text, or content type and body), so that a different order of JSON keys '
   'is no conflict. NULL if there is no idempotency key, because nobody can repeat the intent then.';
