@@ -1,0 +1,262 @@
+"""After a restore, nothing that may have been sent is sent again unseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.lease_holder import claim_streams, take
+from tests.support.outbox import CLUSTER_LEASE
+from tests.support.race import race
+from tests.support.sqlstates import refused
+
+NOTE = "backup of last night"
+ASKS = {"can_look_up": True}
+# Target, terms, and what becomes of its unfinished intents. The lookups of sms are after a quarantine.
+CLASSES = {
+    "lookup": ({"guarantee": "lookup"}, "asked"),
+    "blind": ({"guarantee": "blind"}, "held"),
+    "window": ({"guarantee": "keyed", "key_window_seconds": 86400}, "held"),
+    "window-asked": ({"guarantee": "keyed", "key_window_seconds": 86400} | ASKS, "asked"),
+    "keyed": ({"guarantee": "keyed"}, "left"),
+    "fenced": ({"guarantee": "fenced"}, "left"),
+}
+SCOPES = {
+    "item": {"scope": "item"},
+    "stream": {"scope": "stream"},
+    "cluster": {"scope": "cluster", "lease_name": CLUSTER_LEASE},
+}
+
+
+def begin(outbox, operator="ann", note=NOTE):
+    [row] = outbox.call("operator", "begin_restored_generation", operator, note)
+    return row
+
+
+def step(outbox, batch_size=1000):
+    [row] = outbox.call("operator", "repair_restored_intents", batch_size)
+    return row
+
+
+def restore(outbox, batch_size=1000):
+    """Run a restore to its end; return the steps."""
+    begin(outbox)
+    steps = []
+    while not steps or not steps[-1]["is_done"]:
+        steps.append(step(outbox, batch_size))
+    return steps
+
+
+def fate(outbox, intent_id):
+    row = outbox.pending(intent_id)
+    if row["last_state"] != "IN_DOUBT":
+        return "left"
+    return "held" if row["due_at"].year == 9999 else "asked"
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_may_have_been_sent_is_in_doubt_in_every_scope(outbox, scope):
+    ids = {}
+    for target, (terms, _) in CLASSES.items():
+        outbox.publish(target, **terms, **SCOPES[scope])
+        ids[target] = outbox.enqueue(3, target=target, stream="s")
+    restore(outbox)
+    fates = {target: {fate(outbox, one) for one in found} for target, found in ids.items()}
+    assert fates == {target: {expected} for target, (_, expected) in CLASSES.items()}
+    quarantined = outbox.pending(ids["lookup"][0])
+    assert quarantined["due_at"] > quarantined["seen_at"]
+
+
+def test_ledger_says_who_restored_what(outbox, database):
+    outbox.publish(guarantee="lookup")
+    [intent_id] = outbox.enqueue(1)
+    restore(outbox)
+    [row] = outbox.ledger(intent_id)
+    assert (row["state"], row["reason"]) == ("IN_DOUBT", "database_restored")
+    assert (row["holder"], row["detail"]) == ("ann", NOTE)
+    [_, second] = database.execute("SELECT * FROM leasehold.generations ORDER BY generation_no")
+    assert (second["cause"], second["began_by"], second["note"]) == ("restored", "ann", NOTE)
+    assert second["intents_in_doubt"] == 1
+    assert second["ready_at"] is not None
+
+
+def test_nothing_is_granted_before_the_last_step(outbox):
+    outbox.publish(guarantee="lookup")
+    outbox.publish("keyed")
+    outbox.enqueue(3)
+    outbox.enqueue(1, target="keyed")
+    begin(outbox)
+    with refused("P7006"):
+        outbox.claim(targets=["keyed"])
+    [seen] = outbox.call("executor", "begin_generation", "instance-1")
+    assert (seen["is_new"], seen["is_ready"]) == (False, False)
+    steps = []
+    while not steps or not steps[-1]["is_done"]:
+        with refused("P7006"):
+            outbox.claim(targets=["keyed"])
+        steps.append(step(outbox, batch_size=2))
+    assert [(one["looked_at"], one["put_in_doubt"]) for one in steps] == [(2, 2), (2, 1), (0, 0)]
+    assert steps[-1]["in_doubt_so_far"] == 3
+    assert len(outbox.claim(targets=["keyed", "sms"])) == 1
+
+
+def test_interrupted_restore_goes_on_where_it_stopped(outbox):
+    outbox.publish(guarantee="blind")
+    ids = outbox.enqueue(4)
+    assert begin(outbox)["is_new"]
+    step(outbox, batch_size=2)
+    again = begin(outbox, operator="bob", note="once more")
+    assert not again["is_new"]
+    while not step(outbox, batch_size=2)["is_done"]:
+        pass
+    assert [len(outbox.ledger(one)) for one in ids] == [1, 1, 1, 1]
+    assert {row["holder"] for one in ids for row in outbox.ledger(one)} == {"ann"}
+    assert step(outbox) == {
+        "looked_at": 0,
+        "put_in_doubt": 0,
+        "in_doubt_so_far": 4,
+        "is_done": True,
+    }
+
+
+def test_operators_who_run_it_at_once_share_one_restore(outbox, database):
+    outbox.publish(guarantee="blind")
+    ids = outbox.enqueue(60)
+
+    def run(caller, number):
+        began = begin(caller, operator=f"operator-{number}")
+        while not step(caller, batch_size=7)["is_done"]:
+            pass
+        return began
+
+    began = race(database, 4, run, role="operator")
+    assert {len(outbox.ledger(one)) for one in ids} == {sum(one["is_new"] for one in began)}
+
+
+def test_intents_of_after_the_restore_are_left_alone(outbox):
+    outbox.publish(guarantee="blind")
+    [before] = outbox.enqueue(1)
+    begin(outbox)
+    [after] = outbox.enqueue(1)
+    while not step(outbox)["is_done"]:
+        pass
+    assert (fate(outbox, before), fate(outbox, after)) == ("held", "left")
+
+
+def test_intents_that_cannot_have_been_sent_keep_their_time(outbox):
+    outbox.publish(guarantee="lookup")
+    [later] = outbox.enqueue(1, delay_seconds=3600)
+    restore(outbox)
+    assert outbox.pending(later)["last_state"] is None
+    assert outbox.states(later) == []
+
+
+def test_submitted_and_held_intents_stay_as_they_are(outbox):
+    outbox.publish(guarantee="lookup", confirm_within_seconds=3600)
+    outbox.publish("blind", guarantee="blind")
+    [submitted] = outbox.enqueue(1)
+    claims = outbox.claim()
+    outbox.begin(claims)
+    outbox.complete(claims, "SUBMITTED")
+    [held] = outbox.enqueue(1, target="blind")
+    claims = outbox.claim(targets=["blind"])
+    outbox.begin(claims)
+    outbox.complete(claims, "IN_DOUBT")
+    restore(outbox)
+    assert outbox.states(submitted) == ["SUBMITTED"]
+    assert outbox.states(held) == ["IN_DOUBT"]
+
+
+def test_intent_that_was_in_doubt_is_asked_about_after_a_new_quarantine(outbox):
+    outbox.publish(guarantee="lookup")
+    [intent_id] = outbox.enqueue(1)
+    claims = outbox.claim()
+    outbox.begin(claims)
+    outbox.complete(claims, "IN_DOUBT")
+    outbox.make_due()
+    restore(outbox)
+    row = outbox.pending(intent_id)
+    assert row["due_at"] > row["seen_at"]
+
+
+def test_retry_that_was_due_later_is_in_doubt(outbox):
+    """An operator may have hastened it in the database that is lost."""
+    outbox.publish(guarantee="blind")
+    [intent_id] = outbox.enqueue(1)
+    claims = outbox.claim()
+    outbox.begin(claims)
+    outbox.complete(claims, "RETRYABLE", retry_after_seconds=3600)
+    restore(outbox)
+    assert fate(outbox, intent_id) == "held"
+
+
+def test_worker_that_still_has_a_claim_loses_it_to_the_restore(outbox):
+    outbox.publish(guarantee="blind")
+    [intent_id] = outbox.enqueue(1)
+    claims = outbox.claim()
+    restore(outbox)
+    assert [row["verdict"] for row in outbox.begin(claims)] == ["lease_lost"]
+    assert [row["verdict"] for row in outbox.complete(claims)] == ["lease_lost"]
+    assert outbox.states(intent_id) == ["IN_DOUBT"]
+
+
+def test_leader_that_still_has_the_lease_makes_no_call_for_what_is_in_doubt(outbox):
+    outbox.publish(guarantee="blind", **SCOPES["cluster"])
+    [intent_id] = outbox.enqueue(1)
+    holder = take(outbox)
+    restore(outbox)
+    assert holder.begin([intent_id]) == ["not_due"]
+
+
+def test_stream_goes_on_when_a_person_has_decided(outbox):
+    outbox.publish("pay", guarantee="blind", scope="stream")
+    first, second = outbox.enqueue(2, target="pay", stream="s")
+    restore(outbox)
+    assert claim_streams(outbox) == []
+    for intent_id in (first, second):
+        [row] = outbox.call(
+            "operator", "resolve_intent", intent_id, "RETRYABLE", "ann", "was not sent"
+        )
+        assert row["resolve_intent"] == "resolved"
+    [holder] = claim_streams(outbox)
+    assert [head["intent_id"] for head in holder.heads] == [first]
+    assert holder.begin([first]) == ["begun"]
+
+
+def test_database_without_unfinished_intents_is_ready_after_one_step(outbox):
+    assert [one["looked_at"] for one in restore(outbox)] == [0]
+    outbox.publish()
+    outbox.enqueue(1)
+    assert len(outbox.claim()) == 1
+
+
+def test_restore_in_the_middle_of_a_restore_begins_anew(outbox, database):
+    outbox.publish(guarantee="blind")
+    outbox.enqueue(3)
+    begin(outbox)
+    step(outbox, batch_size=2)
+    database.owner_execute(
+        "UPDATE leasehold.generations SET database_identity = 'system 1' WHERE generation_no = 2"
+    )
+    with refused("22023"):
+        step(outbox)
+    [seen] = outbox.call("executor", "begin_generation", "instance-1")
+    assert not seen["is_ready"]  # an instance cannot end the operator's restore
+    assert begin(outbox)["is_new"]
+    assert step(outbox)["is_done"]
+    assert len(outbox.claim()) == 0
+
+
+@pytest.mark.parametrize("role", ["ingest", "executor", "readonly", "auditor"])
+def test_only_operators_restore(outbox, role):
+    with refused("42501"):
+        outbox.call(role, "begin_restored_generation", "ann", NOTE)
+    with refused("42501"):
+        outbox.call(role, "repair_restored_intents", 10)
+
+
+@pytest.mark.parametrize(
+    ("operator", "note"), [(None, NOTE), ("", NOTE), ("ann", None), ("ann", "")]
+)
+def test_restore_without_a_name_or_note_is_refused(outbox, operator, note):
+    with refused("22023"):
+        begin(outbox, operator, note)
