@@ -20,6 +20,7 @@ NOBODY: set[str] = set()
 RELATIONS = {
     "api_tokens": (NOBODY, {}),
     "contracts": (EVERYBODY - {"api"}, {}),
+    "generations": (READERS, {}),
     "instance_status": (READERS, {}),
     "instances": (READERS, {}),
     "intent_status": (READERS, {}),
@@ -53,6 +54,7 @@ INTAKE = ("enqueue_intent", "enqueue_intents")
 EXECUTION = (
     "acquire_lease",
     "acquire_lease_by_lock",
+    "begin_generation",
     "begin_leased_attempts",
     "begin_outbox_attempts",
     "begin_stream_attempts",
@@ -88,10 +90,12 @@ EXECUTION = (
     "waiting_streams",
 )
 INTERVENTION = (
+    "begin_restored_generation",
     "cancel_intent",
     "pause_stream",
     "publish_contract",
     "redrive_intents",
+    "repair_restored_intents",
     "resolve_intent",
     "resume_stream",
     "skip_stream_head",
@@ -176,6 +180,12 @@ OWNERS = (
     "verify_leases",
     "expired_claim_outcome",
     "fencing_token",
+    "current_token_floor",
+    "database_identity",
+    "may_be_sent_unseen",
+    "next_token_floor",
+    "read_database_identity",
+    "require_generation",
 )
 FUNCTIONS: dict[str, set[str]] = {
     **{name: {"ingest"} for name in INTAKE},

@@ -11,7 +11,7 @@ from tests.support.sqlstates import refused
 
 NOTE = "backup of last night"
 ASKS = {"can_look_up": True}
-# Target, terms, and what becomes of its unfinished intents. The lookups of sms are after a quarantine.
+# Target, terms, and what becomes of its unfinished intents.
 CLASSES = {
     "lookup": ({"guarantee": "lookup"}, "asked"),
     "blind": ({"guarantee": "blind"}, "held"),

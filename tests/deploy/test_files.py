@@ -108,6 +108,7 @@ def test_alerts_cover_every_critical_metric():
         *("elections_total", "lease_lost_total", "terminal_guard_hit_total"),
         *("oldest_xmin_age_transactions", "target_not_served"),
         *("contract_refused_total", "stale_tokens_refused_total", "deferred_oldest_age_seconds"),
+        "generation_changes_total",
     ):
         assert f"leasehold_{name}" in told
     assert "pg_stat_activity_max_tx_duration" in told

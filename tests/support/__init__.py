@@ -18,6 +18,7 @@ Servers and databases:
 Processes:
     engine               worker processes on the test's database; `until` polls for a condition
     engine_fixtures      the fixtures engine, sandbox and postgres, for folders that start workers
+    failover             clusters that a test copies, promotes and loses; dumps of a database
     restartable_engine   workers on a server that the test stops and starts again
     elections            start a leader, read its lease, keep work coming, check who executed what
     lease_log            what happens to the leases of streams, in order, written by triggers

@@ -38,6 +38,7 @@ SQLSTATEs are:
 | `P7003` | an executor may not report this state, or the call was never begun |
 | `P7004` | the retry ceiling (20) is reached |
 | `P7005` | the idempotency key was used with another payload, stream or target |
+| `P7006` | the database may have lost commits: drop all leases and call `begin_generation` |
 | `P7007` | the text of the payload, or the body, has more than 1 MiB |
 | `P0001` | UPDATE or DELETE on an append-only table |
 | `22023` | an invalid argument: NULL, negative or out of range |

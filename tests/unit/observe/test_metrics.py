@@ -107,15 +107,16 @@ def test_breaker_is_in_one_state_at_a_time(metrics):
 
 def test_counters_of_a_worker_start_at_zero(metrics):
     names = ["lease_lost_total", "terminal_guard_hit_total", "late_results_total"]
-    names.append("stale_tokens_refused_total")
-    assert [of_worker(metrics, name) for name in names] == [0, 0, 0, 0]
+    names += ["stale_tokens_refused_total", "generation_changes_total"]
+    assert [of_worker(metrics, name) for name in names] == [0, 0, 0, 0, 0]
     metrics.lease_lost()
     metrics.lease_lost(2)
     metrics.terminal_guard_hit()
     metrics.late_result()
     metrics.stale_token_refused()
+    metrics.generation_changed()
     metrics.heartbeat_lag(0.25)
-    assert [of_worker(metrics, name) for name in names] == [3, 1, 1, 1]
+    assert [of_worker(metrics, name) for name in names] == [3, 1, 1, 1, 1]
     assert of_worker(metrics, "heartbeat_lag_seconds") == 0.25
 
 

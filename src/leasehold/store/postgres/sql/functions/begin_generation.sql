@@ -1,6 +1,6 @@
 -- Make sure that the current generation is that of this database, and return it. If the database is another one than when the
--- generation began, a new one begins with a higher token floor, once however many instances call. Whoever met P7006 has dropped
--- its leases first; every instance calls it now and then, and drops its leases if the number has changed.
+-- generation began, a new one begins with a higher token floor, once however many instances call. Whoever meets P7006 calls it,
+-- drops its leases and starts anew. Every instance calls it now and then, and drops its leases if the number has changed.
 -- It does not end a restore that is being repaired: is_ready stays false until the operator has.
 -- Locks: the first row of generations FOR UPDATE, only if the newest is of another database. Raises: 22023; 55000 on a standby.
 CREATE OR REPLACE FUNCTION leasehold.begin_generation(p_instance_id text)
