@@ -116,6 +116,11 @@ class Cluster:
 
     def wait_for_standby(self, standby: Cluster) -> None:
         """Wait until the standby has replayed everything that is committed here."""
+        # Commits of the tests do not wait for their WAL. One that does writes that of the others.
+        self.query(
+            "SELECT set_config('synchronous_commit', 'on', false),"
+            "       pg_logical_emit_message(true, 'tests', '')"
+        )
         [[position]] = self.query("SELECT pg_current_wal_lsn()::text")
         wait_until(
             lambda: standby.query("SELECT pg_last_wal_replay_lsn() >= %s", position) == [(True,)],
