@@ -8,7 +8,6 @@ beyond `names_max` they become "other".
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import (
@@ -22,6 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from leasehold.observe.labelled import BoundedNames, Factory, InFlight
 from leasehold.observe.metrics_server import MetricsServer
+from leasehold.observe.queue_metrics import QueueMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,16 +93,7 @@ class Metrics:
         self._add_worker_metrics(factory)
         self._add_leader_metrics(factory)
         self._add_reaper_metrics(factory)
-        self._queue = {
-            column: Gauge(f"leasehold_{name}", help_text, registry=self.registry)
-            for column, (name, help_text) in _QUEUE.items()
-        }
-        self._streams_blocked = Gauge(
-            "leasehold_streams_blocked",
-            "Streams that are paused until a person resumes them.",
-            ["target"],
-            registry=self.registry,
-        )
+        self._queue = QueueMetrics(self.registry, self._targets)
 
     def _add_worker_metrics(self, factory: Factory) -> None:
         self._lease_lost = factory.of_worker(
@@ -303,16 +294,7 @@ class Metrics:
 
     def supervisor(self, row: Mapping[str, Any]) -> None:
         """Set the queue metrics from a row of the view leasehold.supervisor."""
-        for column, gauge in self._queue.items():
-            value = row[column]
-            gauge.set(value.timestamp() if isinstance(value, datetime) else value or 0)
-        counted: Mapping[str, int] = row["streams_blocked"] or {}
-        blocked: dict[str, int] = {}
-        for target, streams in counted.items():
-            name = self._targets.bounded(target)
-            blocked[name] = blocked.get(name, 0) + streams
-        for target, streams in blocked.items():
-            self._streams_blocked.labels(target).set(streams)
+        self._queue.show(row)
 
     def worker_death(self, worker_id: str) -> None:
         """Count a worker that was found dead."""
@@ -325,32 +307,3 @@ class Metrics:
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
         """Serve the metrics on a port (0: any free one), in a thread, until close()."""
         return MetricsServer(self.registry, port, host)
-
-
-# Columns of the view, with the name and the help text of their metric.
-_QUEUE = {
-    "pending": ("queue_depth", "Unfinished intents."),
-    "due": ("queue_due", "Unfinished intents that are due."),
-    "oldest_pending_seconds": ("queue_oldest_age_seconds", "Age of the oldest unfinished intent."),
-    "in_doubt": ("in_doubt", "In-doubt intents that will resolve automatically."),
-    "oldest_in_doubt_seconds": (
-        "in_doubt_oldest_age_seconds",
-        "Age of the oldest in-doubt intent that will resolve automatically.",
-    ),
-    "deferred": ("deferred", "Intents whose last call was deferred."),
-    "oldest_deferred_seconds": (
-        "deferred_oldest_age_seconds",
-        "How long the calls of an intent have been deferred, at most.",
-    ),
-    "held": ("held", "Intents waiting for a person."),
-    "confirming": ("confirming", "Intents accepted by the gateway, not yet confirmed."),
-    "expired_leases": ("expired_leases", "Expired claims that are not yet repaired."),
-    "seen_at": (
-        "queue_counted_timestamp_seconds",
-        "When the oldest part of the queue was last counted, as Unix time.",
-    ),
-    "oldest_xmin_age": (
-        "oldest_xmin_age_transactions",
-        "Transactions since the oldest one that keeps dead rows from being removed.",
-    ),
-}
