@@ -104,11 +104,36 @@ def test_failed_intent_is_shown_beside_its_reason_and_the_head_as_the_next(run, 
     assert (fields["paused for"], fields["next (head)"]) == (str(failed), str(following))
 
 
+def test_resume_names_the_failed_intent_and_leaves_the_pause_of_a_person(run, stream, outbox):
+    failed, _ = stream
+    [holder] = claim_streams(outbox, targets=["orders"])
+    holder.begin([failed])
+    run("pause", "orders", "a", "--note", "audit", "--seconds", "3600")
+    holder.record_next([failed], "FAILED", reason="rejected")
+    assert "rejected (1 of 2)" in run("list")[1]
+    _, shown, _ = run("show", "orders", "a")
+    assert str(failed) in shown
+    [also] = [line for line in shown.splitlines() if "also paused" in line]
+    assert "audit" in also
+    assert " until " in also
+    code, _, error = run("resume", "orders", "a", "--note", "x", "--paused-by", "nobody")
+    assert code == 1
+    assert "not_paused" in error
+    assert "--paused-for" in error
+    resume = ("resume", "orders", "a", "--note", "refunded")
+    assert run(*resume) == (
+        0,
+        "orders/a: still_paused\n",
+        "It is paused for another reason too; see `leasehold streams show`.\n",
+    )
+    assert run(*resume, "--paused-for", str(failed)) == (0, "orders/a: resumed\n", "")
+
+
 def test_skip_in_a_paused_stream_says_that_it_is_still_paused(run, stream):
     run("pause", "orders", "a", "--note", "audit")
     code, said, hint = run("skip", "orders", "a", str(stream[0]), "--note", "poison")
     assert (code, said) == (0, "orders/a: skipped_paused\n")
-    assert hint == "The stream is still paused; `leasehold streams resume` lets it go on.\n"
+    assert hint == "The stream is still paused; see `leasehold streams show`.\n"
 
 
 def test_refusals_of_the_database_use_the_words_of_the_user(run, stream):

@@ -44,6 +44,28 @@ async def test_stream_is_paused_read_resumed_and_its_head_skipped(clients, pay):
 
 
 @BOTH
+async def test_reasons_of_a_pause_are_read_and_resumed_by_name(clients, pay):
+    client = await clients.make("read", "operate")
+    failed, _ = pay.enqueue(2, "pay", stream="s")
+    [holder] = claim_streams(pay)
+    holder.begin([failed])
+    await client.pause_stream("pay", "s", "audit", seconds=3600)
+    holder.record_next([failed], "FAILED", reason="rejected")
+    [listed] = [one async for one in client.blocked_streams()]
+    seen = await client.stream("pay", "s")
+    assert listed.pauses == seen.pauses
+    failure, person = seen.pauses
+    assert (failure.paused_for, failure.paused_until, failure.note) == (failed, None, "rejected")
+    assert person.paused_until - person.paused_since == timedelta(hours=1)
+    resume = client.resume_stream
+    found = await resume("pay", "s", "x", paused_by=person.paused_by)
+    assert found is ResumeVerdict.STILL_PAUSED
+    assert await resume("pay", "s", "x") is ResumeVerdict.NOT_PAUSED
+    assert await resume("pay", "s", "x", paused_for=failed) is ResumeVerdict.RESUMED
+    assert (await client.stream("pay", "s")).pauses == []
+
+
+@BOTH
 async def test_verdict_that_nothing_was_done_is_a_result(clients, pay):
     client = await clients.make("read", "operate")
     head, behind = pay.enqueue(2, "pay", stream="s")

@@ -37,8 +37,10 @@ SELECT i.intent_id, i.lease_name_of_stream, s.status, s.attempts, i.stream_seq,
 """
 _LEASES = """
 SELECT lease_name, holder_id, lease_epoch, {until_expiry} AS until_expiry,
-       {until_grace_ends} AS until_grace_ends
-  FROM leasehold.leases WHERE lease_name = ANY (%s)
+       {until_grace_ends} AS until_grace_ends, {until_pause_ends} AS until_pause_ends,
+       ARRAY(SELECT s.kind || ' ' || s.name FROM leasehold.stream_pauses s
+              WHERE s.lease_name = l.lease_name AND s.paused_until > clock_timestamp()) AS pauses
+  FROM leasehold.leases l WHERE lease_name = ANY (%s)
 """
 
 
@@ -74,6 +76,7 @@ class Snapshot:
         leases = _LEASES.format(
             until_expiry=_seconds_until("expires_at"),
             until_grace_ends=_seconds_until("grace_expires_at"),
+            until_pause_ends=_seconds_until("paused_until"),
         )
         return cls(
             outbox.database.execute(statement, [list(intent_ids)]) if intent_ids else [],
@@ -152,6 +155,7 @@ class Snapshot:
                 row["lease_epoch"],
                 _units(row["until_expiry"]),
                 _units(row["until_grace_ends"]),
+                (_units(row["until_pause_ends"]), set(row["pauses"])) if row["pauses"] else None,
             )
             for name, row in self.leases.items()
         }
@@ -161,8 +165,10 @@ class Snapshot:
                 name: (
                     *(lease.holder, lease.epoch),
                     *(_whole(lease.expires - now), _whole(lease.grace_expires - now)),
+                    (_whole(lease.paused_until - now), reasons) if reasons else None,
                 )
                 for name, lease in leases.items()
+                for reasons in [lease.reasons(now)]
             },
         )
 

@@ -44,6 +44,10 @@ WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step), items AS (
          lease_expires_at = lease_expires_at - step,
          first_tried_at = first_tried_at - step, begun_at = begun_at - step
     FROM step WHERE target = ANY (%(targets)s)
+), pauses AS (
+  UPDATE leasehold.stream_pauses
+     SET paused_since = paused_since - step, paused_until = paused_until - step
+    FROM step WHERE lease_name = ANY (%(leases)s)
 )
 UPDATE leasehold.leases
    SET expires_at = expires_at - step, grace_expires_at = grace_expires_at - step,

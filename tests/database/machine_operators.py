@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.database.machine import expect, which_one
+from tests.database.machine import PHANTOM, expect, which_one
 from tests.database.machine_streams import StreamMachine
 from tests.database.model import NEVER, UNCERTAIN, UNIT_SECONDS
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.support.outbox import Outbox
 
 resolutions = st.sampled_from(["DISPATCHED", "FAILED", "RETRYABLE"])
+operators = st.sampled_from(["ada", "bob"])
 stream_names = st.sampled_from(["a", "b"])
 
 
@@ -87,18 +88,32 @@ class OperatorMachine(StreamMachine):
 
     # Streams.
 
-    @rule(stream=stream_names, units=st.sampled_from([None, 1, 3]))
-    def pause(self, stream: str, units: int | None) -> None:
+    @rule(stream=stream_names, operator=operators, units=st.sampled_from([None, 1, 3]))
+    def pause(self, stream: str, operator: str, units: int | None) -> None:
         name = self.stream_lease(stream)
-        verdict = self.model.pause(name, NEVER if units is None else self.model.now + units)
+        until = NEVER if units is None else self.model.now + units
+        verdict = self.model.pause(name, operator, until)
         seconds = None if units is None else units * UNIT_SECONDS
-        arguments = (self.names["stream"], stream, "operator", "wait", seconds)
+        arguments = (self.names["stream"], stream, operator, "wait", seconds)
         expect(self.call("operator", "pause_stream", *arguments), [{"pause_stream": verdict}])
 
-    @rule(stream=stream_names)
-    def resume(self, stream: str) -> None:
-        verdict = self.model.resume(self.stream_lease(stream))
-        arguments = (self.names["stream"], stream, "operator", "go on")
+    @rule(stream=stream_names, operator=operators, paused_by=st.none() | operators)
+    def resume(self, stream: str, operator: str, paused_by: str | None) -> None:
+        """End the pause of a person, without a name the own one."""
+        name = self.stream_lease(stream)
+        verdict = self.model.resume(name, ("person", paused_by or operator))
+        arguments = (self.names["stream"], stream, operator, "go on", paused_by)
+        expect(self.call("operator", "resume_stream", *arguments), [{"resume_stream": verdict}])
+
+    @rule(stream=stream_names, which=which_one)
+    def resume_after_failure(self, stream: str, which: int) -> None:
+        """End the pause for a failed intent, or try to for an intent that pauses nothing."""
+        name = self.stream_lease(stream)
+        pauses = self.model.leases[name].pauses if name in self.model.leases else {}
+        failed = sorted(key for kind, key in pauses if kind == "failure")
+        intent_id = failed[which % len(failed)] if failed else str(PHANTOM)
+        verdict = self.model.resume(name, ("failure", intent_id))
+        arguments = (self.names["stream"], stream, "ada", "go on", None, intent_id)
         expect(self.call("operator", "resume_stream", *arguments), [{"resume_stream": verdict}])
 
     @rule(stream=stream_names, which=st.integers(0, 3))

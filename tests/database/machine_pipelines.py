@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from tests.database.invariants import DisagreementError
 from tests.database.machine import REPORTS, picks, units, which_one
-from tests.database.machine_operators import OperatorMachine, resolutions, stream_names
+from tests.database.machine_operators import (
+    OperatorMachine,
+    operators,
+    resolutions,
+    stream_names,
+)
 from tests.database.machine_streams import booleans, graces, grants, holders
 from tests.database.model import UNIT_SECONDS, Grant, Terms
 
@@ -65,8 +70,9 @@ MOVES: dict[str, tuple[int, list[st.SearchStrategy[Any]]]] = {
     "begin_in_streams": (1, [grants, picks]),
     "record_in_streams": (1, [grants, picks, answers, units, booleans, booleans, booleans]),
     "publish": (1, [all_terms]),
-    "pause": (1, [stream_names, st.sampled_from([None, 1, 3])]),
-    "resume": (2, [stream_names]),
+    "pause": (1, [stream_names, operators, st.sampled_from([None, 1, 3])]),
+    "resume": (1, [stream_names, operators, st.none() | operators]),
+    "resume_after_failure": (2, [stream_names, which_one]),
     "skip": (1, [stream_names, st.integers(0, 3)]),
     "cancel": (1, [which_one]),
     "redrive": (1, [which_one]),
@@ -156,7 +162,7 @@ class PipelineMachine(OperatorMachine):
             if not any(one.is_pending for one in self.model.items.values()):
                 return
             for stream in "ab":
-                self.resume(stream)
+                self.resume_after_all(stream)
             self.advance(4)
             self.claim_streams("holder-1", 0, begin=True)
             while chosen := [one for one in self.current_grants() if self.told[one.name].heads]:
@@ -166,6 +172,16 @@ class PipelineMachine(OperatorMachine):
                 self.record_rows(chosen, dict.fromkeys(ids, state), 0, (True, True, True))
             self.check_database()
         raise DisagreementError("a stream with work in it stands still")
+
+    def resume_after_all(self, stream: str) -> None:
+        """End every reason for which a stream stands still, the last failure first."""
+        lease = self.model.leases.get(self.stream_lease(stream))
+        while lease and (reasons := lease.reasons(self.model.now)):
+            kinds = {one.split(" ")[0] for one in reasons}
+            if "failure" in kinds:
+                self.resume_after_failure(stream, len(reasons))
+            for operator in ("ada", "bob"):
+                self.resume(stream, operator, None)
 
     def advance(self, units: int) -> None:
         super().advance(units)

@@ -8,7 +8,7 @@ later than the one before. A delay of one second (SOON) is over after the next m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -87,6 +87,16 @@ class Grant:
     epoch: int
 
 
+Reason = tuple[str, str]  # person and operator, or failure and intent
+
+
+class Pause(NamedTuple):
+    """A reason for which a stream stands still."""
+
+    since: float
+    until: float
+
+
 @dataclass
 class Lease:
     holder: str = ""
@@ -96,7 +106,19 @@ class Lease:
     renewed: float = -NEVER
     granted: int = 0
     grace_granted: int = 0
-    paused_until: float = -NEVER
+    pauses: dict[Reason, Pause] = field(default_factory=dict["Reason", "Pause"])
+
+    @property
+    def paused_until(self) -> float:
+        return max((one.until for one in self.pauses.values()), default=-NEVER)
+
+    def reasons(self, now: float) -> set[str]:
+        """Return for what the stream stands still."""
+        return {" ".join(key) for key, one in self.pauses.items() if one.until > now}
+
+    def forget_pauses(self, now: float) -> None:
+        """Forget those that are over."""
+        self.pauses = {key: one for key, one in self.pauses.items() if one.until > now}
 
     def is_held_by(self, grant: Grant) -> bool:
         return (self.holder, self.epoch) == (grant.holder, grant.epoch)
@@ -340,7 +362,10 @@ class Model:
             lease.renewed += units
             lease.expires += units
             lease.grace_expires += units
-            lease.paused_until += units
+            lease.pauses = {
+                key: Pause(one.since + units, one.until + units)
+                for key, one in lease.pauses.items()
+            }
 
     def repair_times(self, lease: Lease) -> None:
         """Whoever wants a lease counts impossible times from now on."""
@@ -378,7 +403,8 @@ class Model:
             block = item.terms.block
             until = NEVER if block is None else self.now + block
             lease = self.leases[item.lease_name or ""]
-            lease.paused_until = max(lease.paused_until, until)
+            lease.pauses["failure", str(item.intent_id)] = Pause(self.now, until)
+            lease.forget_pauses(self.now)
 
     def append(
         self, item: Item, state: str, retry_after: float = 0, reason: str | None = None

@@ -5,13 +5,22 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.database.model import LEASE_UNITS, NEVER, SOON, UNCERTAIN, Grant, Lease, Model
+from tests.database.model import (
+    LEASE_UNITS,
+    NEVER,
+    SOON,
+    UNCERTAIN,
+    Grant,
+    Lease,
+    Model,
+    Pause,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from uuid import UUID
 
-    from tests.database.model import Item
+    from tests.database.model import Item, Reason
 
 
 class Work(NamedTuple):
@@ -188,8 +197,7 @@ class StreamModel(Model):
             self.append(item, "IN_DOUBT", SOON, "lease_taken_over")
         lease = self.leases[name]
         lease.holder, lease.epoch = holder, lease.epoch + 1
-        if lease.paused_until <= self.now:
-            lease.paused_until = -NEVER
+        lease.forget_pauses(self.now)
         self.extend(lease, grace)
 
     def is_free_head(self, item: Item) -> bool:
@@ -234,28 +242,38 @@ class StreamModel(Model):
         is_too_much = len(earlier) >= min(item.terms.batch_max, room)
         return "out_of_order" if is_blocked or is_too_much else "begun"
 
-    def pause(self, name: str, until: float) -> str:
+    def pause(self, name: str, operator: str, until: float) -> str:
         if name not in self.leases:
             return "not_found"
-        self.end_pause(name, until)
+        self.change_pauses(name, [("person", operator)], {("person", operator): until})
         return "paused"
 
-    def resume(self, name: str) -> str:
+    def resume(self, name: str, reason: Reason) -> str:
         lease = self.leases.get(name)
         if lease is None:
             return "not_found"
-        if lease.paused_until == -NEVER:
+        named = lease.pauses.get(reason)
+        if named is None or named.until <= self.now:
             return "not_paused"
-        self.end_pause(name, -NEVER)
-        return "resumed"
+        ended = [
+            key
+            for key, one in lease.pauses.items()
+            if key == reason or (key[0] == reason[0] == "failure" and one.since <= named.since)
+        ]
+        self.change_pauses(name, ended, {})
+        return "still_paused" if lease.pauses else "resumed"
 
-    def end_pause(self, name: str, next_until: float) -> None:
-        """End a pause, if there is one, which has moved due times; another one may follow."""
+    def change_pauses(
+        self, name: str, ended: Collection[Reason], begun: Mapping[Reason, float]
+    ) -> None:
+        """End pauses, which have moved due times, and begin others."""
         lease = self.leases[name]
+        ends = {lease.pauses.pop(key).until for key in ended if key in lease.pauses}
         for one in self.rows(name):
-            if one.due == lease.paused_until < NEVER:
+            if self.now < one.due < NEVER and one.due in ends:
                 one.due = self.now
-        lease.paused_until = next_until
+        lease.pauses |= {key: Pause(self.now, until) for key, until in begun.items()}
+        lease.forget_pauses(self.now)
         self.settle_stream(name)
 
     def skip(self, name: str, item: Item) -> str:

@@ -32,6 +32,9 @@ WITH step AS (SELECT make_interval(secs => %s) AS step), items AS (
      SET due_at = due_at - step, deadline_at = deadline_at - step, begun_at = begun_at - step,
          first_tried_at = first_tried_at - step, lease_expires_at = lease_expires_at - step
     FROM step
+), pauses AS (
+  UPDATE leasehold.stream_pauses
+     SET paused_since = paused_since - step, paused_until = paused_until - step FROM step
 )
 UPDATE leasehold.leases
    SET acquired_at = acquired_at - step, renewed_at = renewed_at - step,

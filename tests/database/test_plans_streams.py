@@ -39,15 +39,18 @@ INSERT INTO leasehold.streams (target, stream, last_seq) SELECT 'pay', 's' || n,
 
 INSERT INTO leasehold.leases (
   lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at, grace_expires_at,
-  lease_seconds, grace_seconds, target, stream, paused_since, paused_until, paused_by)
+  lease_seconds, grace_seconds, target, stream, paused_since, paused_until)
 SELECT leasehold.stream_lease_name('pay', 's' || n), 'other', 1, now(), now(),
        CASE kind WHEN 'held' THEN now() + interval '1 hour' ELSE '-infinity' END,
        CASE kind WHEN 'held' THEN now() + interval '1 hour' ELSE '-infinity' END,
        3600, 0, 'pay', 's' || n,
        CASE kind WHEN 'paused' THEN now() END,
-       CASE kind WHEN 'paused' THEN timestamptz 'infinity' END,
-       CASE kind WHEN 'paused' THEN 'on_failure' END
+       CASE kind WHEN 'paused' THEN timestamptz 'infinity' END
   FROM kinds;
+
+INSERT INTO leasehold.stream_pauses (lease_name, kind, name, paused_since, paused_until)
+SELECT leasehold.stream_lease_name('pay', 's' || n), 'failure', gen_random_uuid(), now(), 'infinity'
+  FROM kinds WHERE kind = 'paused';
 
 INSERT INTO leasehold.outbox_pending (
   intent_id, scope, target, contract_version, lease_name, stream, stream_seq, priority, due_at,
@@ -218,7 +221,7 @@ def test_step_of_a_prune_deletes_idle_streams_without_reading_others(explainer: 
         "  UPDATE leasehold.streams s SET created_at = now() - interval '1 day' FROM names"
         "   WHERE s.target = 'pay' AND s.stream = names.stream)"
         " UPDATE leasehold.leases l SET renewed_at = now() - interval '1 day', paused_since = NULL,"
-        "   paused_until = NULL, paused_by = NULL, expires_at = '-infinity',"
+        "   paused_until = NULL, expires_at = '-infinity',"
         "   grace_expires_at = '-infinity'"
         "  FROM names WHERE l.lease_name = 'stream/pay/' || names.stream"
     )

@@ -57,9 +57,12 @@ def names(database):
 
 def end_pause(database, stream):
     """Let the pause of a stream be over."""
-    database.execute(
-        "UPDATE leasehold.leases SET paused_until = paused_since WHERE stream = %s", [stream]
-    )
+    for table in ("leases", "stream_pauses"):
+        database.execute(
+            f"UPDATE leasehold.{table} SET paused_until = paused_since"
+            " WHERE lease_name = leasehold.stream_lease_name('pay', %s)",
+            [stream],
+        )
 
 
 def test_pruned_stream_that_comes_back_continues_above_its_old_numbers(streams, database):
@@ -103,6 +106,8 @@ def test_pause_that_is_over_is_forgotten_and_others_are_not(streams, database):
     assert prune(database) == 0
     paused = database.execute("SELECT stream FROM leasehold.leases WHERE paused_since IS NOT NULL")
     assert {row["stream"] for row in paused} == {"not over", "for a person"}
+    [left] = database.execute("SELECT count(*) FROM leasehold.stream_pauses")
+    assert left["count"] == 2
 
 
 def test_pause_of_a_stream_that_somebody_has_locked_is_left_alone(streams, database):
@@ -114,8 +119,8 @@ def test_pause_of_a_stream_that_somebody_has_locked_is_left_alone(streams, datab
     other.run("SELECT FROM leasehold.leases FOR UPDATE")
     assert prune(database) == 0
     other.run("COMMIT")
-    [lease] = database.execute("SELECT paused_by FROM leasehold.leases")
-    assert lease["paused_by"] == "ada"
+    [left] = database.execute("SELECT name FROM leasehold.stream_pauses")
+    assert left["name"] == "ada"
 
 
 def test_stream_that_was_never_claimed_and_is_empty_is_pruned(streams, database):

@@ -98,9 +98,9 @@ def test_many_paused_streams_are_counted_up_to_a_bound(outbox, database):
     outbox.publish("pay", scope="stream")
     database.owner_execute(
         "INSERT INTO leasehold.leases (lease_name, holder_id, lease_epoch, acquired_at, renewed_at,"
-        "  expires_at, grace_expires_at, target, stream, paused_since, paused_until, paused_by)"
+        "  expires_at, grace_expires_at, target, stream, paused_since, paused_until)"
         " SELECT 'stream/pay/' || n, 'x', 1, now(), now(), '-infinity', '-infinity', 'pay', n,"
-        "  now(), 'infinity', 'x' FROM generate_series(1, 30000) AS n"
+        "  now(), 'infinity' FROM generate_series(1, 30000) AS n"
     )
     begin(outbox)
     explainer = Explainer(database)

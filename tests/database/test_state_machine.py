@@ -127,6 +127,16 @@ CHANGED = {
         r"'FAILED' = ANY \(p_states\)",
         "false",
     ),
+    "a resumed stream forgets its other reasons": (
+        "end_stream_pauses",
+        r"AND s\.kind = p_kind AND s\.name = ANY \(p_names\)",
+        "",
+    ),
+    "the first reason that ends lets a stream go on": (
+        "apply_stream_pauses",
+        r"max\(s\.paused_until\)",
+        "min(s.paused_until)",
+    ),
 }
 CHANGED_PIPELINES = {
     "a full pipeline goes on": (

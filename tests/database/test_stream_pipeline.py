@@ -341,7 +341,8 @@ def test_resumed_pipeline_does_not_wait_for_the_end_of_its_pause(streams):
 
 @pytest.mark.one_server
 def test_mutant_that_undoes_a_pause_for_claimable_rows_only_lets_the_head_wait(streams, database):
-    mutate(database, "undo_pause", r"WHERE p\.due_at", "WHERE p.is_claimable AND p.due_at")
+    found = r"WHERE p\.due_at > p_now"
+    mutate(database, "end_stream_pauses", found, "WHERE p.is_claimable AND p.due_at > p_now")
     assert resumed_early(streams)[0] == []
 
 
@@ -356,7 +357,7 @@ def test_rejected_confirmation_pauses_the_stream_and_is_asked_no_further(streams
     assert (row["stream_state"], row["is_held"]) == ("paused", False)
     make_due(database, ids[1])
     assert claim_streams(streams) == []
-    streams.call("operator", "resume_stream", "pay", "s", "ops", "mended")
+    streams.call("operator", "resume_stream", "pay", "s", "ops", "mended", None, ids[0])
     assert heads_of(claim_one(streams).heads) == ids[2:]  # due for longer than the question
 
 

@@ -114,7 +114,8 @@ def end_pause(database):
         "UPDATE leasehold.outbox_pending p SET due_at = clock_timestamp() FROM leasehold.leases l"
         " WHERE p.lease_name = l.lease_name AND p.due_at = l.paused_until"
     )
-    database.owner_execute("UPDATE leasehold.leases SET paused_until = clock_timestamp()")
+    for table in ("leases", "stream_pauses"):
+        database.owner_execute(f"UPDATE leasehold.{table} SET paused_until = clock_timestamp()")
 
 
 @pytest.mark.parametrize("how", ["on_failure", "operator"])

@@ -56,7 +56,8 @@ def test_query_of_the_page_names_a_stream_whose_head_has_failed(database, bookin
     bookings.call("executor", "record_stream_attempts", *fence, failed)
     [row] = database.connect("readonly").execute(PAUSED).fetchall()
     assert (row["stream"], row["paused_for"]) == ("account-7", head["intent_id"])
-    assert (row["paused_until"] - row["paused_since"]).total_seconds() == 60
+    assert (row["paused_until"] - row["blocked_since"]).total_seconds() == 60
+    assert [one["paused_by"] for one in row["pauses"]] == ["on_failure"]
 
 
 def test_timings_of_the_page_are_the_defaults():

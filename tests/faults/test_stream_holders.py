@@ -372,7 +372,8 @@ async def test_poisoned_head_blocks_its_own_stream_only_and_ends_by_its_budget(e
     assert engine.outbox.states(poisoned["intent_id"]) == ["RETRYABLE"] * 4 + ["FAILED"]
     assert [engine.outbox.ledger(one) for one in behind] == [[]] * 5
     assert set(engine.statuses(behind)) == {"pending"}
-    engine.outbox.call("operator", "resume_stream", TARGET, "s0", "ada", "go on")
+    reason = (None, poisoned["intent_id"])
+    engine.outbox.call("operator", "resume_stream", TARGET, "s0", "ada", "go on", *reason)
     await engine.until_status(behind)
 
 

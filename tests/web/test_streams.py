@@ -300,6 +300,30 @@ async def test_unknown_stream_is_not_found(api, pay):
     problem(await api.post("/v1/stream/resume", named() | {"target": "nosuch"}), 404, "not_found")
 
 
+async def test_each_reason_of_a_pause_is_shown_and_resumed_by_its_name(api, pay):
+    failed, _ = pay.enqueue(2, "pay", stream="s")
+    [holder] = claim_streams(pay)
+    holder.begin([failed])
+    client = await api.client("operate", name="night-shift")
+    await client.post("/v1/stream/pause", json=named(seconds=3600))
+    holder.record_next([failed], "FAILED", reason="rejected")
+    shown = await read(api)
+    assert [
+        (one["paused_by"], one["paused_for"], one["paused_until"] is None, one["note"])
+        for one in shown["pauses"]
+    ] == [("on_failure", str(failed), True, "rejected"), ("night-shift", None, False, "audit")]
+    assert (shown["paused_for"], shown["paused_until"]) == (str(failed), None)
+    for named_wrong in ({"paused_by": "nobody"}, {"paused_for": str(uuid4())}):
+        response = await client.post("/v1/stream/resume", json=named(**named_wrong))
+        assert problem(response, 409, "not_possible")["verdict"] == "not_paused"
+    both = named(paused_by="night-shift", paused_for=str(failed))
+    problem(await client.post("/v1/stream/resume", json=both), 422, "invalid")
+    response = await client.post("/v1/stream/resume", json=named(paused_for=str(failed)))
+    assert response.json()["verdict"] == "still_paused"
+    response = await api.post("/v1/stream/resume", named(paused_by="night-shift"))
+    assert response.json()["verdict"] == "resumed"
+
+
 async def test_stream_that_is_not_paused_cannot_be_resumed(api, pay):
     pay.enqueue(target="pay", stream="s")
     response = await api.post("/v1/stream/resume", named())

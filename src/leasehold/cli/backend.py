@@ -197,9 +197,22 @@ class _DatabaseBackend:
         operator = operator_name(self._operator)
         return await self._store.pause_stream(target, stream, operator, note, seconds)
 
-    async def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
-        operator = operator_name(self._operator)
-        return await self._store.resume_stream(target, stream, operator, note)
+    async def resume_stream(
+        self,
+        target: str,
+        stream: str,
+        note: str,
+        paused_by: str | None,
+        paused_for: IntentId | None,
+    ) -> ResumeVerdict:
+        return await self._store.resume_stream(
+            target,
+            stream,
+            operator_name(self._operator),
+            note,
+            paused_by=paused_by,
+            paused_for=paused_for,
+        )
 
     async def skip_stream_head(
         self, target: str, stream: str, intent_id: IntentId, note: str
@@ -272,8 +285,17 @@ class _ApiBackend:
     ) -> PauseVerdict:
         return await self._client.pause_stream(target, stream, note, seconds=seconds)
 
-    async def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
-        return await self._client.resume_stream(target, stream, note)
+    async def resume_stream(
+        self,
+        target: str,
+        stream: str,
+        note: str,
+        paused_by: str | None,
+        paused_for: IntentId | None,
+    ) -> ResumeVerdict:
+        return await self._client.resume_stream(
+            target, stream, note, paused_by=paused_by, paused_for=paused_for
+        )
 
     async def skip_stream_head(
         self, target: str, stream: str, intent_id: IntentId, note: str

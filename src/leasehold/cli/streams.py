@@ -38,7 +38,8 @@ Note = Annotated[str, typer.Option(help="Reason; it stays on record.", show_defa
 _ADVICE = {
     "not_found": "no such stream, or no such intent in it; `leasehold intents show` names the"
     " target and the stream of an intent",
-    "not_paused": "it is not paused; see `leasehold streams show`",
+    "not_paused": "it is not paused for this reason. `leasehold streams show` says for which it is:"
+    " name a failed intent with --paused-for, or the pause of another person with --paused-by",
     "not_head": "another intent is at the head now; see `leasehold streams show`",
     "in_flight": "an instance is working on it; try again when its call has ended",
     "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
@@ -61,6 +62,7 @@ def list_(
     """List streams that are paused, or whose head was tried and has not ended.
 
     `paused for` is the failed intent that paused the stream. It is finished; `next` is the head.
+    A stream may be paused for more reasons than the one that is listed: `show` shows all of them.
     """
     blocked = _call(
         database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
@@ -87,7 +89,7 @@ def list_(
                 one.stream,
                 one.state,
                 one.paused_for,
-                one.reason,
+                one.reason if len(one.pauses) < 2 else f"{one.reason} (1 of {len(one.pauses)})",
                 f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
                 one.head,
                 one.attempts,
@@ -145,13 +147,29 @@ def resume(
     api_url: ApiUrl = None,
     *,
     note: Note,
+    paused_for: Annotated[
+        UUID | None,
+        typer.Option(
+            help="End the pause for this failed intent, and for those that failed before it.",
+            show_default=False,
+        ),
+    ] = None,
+    paused_by: Annotated[
+        str | None, typer.Option(help="End the pause of this person.", show_default="your own")
+    ] = None,
     operator: Operator = None,
 ) -> None:
-    """Go on with the next intent of a stream that a person or a failed intent paused."""
+    """End a pause of a stream. The stream goes on when it is not paused for another reason."""
+    failed = None if paused_for is None else IntentId(paused_for)
     verdict = _call(
-        database_url, api_url, lambda backend: backend.resume_stream(target, stream, note), operator
+        database_url,
+        api_url,
+        lambda backend: backend.resume_stream(target, stream, note, paused_by, failed),
+        operator,
     )
-    _report(target, stream, verdict, is_done=verdict is ResumeVerdict.RESUMED)
+    _report(target, stream, verdict, is_done=verdict.is_done)
+    if verdict is ResumeVerdict.STILL_PAUSED:
+        echo("It is paused for another reason too; see `leasehold streams show`.", err=True)
 
 
 @app.command()
@@ -174,7 +192,7 @@ def skip(
     )
     _report(target, stream, verdict, is_done=verdict.is_done)
     if verdict is SkipVerdict.SKIPPED_PAUSED:
-        echo("The stream is still paused; `leasehold streams resume` lets it go on.", err=True)
+        echo("The stream is still paused; see `leasehold streams show`.", err=True)
 
 
 def _call(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.store.reader_rows import Attempt, IntentStatus, StreamSeen
+    from leasehold.store.reader_rows import Attempt, IntentStatus, StreamPause, StreamSeen
 
 _PIPE_WIDTH = 200  # wide enough for `grep` to find whole rows
 
@@ -70,7 +70,8 @@ def stream_table(seen: StreamSeen) -> Table:
         "blocked since": _time(seen.blocked_since),
         "paused by": seen.paused_by,
         "paused for": seen.paused_for,
-        "paused until": _time(seen.paused_until),
+        "paused until": _time(seen.pauses[0].paused_until) if seen.pauses else None,
+        "also paused": "\n".join(map(_pause, seen.pauses[1:])),
         "next (head)": seen.head,
         "attempts": seen.attempts,
         "due": _time(seen.due_at),
@@ -83,6 +84,12 @@ def stream_table(seen: StreamSeen) -> Table:
         "second expiry": _time(seen.grace_expires_at),
     }
     return _fields_table(f"Stream {seen.target}/{seen.stream}", fields)
+
+
+def _pause(pause: StreamPause) -> str:
+    who = pause.paused_by if pause.paused_for is None else f"{pause.paused_by}: {pause.paused_for}"
+    until = "" if pause.paused_until is None else f" until {_time(pause.paused_until)}"
+    return f"by {who} since {_time(pause.paused_since)}{until}: {pause.note or ''}"
 
 
 def _fields_table(title: str, fields: Mapping[str, object]) -> Table:

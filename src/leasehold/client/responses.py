@@ -6,7 +6,7 @@ Unknown members are ignored, so that a newer API may send more.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
@@ -21,6 +21,7 @@ from leasehold.store.reader_rows import (
     EventCursor,
     IntentStatus,
     LedgerEvent,
+    StreamPause,
     StreamSeen,
 )
 from leasehold.store.rows import Redriven
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import httpx
 
 Value = TypeVar("Value")
+Stream = TypeVar("Stream", BlockedStream, StreamSeen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +121,19 @@ def blocked_page(response: httpx.Response) -> BlockedPage:
     """Read one page of blocked streams."""
     given = _object(response)
     return BlockedPage(
-        tuple(_value(BlockedStream, one, _STREAM_READERS) for one in given["streams"]),
+        tuple(_stream(BlockedStream, one) for one in given["streams"]),
         None if given["next"] is None else str(given["next"]),
     )
 
 
 def stream(response: httpx.Response) -> StreamSeen:
     """Read one stream."""
-    return _value(StreamSeen, _object(response), _STREAM_READERS)
+    return _stream(StreamSeen, _object(response))
+
+
+def _stream(kind: type[Stream], given: Mapping[str, Any]) -> Stream:
+    pauses = [_value(StreamPause, one, _STREAM_READERS) for one in given["pauses"]]
+    return replace(_value(kind, given, _STREAM_READERS), pauses=pauses)
 
 
 def redriven(response: httpx.Response) -> Redriven:
@@ -231,6 +238,7 @@ _STREAM_READERS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(
         (
             "blocked_since",
+            "paused_since",
             "paused_until",
             "due_at",
             "in_flight_since",

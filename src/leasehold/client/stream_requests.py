@@ -54,9 +54,15 @@ def pause(target: str, stream: str, note: str, seconds: float | None) -> Request
     return operation("/v1/stream/pause", "stream", members, verdict_reader(PauseVerdict))
 
 
-def resume(target: str, stream: str, note: str) -> Request[ResumeVerdict]:
-    """Go on with a paused stream."""
-    members = {"target": target, "stream": stream, "note": note}
+def resume(
+    target: str, stream: str, note: str, paused_by: str | None, paused_for: IntentId | None
+) -> Request[ResumeVerdict]:
+    """End a pause of a stream."""
+    members: dict[str, object] = {"target": target, "stream": stream, "note": note}
+    if paused_by is not None:
+        members["paused_by"] = paused_by
+    if paused_for is not None:
+        members["paused_for"] = str(paused_for)
     return operation("/v1/stream/resume", "stream", members, verdict_reader(ResumeVerdict))
 
 

@@ -190,9 +190,19 @@ class Client:
         """Begin nothing more of a stream, for a time or until it is resumed."""
         return self._send(stream_requests.pause(target, stream, note, seconds))
 
-    def resume_stream(self, target: str, stream: str, note: str) -> ResumeVerdict:
-        """Go on with a stream that was paused, by a person or by a failed intent."""
-        return self._send(stream_requests.resume(target, stream, note))
+    def resume_stream(
+        self,
+        target: str,
+        stream: str,
+        note: str,
+        *,
+        paused_by: str | None = None,
+        paused_for: IntentId | None = None,
+    ) -> ResumeVerdict:
+        """End a pause of a stream: your own, or that of a person, or that for a failed intent (and
+        for those that failed before it). STILL_PAUSED: the stream is paused for another reason.
+        """
+        return self._send(stream_requests.resume(target, stream, note, paused_by, paused_for))
 
     def skip_stream_head(
         self, target: str, stream: str, intent_id: IntentId, note: str

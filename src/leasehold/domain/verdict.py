@@ -132,11 +132,21 @@ class PauseVerdict(StrEnum):
 
 
 class ResumeVerdict(StrEnum):
-    """The result of resuming a stream. Only RESUMED wrote something."""
+    """The result of resuming a stream.
+
+    Only RESUMED and STILL_PAUSED wrote something. After the latter the stream is paused for another
+    reason.
+    """
 
     RESUMED = "resumed"
+    STILL_PAUSED = "still_paused"
     NOT_PAUSED = "not_paused"
     NOT_FOUND = "not_found"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a pause was ended."""
+        return self in {self.RESUMED, self.STILL_PAUSED}
 
 
 class SkipVerdict(StrEnum):

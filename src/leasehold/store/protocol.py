@@ -88,9 +88,16 @@ class OperatorStore(Protocol):
         ...
 
     async def resume_stream(
-        self, target: str, stream: str, operator: str, note: str
+        self,
+        target: str,
+        stream: str,
+        operator: str,
+        note: str,
+        *,
+        paused_by: str | None = None,
+        paused_for: IntentId | None = None,
     ) -> verdict.ResumeVerdict:
-        """Resume a paused stream."""
+        """End a pause of a stream: the operator's own, that of a person, or for a failed intent."""
         ...
 
     async def skip_stream_head(

@@ -36,15 +36,31 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPause:
+    """A reason for which a stream stands still.
+
+    `paused_by` is a person, or on_failure: then `paused_for` is the failed intent. It ends by
+    itself at `paused_until`; None: only if a person ends it.
+    """
+
+    paused_by: str
+    paused_for: IntentId | None
+    paused_since: datetime
+    paused_until: datetime | None
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedStream:
     """A stream that is paused, or whose head was tried and has not ended.
 
     `state` is paused, held, in_doubt, confirming, deferred or retrying. `head` is None if nothing
-    waits.
-    If a failed intent paused the stream, `paused_for` is that intent, and `reason` its reason;
-    `head` is the next one. `paused_until` is None if a person must resume the stream, or if it is
-    not paused. `waiting` counts the intents behind the head that were not submitted, up to 1,000;
-    `submitted` those of a pipeline that await their confirmation.
+    waits. `pauses` are the reasons for which the stream is paused, the first 20: failed intents,
+    then people. It goes on when the last one has ended. `paused_by`, `paused_for` and `reason` are
+    those of the first; `head` is what comes next. `paused_until` is the latest end, None if a
+    person must resume the stream, or if it is not paused. `waiting` counts the intents behind the
+    head that were not submitted, up to 1,000; `submitted` those of a pipeline that await their
+    confirmation.
     """
 
     target: str
@@ -60,6 +76,7 @@ class BlockedStream:
     due_at: datetime | None
     waiting: int
     submitted: int
+    pauses: list[StreamPause]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +103,7 @@ class StreamSeen:
     due_at: datetime | None
     waiting: int
     submitted: int
+    pauses: list[StreamPause]
     in_flight_since: datetime | None
     holder_id: str | None
     lease_epoch: int | None

@@ -98,12 +98,25 @@ class PostgresOperators:
         )
 
     async def resume_stream(
-        self, target: str, stream: str, operator: str, note: str
+        self,
+        target: str,
+        stream: str,
+        operator: str,
+        note: str,
+        *,
+        paused_by: str | None = None,
+        paused_for: IntentId | None = None,
     ) -> ResumeVerdict:
-        """Resume a paused stream."""
+        """End a pause of a stream: the operator's own, that of a person, or for a failed intent."""
         return ResumeVerdict(
             await self._query.value(
-                "SELECT leasehold.resume_stream(%s, %s, %s, %s)", target, stream, operator, note
+                "SELECT leasehold.resume_stream(%s, %s, %s, %s, %s, %s)",
+                target,
+                stream,
+                operator,
+                note,
+                paused_by,
+                paused_for,
             )
         )
 

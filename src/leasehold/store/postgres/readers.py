@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState, IntentId, Status
@@ -17,12 +19,12 @@ from leasehold.store.reader_rows import (
     IntentStatus,
     LeaseSeen,
     Listing,
+    StreamPause,
     StreamSeen,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from datetime import datetime
 
     from leasehold.store.reader_protocol import TargetKey
 
@@ -32,8 +34,8 @@ _STATUS = rows_of(IntentStatus, status=Status)
 _CONTENT = rows_of(Content)
 _INSTANCE = rows_of(InstanceSeen)
 _LEASE = rows_of(LeaseSeen)
-_BLOCKED = rows_of(BlockedStream)
-_STREAM = rows_of(StreamSeen)
+_BLOCKED = rows_of(BlockedStream, pauses=lambda found: [_pause(**one) for one in found.value()])
+_STREAM = rows_of(StreamSeen, pauses=lambda found: [_pause(**one) for one in found.value()])
 # Lease names are compared by bytes, and nothing in UTF-8 sorts after this character.
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -169,7 +171,7 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
             _BLOCKED,
             "SELECT target, stream, head, state, reason, blocked_since,"
             "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
-            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted, pauses"
             "  FROM leasehold.read_blocked_streams(%s, %s::text[], %s, %s)",
             limit,
             None if targets is None else list(targets),
@@ -182,7 +184,7 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
             _STREAM,
             "SELECT target, stream, head, state, reason, blocked_since,"
             "       nullif(paused_until, 'infinity') AS paused_until, paused_by, paused_for,"
-            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted,"
+            "       attempts, nullif(due_at, 'infinity') AS due_at, waiting, submitted, pauses,"
             "       in_flight_since, holder_id, lease_epoch, lease_expires_at, grace_expires_at"
             "  FROM leasehold.read_stream(%s, %s)",
             target,
@@ -195,6 +197,23 @@ def _found(
     intent_ids: list[IntentId], searched_to: IntentId | None
 ) -> tuple[list[IntentId], IntentId | None]:
     return intent_ids, searched_to
+
+
+def _pause(
+    *,
+    paused_by: str,
+    paused_for: str | None,
+    paused_since: str,
+    paused_until: str | None,
+    note: str | None,
+) -> StreamPause:
+    return StreamPause(
+        paused_by=paused_by,
+        paused_for=None if paused_for is None else IntentId(UUID(paused_for)),
+        paused_since=datetime.fromisoformat(paused_since),
+        paused_until=None if paused_until is None else datetime.fromisoformat(paused_until),
+        note=note,
+    )
 
 
 def _asked_key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:

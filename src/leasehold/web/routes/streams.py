@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from leasehold.domain.intent import IntentId
-from leasehold.domain.verdict import PauseVerdict, ResumeVerdict
+from leasehold.domain.verdict import PauseVerdict
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import (
     Operator,
@@ -26,17 +26,18 @@ from leasehold.web.dependencies import (
     service_of,
 )
 from leasehold.web.problems import RETRY_SECONDS, Fault, Problem, invalid
-from leasehold.web.schemas import requests, responses
+from leasehold.web.schemas import requests
+from leasehold.web.schemas import stream_responses as responses
 from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
     from leasehold.domain.api_token import ApiToken
-    from leasehold.domain.verdict import SkipVerdict
+    from leasehold.domain.verdict import ResumeVerdict, SkipVerdict
 
 # A target, NUL and the name of a stream. Neither has control characters.
 _CURSOR = re.compile(r"([^\x00-\x1f\x7f-\x9f]{1,64})\0([^\x00-\x1f\x7f-\x9f]{1,255})")
 _ADVICE = {
-    "not_paused": "The stream is not paused.",
+    "not_paused": "The stream is not paused for this reason. Name one of its `pauses`.",
     "not_head": "Another intent is at the head now.",
     "in_flight": "A call for the head is in progress. Try again when it has ended.",
     "in_doubt": "A call may have had its effect. Resolve the intent instead.",
@@ -131,16 +132,24 @@ async def pause_stream(request: Request, token: Operator) -> responses.StreamInt
     "/stream/resume",
     response_model=responses.StreamIntervened,
     responses=refusals(*_REFUSALS),
-    openapi_extra=body_schema(requests.StreamRequest),
+    openapi_extra=body_schema(requests.ResumeRequest),
 )
 async def resume_stream(request: Request, token: Operator) -> responses.StreamIntervened:
-    """Go on with a stream that was paused, by a person or by a failed intent."""
-    body = await read_model(request, requests.StreamRequest)
+    """End a pause of a stream: that of this token, of another person, or for a failed intent.
+
+    The verdict is `still_paused` if the stream is paused for another reason, else `resumed`.
+    """
+    body = await read_model(request, requests.ResumeRequest)
     require_target(token, body.target)
     verdict = await service_of(request).stores.operator.resume_stream(
-        body.target, body.stream, token.name, body.note
+        body.target,
+        body.stream,
+        token.name,
+        body.note,
+        paused_by=body.paused_by,
+        paused_for=None if body.paused_for is None else IntentId(body.paused_for),
     )
-    return _intervened(body, token, verdict, is_done=verdict is ResumeVerdict.RESUMED)
+    return _intervened(body, token, verdict, is_done=verdict.is_done)
 
 
 @router.post(

@@ -194,6 +194,21 @@ class PauseRequest(StreamRequest):
     ] = None
 
 
+class ResumeRequest(StreamRequest):
+    """A stream, and which of its pauses to end; without one, that of the token."""
+
+    paused_by: Annotated[
+        Name | None, Field(description="The person or token whose pause ends.")
+    ] = None
+    paused_for: Annotated[
+        UUID | None,
+        Field(
+            strict=False,
+            description="The failed intent; pauses for intents that failed before it end too.",
+        ),
+    ] = None
+
+
 class SkipRequest(StreamRequest):
     """The intent at the head of a stream, as it was seen there."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 from uuid import UUID  # noqa: TC003
 
 from pydantic import BaseModel, ConfigDict
@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
 from leasehold.domain.verdict import BatchVerdict, RedriveVerdict  # noqa: TC001
 from leasehold.web.schemas.requests import AnyJson, ObjectOrNull  # noqa: TC001
-
-_Blocked: TypeAlias = Literal["paused", "held", "in_doubt", "confirming", "deferred", "retrying"]
 
 
 class ResponseBody(BaseModel):
@@ -135,67 +133,6 @@ class Intervened(ResponseBody):
     intent_id: UUID
     verdict: str
     operator: str
-
-
-class StreamIntervened(ResponseBody):
-    """An operation on a stream that was done, and the operator."""
-
-    target: str
-    stream: str
-    verdict: str
-    operator: str
-
-
-class _StreamMembers(ResponseBody):
-    target: str
-    stream: str
-    head: UUID | None
-    reason: str | None
-    paused_until: datetime | None
-    paused_by: str | None
-    paused_for: UUID | None
-    attempts: int | None
-    due_at: datetime | None
-    waiting: int
-    submitted: int
-
-
-class BlockedStream(_StreamMembers):
-    """A stream that is paused, or whose head was tried and has not ended.
-
-    `head` is null if nothing waits. `paused_until` is null if it is not paused, or until somebody
-    resumes it. If a failed intent paused it, `paused_for` is that intent and `reason` its reason;
-    it is finished, and `head` is the next one. `waiting` counts the intents behind the head that
-    were not submitted, up to 1,000; `submitted` those of a pipeline that await their confirmation.
-    """
-
-    state: _Blocked
-    blocked_since: datetime
-
-
-class BlockedStreams(ResponseBody):
-    """Blocked streams by target and name; `next` is the `after` of the next page."""
-
-    streams: list[BlockedStream]
-    next: str | None
-
-
-class Stream(_StreamMembers):
-    """A stream, blocked or not, with the members of a blocked stream and its holder, if any.
-
-    If it is not blocked, its state is `in_flight`, `waiting` (the head was not tried yet),
-    `confirming` (only submitted intents are left) or `empty`, and `blocked_since` is null.
-    `in_flight_since` is when a call began that has not ended. If the holder has died, others take
-    the stream after `grace_expires_at` while a call is in flight, else after `lease_expires_at`.
-    """
-
-    state: Literal[_Blocked, "in_flight", "waiting", "empty"]
-    blocked_since: datetime | None
-    in_flight_since: datetime | None
-    holder_id: str | None
-    lease_epoch: int | None
-    lease_expires_at: datetime | None
-    grace_expires_at: datetime | None
 
 
 class Retried(ResponseBody):

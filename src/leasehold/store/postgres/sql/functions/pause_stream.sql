@@ -1,5 +1,6 @@
 -- Pause a stream in the name of an operator: nothing of it is begun until p_seconds have passed, or without them until
--- resume_stream. A call in flight goes on and is recorded. A pause takes the place of an earlier one. It is noted in
+-- resume_stream. A call in flight goes on and is recorded. The pause takes the place of an earlier one of the same operator. It ends
+-- no other reason for which the stream stands still: not a pause of somebody else, and not a failed intent. It is noted in
 -- stream_interventions.
 -- Verdicts: paused; not_found (no such stream).
 -- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as next_stream_heads.
@@ -20,15 +21,15 @@ BEGIN
     RETURN 'not_found';
   END IF;
   v_now := clock_timestamp();
-  UPDATE leasehold.leases l
-     SET paused_since = v_now, paused_until = coalesce(v_now + make_interval(secs => p_seconds), 'infinity'),
-         paused_by = p_operator, pause_note = p_note, paused_for = NULL
-   WHERE l.lease_name = v_lease.lease_name;
-  PERFORM leasehold.undo_pause(v_lease, v_now);
+  PERFORM leasehold.end_stream_pauses(v_lease, 'person', ARRAY[p_operator], v_now);
+  INSERT INTO leasehold.stream_pauses (lease_name, kind, name, paused_since, paused_until, note)
+  VALUES (v_lease.lease_name, 'person', p_operator, v_now,
+          coalesce(v_now + make_interval(secs => p_seconds), 'infinity'), p_note);
+  PERFORM leasehold.apply_stream_pauses(ARRAY[v_lease.lease_name], v_now);
   IF v_lease.expires_at = '-infinity' THEN
     PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
-  PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL);
+  PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL, NULL);
   RETURN 'paused';
 END
 $$;

@@ -47,14 +47,10 @@ BEGIN
     walked_to := NULL;
   END IF;
   IF v_pauses_over IS NOT NULL THEN
-    WITH over AS MATERIALIZED (
+    PERFORM leasehold.apply_stream_pauses(ARRAY(
       SELECT l.lease_name FROM leasehold.leases l
        WHERE l.lease_name = ANY (v_pauses_over) AND l.paused_until <= clock_timestamp()
-         FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE leasehold.leases l
-       SET paused_since = NULL, paused_until = NULL, paused_by = NULL, pause_note = NULL, paused_for = NULL
-      FROM over WHERE l.lease_name = over.lease_name;
+         FOR NO KEY UPDATE SKIP LOCKED), clock_timestamp());
   END IF;
   pruned := 0;
   IF v_names IS NULL THEN
@@ -88,6 +84,7 @@ BEGIN
    WHERE f.target = gone.target;
   DELETE FROM leasehold.streams s USING leasehold.leases l
    WHERE l.lease_name = ANY (v_names) AND s.target = l.target AND s.stream = l.stream;
+  DELETE FROM leasehold.stream_pauses s WHERE s.lease_name = ANY (v_names);
   DELETE FROM leasehold.leases l WHERE l.lease_name = ANY (v_names);
   pruned := cardinality(v_names);
   RETURN NEXT;

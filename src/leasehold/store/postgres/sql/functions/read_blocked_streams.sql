@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION leasehold.read_blocked_streams(
   p_limit integer, p_targets text[] DEFAULT NULL, p_after_target text DEFAULT NULL, p_after_stream text DEFAULT NULL
 ) RETURNS TABLE (
   target text, stream text, head uuid, state text, reason text, blocked_since timestamptz, paused_until timestamptz,
-  paused_by text, paused_for uuid, attempts integer, due_at timestamptz, waiting bigint, submitted bigint)
+  paused_by text, paused_for uuid, attempts integer, due_at timestamptz, waiting bigint, submitted bigint,
+  pauses jsonb)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
 SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -1,4 +1,4 @@
--- Read one stream, blocked or not. head, waiting, submitted and state are those of the view blocked_streams; if the stream is
+-- Read one stream, blocked or not. head, waiting, submitted, pauses and state are those of the view blocked_streams; if the stream is
 -- not blocked, the state is in_flight (a call for the head is being made), waiting (the head has not been tried), confirming
 -- (there is no head, but submitted intents await their confirmation) or empty. in_flight_since is when a call began that has
 -- not ended, also in a stream that is blocked. The holder is NULL if nobody holds the stream. If the holder has died, others
@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION leasehold.read_stream(p_target text, p_stream text)
 RETURNS TABLE (
   target text, stream text, head uuid, state text, reason text, blocked_since timestamptz, paused_until timestamptz,
   paused_by text, paused_for uuid, attempts integer, due_at timestamptz, waiting bigint, submitted bigint,
-  in_flight_since timestamptz, holder_id text, lease_epoch bigint, lease_expires_at timestamptz, grace_expires_at timestamptz)
+  pauses jsonb, in_flight_since timestamptz, holder_id text, lease_epoch bigint, lease_expires_at timestamptz, grace_expires_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
 SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -27,7 +27,7 @@ BEGIN
             SELECT FROM leasehold.outbox_pending p
              WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream
                AND p.stream_seq > head.stream_seq AND NOT p.awaits_confirmation LIMIT 1000) AS behind),
-         pipeline.submitted, begun.at,
+         pipeline.submitted, coalesce(blocked.pauses, '[]'), begun.at,
          CASE WHEN l.expires_at > '-infinity' THEN l.holder_id END,
          CASE WHEN l.expires_at > '-infinity' THEN l.lease_epoch END,
          nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at > '-infinity' THEN l.grace_expires_at END

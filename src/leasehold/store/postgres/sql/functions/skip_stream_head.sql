@@ -1,8 +1,7 @@
 -- Skip the head of a stream in the name of an operator: it ends as CANCELLED on the ledger (skipped_by_operator), and the
 -- stream goes on with the next item. p_intent_id says which intent the operator saw at the head. A pause of the stream
 -- stays. It is noted in stream_interventions too.
--- Verdicts: skipped; skipped_paused (skipped, but nothing of the stream is begun before resume_stream or the end of its
--- pause); not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
+-- Verdicts: skipped; skipped_paused (skipped, but nothing of the stream is begun while a reason for its pause stands); not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
 -- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the intent is not of
 -- this stream).
 -- Locks: as lock_stream_for_intervention; then the pending row. Reads the clock after that. Then as next_stream_heads.
@@ -36,7 +35,7 @@ BEGIN
   PERFORM leasehold.append_attempts(ARRAY[ROW (
     p_intent_id, 'CANCELLED', p_operator, 'skipped_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,
     NULL, NULL, NULL)::leasehold.outcome], clock_timestamp(), 'none');
-  PERFORM leasehold.record_intervention(p_target, p_stream, 'skip', p_operator, p_note, p_intent_id);
+  PERFORM leasehold.record_intervention(p_target, p_stream, 'skip', p_operator, p_note, p_intent_id, NULL);
   RETURN CASE WHEN v_lease.paused_until > clock_timestamp() THEN 'skipped_paused' ELSE 'skipped' END;
 END
 $$;

@@ -3,7 +3,7 @@
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
 -- next_stream_heads marks the row that leads to the stream next time.
--- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the begun rows.
+-- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the reasons of pauses and the begun rows.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_streams(
   p_lease_names text[], p_rows uuid[], p_holder_id text, p_lease_seconds double precision,
@@ -14,12 +14,14 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_free text[];
   v_expired text[];
+  v_paused text[];  -- or with a pause that is over, to be forgotten
   v_doubts leasehold.outcome[];
 BEGIN
   -- A free stream has no call in flight: whoever freed it has looked.
   SELECT coalesce(array_agg(l.lease_name), '{}'),
-         coalesce(array_agg(l.lease_name) FILTER (WHERE l.expires_at > '-infinity'), '{}')
-    INTO v_free, v_expired
+         coalesce(array_agg(l.lease_name) FILTER (WHERE l.expires_at > '-infinity'), '{}'),
+         coalesce(array_agg(l.lease_name) FILTER (WHERE l.paused_since IS NOT NULL), '{}')
+    INTO v_free, v_expired, v_paused
     FROM leasehold.leases l
    WHERE l.lease_name = ANY (p_lease_names) AND l.expires_at <= v_now
      AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream));
@@ -40,14 +42,11 @@ BEGIN
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
          expires_at = v_now + make_interval(secs => p_lease_seconds),
          grace_expires_at = v_now + make_interval(secs => p_lease_seconds + p_grace_seconds),
-         lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds,
-         -- Forget a pause that is over.
-         paused_since = CASE WHEN l.paused_until > v_now THEN l.paused_since END,
-         paused_by = CASE WHEN l.paused_until > v_now THEN l.paused_by END,
-         pause_note = CASE WHEN l.paused_until > v_now THEN l.pause_note END,
-         paused_for = CASE WHEN l.paused_until > v_now THEN l.paused_for END,
-         paused_until = CASE WHEN l.paused_until > v_now THEN l.paused_until END
+         lease_seconds = p_lease_seconds, grace_seconds = p_grace_seconds
    WHERE l.lease_name = ANY (v_free);
+  IF cardinality(v_paused) > 0 THEN
+    PERFORM leasehold.apply_stream_pauses(v_paused, v_now);
+  END IF;
   IF v_doubts IS NOT NULL THEN
     PERFORM leasehold.append_attempts(v_doubts, v_now, 'none');
   END IF;

@@ -522,9 +522,6 @@ CREATE TABLE leasehold.leases (
   stream text COLLATE "C",
   paused_since timestamptz,
   paused_until timestamptz,
-  paused_by text,
-  pause_note text,
-  paused_for uuid,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
@@ -536,8 +533,7 @@ CREATE TABLE leasehold.leases (
   CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at),
   CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0),
   CONSTRAINT leases_stream_named CHECK (num_nonnulls(target, stream) IN (0, 2)),
-  CONSTRAINT leases_paused_by_someone CHECK (num_nonnulls(paused_since, paused_until, paused_by) IN (0, 3)),
-  CONSTRAINT leases_pause_note_bounded CHECK (length(pause_note) <= 2000)
+  CONSTRAINT leases_paused_from_to CHECK (num_nonnulls(paused_since, paused_until) IN (0, 2))
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Streams that are held or that somebody must look at. Free ones are not in it.
@@ -560,9 +556,8 @@ COMMENT ON COLUMN leasehold.leases.yield_seconds IS
   'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
   'and whoever has the lock may take the lease before it expires.';
 COMMENT ON COLUMN leasehold.leases.paused_until IS
-  'Until when nothing of the stream is executed; infinity: until a person resumes it. It is here and not in streams, '
-  'because no executor may wait for an enqueuer, who locks that row.';
-COMMENT ON COLUMN leasehold.leases.paused_for IS 'The intent whose failure paused the stream; NULL if a person did.';
+  'Until when nothing of the stream is executed: the latest end of its reasons in stream_pauses; infinity: until a person '
+  'resumes it. It is here and not in streams, because no executor may wait for an enqueuer, who locks that row.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
@@ -620,6 +615,30 @@ CREATE TABLE leasehold.stream_floors (
 
 COMMENT ON TABLE leasehold.stream_floors IS 'The first epoch and sequence number of new streams, by target.';
 
+-- Why a stream stands still: one row for each reason. The stream goes on when the last one has ended. A person has one pause
+-- per stream, named after the operator; each failed intent has one, named after the intent, if its contract says block or
+-- block_for. leases.paused_until is the latest end, which executors read; both are written under the lock of the lease row.
+-- A reason that is over may stay until its stream is claimed, changed or pruned.
+CREATE TABLE leasehold.stream_pauses (
+  lease_name text COLLATE "C" NOT NULL,
+  kind text NOT NULL,
+  name text NOT NULL,
+  paused_since timestamptz NOT NULL,
+  paused_until timestamptz NOT NULL,
+  note text,
+
+  CONSTRAINT stream_pauses_pkey PRIMARY KEY (lease_name, kind, name),
+  CONSTRAINT stream_pauses_kind_known CHECK (kind IN ('failure', 'person')),
+  CONSTRAINT stream_pauses_note_bounded CHECK (length(note) <= 2000)
+) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
+
+COMMENT ON TABLE leasehold.stream_pauses IS 'Why a stream stands still, one row per reason.';
+COMMENT ON COLUMN leasehold.stream_pauses.name IS 'kind person: the operator. kind failure: the id of the failed intent.';
+COMMENT ON COLUMN leasehold.stream_pauses.paused_until IS 'When the reason ends by itself; infinity: only if a person ends it.';
+
+GRANT SELECT ON leasehold.stream_pauses
+  TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
+
 -- What people did to streams, one row per intervention. Rows are never changed or deleted. An intervention that ends an
 -- intent is on the ledger too.
 CREATE TABLE leasehold.stream_interventions (
@@ -630,6 +649,7 @@ CREATE TABLE leasehold.stream_interventions (
   operator text NOT NULL,
   note text NOT NULL,
   intent_id uuid,
+  paused_by text,
   done_at timestamptz NOT NULL,
 
   CONSTRAINT stream_interventions_pkey PRIMARY KEY (intervention_id),
@@ -641,6 +661,7 @@ CREATE INDEX stream_interventions_of_stream ON leasehold.stream_interventions (t
 COMMENT ON TABLE leasehold.stream_interventions IS 'What people did to streams: pause, resume, skip. Append-only.';
 COMMENT ON COLUMN leasehold.stream_interventions.intent_id IS
   'The head that was skipped, or the failed intent whose pause was ended.';
+COMMENT ON COLUMN leasehold.stream_interventions.paused_by IS 'The person whose pause was ended.';
 
 GRANT SELECT ON leasehold.stream_interventions
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

@@ -17,9 +17,6 @@ CREATE TABLE leasehold.leases (
   stream text COLLATE "C",
   paused_since timestamptz,
   paused_until timestamptz,
-  paused_by text,
-  pause_note text,
-  paused_for uuid,
 
   CONSTRAINT leases_pkey PRIMARY KEY (lease_name),
   -- Makes the epoch a key column. So an acquire is a key update, which waits for fenced writers (FOR KEY
@@ -31,8 +28,7 @@ CREATE TABLE leasehold.leases (
   CONSTRAINT leases_grace_after_expiry CHECK (grace_expires_at >= expires_at),
   CONSTRAINT leases_yield_positive CHECK (yield_seconds > 0),
   CONSTRAINT leases_stream_named CHECK (num_nonnulls(target, stream) IN (0, 2)),
-  CONSTRAINT leases_paused_by_someone CHECK (num_nonnulls(paused_since, paused_until, paused_by) IN (0, 3)),
-  CONSTRAINT leases_pause_note_bounded CHECK (length(pause_note) <= 2000)
+  CONSTRAINT leases_paused_from_to CHECK (num_nonnulls(paused_since, paused_until) IN (0, 2))
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Streams that are held or that somebody must look at. Free ones are not in it.
@@ -55,9 +51,8 @@ COMMENT ON COLUMN leasehold.leases.yield_seconds IS
   'Set if the holder was elected by an advisory lock. This long after its last renewal it begins nothing new, '
   'and whoever has the lock may take the lease before it expires.';
 COMMENT ON COLUMN leasehold.leases.paused_until IS
-  'Until when nothing of the stream is executed; infinity: until a person resumes it. It is here and not in streams, '
-  'because no executor may wait for an enqueuer, who locks that row.';
-COMMENT ON COLUMN leasehold.leases.paused_for IS 'The intent whose failure paused the stream; NULL if a person did.';
+  'Until when nothing of the stream is executed: the latest end of its reasons in stream_pauses; infinity: until a person '
+  'resumes it. It is here and not in streams, because no executor may wait for an enqueuer, who locks that row.';
 
 GRANT SELECT ON leasehold.leases
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;

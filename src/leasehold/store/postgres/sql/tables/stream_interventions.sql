@@ -8,6 +8,7 @@ CREATE TABLE leasehold.stream_interventions (
   operator text NOT NULL,
   note text NOT NULL,
   intent_id uuid,
+  paused_by text,
   done_at timestamptz NOT NULL,
 
   CONSTRAINT stream_interventions_pkey PRIMARY KEY (intervention_id),
@@ -19,6 +20,7 @@ CREATE INDEX stream_interventions_of_stream ON leasehold.stream_interventions (t
 COMMENT ON TABLE leasehold.stream_interventions IS 'What people did to streams: pause, resume, skip. Append-only.';
 COMMENT ON COLUMN leasehold.stream_interventions.intent_id IS
   'The head that was skipped, or the failed intent whose pause was ended.';
+COMMENT ON COLUMN leasehold.stream_interventions.paused_by IS 'The person whose pause was ended.';
 
 GRANT SELECT ON leasehold.stream_interventions
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
