@@ -196,6 +196,7 @@ FUNCTIONS: dict[str, set[str]] = {
     **dict.fromkeys(OWNERS, NOBODY),
     "notify_targets": {"ingest", "executor"},
     "read_active_tokens": {"api"},
+    "renew_api_instance": {"api"},
     **dict.fromkeys(
         (
             "list_intents",

@@ -106,6 +106,7 @@ def test_alerts_cover_every_critical_metric():
     for name in (
         *("queue_oldest_age_seconds", "reaper_runs_total", "in_doubt_oldest_age_seconds", "held"),
         *("elections_total", "lease_lost_total", "terminal_guard_hit_total"),
+        "worker_deaths_total",
         *("oldest_xmin_age_transactions", "target_not_served"),
         *("contract_refused_total", "stale_tokens_refused_total", "deferred_oldest_age_seconds"),
         "generation_changes_total",

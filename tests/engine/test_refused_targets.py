@@ -48,3 +48,32 @@ async def test_contract_with_impossible_timings_costs_only_its_own_target(engine
 
     engine.publish("bad", **more)
     await engine.until_status(engine.outbox.enqueue(1, "bad"))
+
+
+# Terms that an earlier release published, and the reason that a worker logs today.
+UNSAFE = {
+    "header": ({"headers": {"X-Auth-Token": "hunter2"}}, "X-Auth-Token is a secret"),
+    "host": ({"allow_hosts": ["sms.internal:443"]}, "without a port"),
+}
+
+
+@pytest.mark.parametrize("case", UNSAFE)
+async def test_published_contract_that_is_refused_today_is_not_opened(engine, case):
+    terms, reason = UNSAFE[case]
+    gateway = {"kind": "http", "url": f"{engine.sandbox.url}/keyed", "allow_private": True}
+    engine.publish("good")
+    engine.publish("bad", gateway=gateway | terms)
+    [bad] = engine.outbox.enqueue(1, "bad")
+    worker = engine.worker()
+    await worker.started()
+    await engine.until_status(engine.outbox.enqueue(1, "good"))
+    refused = worker.lines("target_refused")[0]  # each scope says it, for the terms do not
+    assert (refused["target"], reason in refused["error"]) == ("bad", True), refused
+    assert "hunter2" not in worker.log.read_text()
+    assert engine.statuses([bad]) == ["pending"]
+
+    # The intent keeps its version, which is still not opened; a corrected one serves new intents.
+    engine.publish("bad", gateway=gateway)
+    await engine.until_status(engine.outbox.enqueue(1, "bad"))
+    assert engine.statuses([bad]) == ["pending"]
+    assert len(engine.sandbox.requests()) == 2

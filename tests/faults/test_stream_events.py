@@ -30,15 +30,6 @@ EVENTS = {
 }
 UNSENT = {"claim requested", "claimed and begun"}
 PAUSED = ["paused past the first expiry", "paused past the second expiry"]
-# One case of each event and two of each kind always run, the others in the thorough suite.
-ALWAYS = {
-    ("claim requested", PAUSED[0]),
-    ("claimed and begun", PAUSED[1]),
-    ("request begun", "killed"),
-    ("response received", PAUSED[1]),
-    ("result recorded", "killed"),
-    ("renewal requested", PAUSED[0]),
-}
 # The first expiry comes soon. The second never comes, or soon too.
 LONG = {"stream_claim_seconds": "1.5", "stream_grace_seconds": "600"}
 SHORT = {"stream_claim_seconds": "1.5", "stream_grace_seconds": "0.5"}
@@ -76,13 +67,8 @@ async def has_stopped(engine, event, how, settings):
     return holder, holder_id
 
 
-@pytest.mark.parametrize(
-    ("event", "how"),
-    [
-        pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.thorough)
-        for case in ((event, how) for event in EVENTS for how in (*PAUSED, "killed"))
-    ],
-)
+@pytest.mark.parametrize("how", [*PAUSED, "killed"])
+@pytest.mark.parametrize("event", EVENTS)
 async def test_holder_that_stops_after_an_event_has_the_documented_consequence(engine, event, how):
     is_first = how == PAUSED[0]
     settings = LONG if is_first else SHORT

@@ -7,6 +7,7 @@ import signal
 import ssl
 
 import httpx
+import psycopg
 import pytest
 
 from leasehold.sandbox import Sandbox
@@ -60,7 +61,7 @@ async def test_enqueued_intent_is_submitted_by_the_same_process(engine, serving)
     assert ready["scopes"]["item"]["holder_id"] == ready["instance_id"] == instance["instance_id"]
 
 
-async def test_instance_with_no_execute_only_accepts_intents(outbox, serving, database):
+async def test_instance_with_no_execute_only_accepts_intents(outbox, serving):
     outbox.publish("sms")
     one = serving("--no-execute")
     async with await one.client() as client:
@@ -68,7 +69,39 @@ async def test_instance_with_no_execute_only_accepts_intents(outbox, serving, da
         assert response.status_code == 201
         assert (await client.get("/readyz")).json()["scopes"]["item"]["mode"] == "off"
     assert outbox.status(response.json()["intent_id"]) == "pending"
-    assert database.execute("SELECT 1 FROM leasehold.instances") == []
+
+
+def listed(database):
+    return {
+        row["instance_id"]: row["role"]
+        for row in database.execute("SELECT instance_id, role FROM leasehold.instance_status")
+    }
+
+
+async def test_death_of_an_instance_that_only_accepts_intents_is_reported(engine, serving):
+    engine.publish("sms")
+    dead, stopped = (serving("--no-execute", holder_id=name) for name in ("dead", "stopped"))
+    for one in (dead, stopped):
+        async with await one.client() as client:
+            await until(lambda: {"api"} == set(listed(engine.database).values()))
+            shown = (await client.get("/v1/instances")).json()["instances"]
+    assert {(one["instance_id"], one["role"]) for one in shown} >= {("stopped", "api")}
+    dead.send(signal.SIGKILL)
+    stopped.send(signal.SIGTERM)
+    assert await stopped.ended() == 0
+    worker = engine.worker()
+    died = await worker.logged("worker_died")
+    assert died["dead_worker"] == "dead"
+    assert listed(engine.database) | {"dead": "silent", "stopped": "stopped"} == listed(
+        engine.database
+    )
+
+
+async def test_instance_of_the_api_cannot_take_the_name_of_one_that_executes(outbox, database):
+    outbox.call("executor", "renew_instance", "a", "worker", [], {}, 60)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="executes intents"):
+        outbox.call("api", "renew_api_instance", "a", {}, 60)
+    assert listed(database) == {"a": "worker"}
 
 
 async def test_leader_and_follower_are_ready_and_report_their_mode(engine, serving):

@@ -35,7 +35,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.runtime.database_wait import DatabaseWait, StopRequested
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.process import on_signals, run
-from leasehold.runtime.registration import ScopeState, new_worker_id
+from leasehold.runtime.registration import ApiRegistration, ScopeState, new_worker_id
 from leasehold.web.app import create_app
 from leasehold.web.server import Address, HttpServer
 from leasehold.web.service import WebService, WebSettings
@@ -191,6 +191,10 @@ async def _serve(
             stack.push_async_callback(instance.drain)
         service = _service(settings, stores, instance)
         await wait.retry(lambda: stack.enter_async_context(service))
+        if instance is None:
+            seconds = settings.timings().heartbeat_seconds
+            registration = ApiRegistration(stores.api, service.settings.instance_id, seconds)
+            await stack.enter_async_context(registration)
         await server.start(create_app(service))
         _LOG.info("server_started", url=server.url, worker_id=service.settings.instance_id)
         await server.until(stop)
@@ -208,7 +212,7 @@ def _service(settings: Settings, stores: RoleStores, instance: Instance | None) 
     return WebService(
         stores,
         WebSettings(
-            instance_id=new_worker_id() if instance is None else instance.worker_id,
+            instance_id=_new_id(settings) if instance is None else instance.worker_id,
             is_open=not settings.http_auth,
             requests_max=settings.http_requests_max,
             waiting_max=settings.http_waiting_max,
@@ -219,6 +223,10 @@ def _service(settings: Settings, stores: RoleStores, instance: Instance | None) 
         metrics=None if instance is None else instance.metrics,
         scopes=_no_scopes if instance is None else instance.scopes,
     )
+
+
+def _new_id(settings: Settings) -> str:
+    return settings.holder_id or new_worker_id()
 
 
 def _no_scopes() -> dict[str, ScopeState]:

@@ -12,10 +12,11 @@ import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Self
 
-from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.service.service import Pause
+from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
     from leasehold.domain.timing import Timings
     from leasehold.store.executor_protocol import InstanceStore
+    from leasehold.store.protocol import ApiStore
 
 # An instance counts as alive for this many heartbeat intervals after its last one.
 ALIVE_INTERVALS = 3
+_JOIN_SECONDS = 2.0
 
 
 def new_worker_id() -> str:
@@ -78,6 +81,43 @@ class Registration:
         """Mark the instance as stopped."""
         with suppress(DatabaseUnavailable):
             await self._store.release_instance(self._worker_id)
+
+
+class ApiRegistration:
+    """The service that does the same for an instance that only serves the HTTP API.
+
+    Use it as `async with`: it runs until the end of the block, and then says that it stops.
+    """
+
+    name = "registration"
+
+    def __init__(self, store: ApiStore, instance_id: str, heartbeat_seconds: float) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._instance_id = instance_id
+        self._seconds = heartbeat_seconds
+        self._detail = {
+            "version": metadata.version("leasehold"),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+    async def __aenter__(self) -> Self:
+        self._loop = Loop(self, self._instance_id)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop.stop()
+        await self._loop.join(_JOIN_SECONDS)
+        with suppress(LeaseholdError, TimeoutError):
+            async with asyncio.timeout(_JOIN_SECONDS):
+                await self._store.renew_api_instance(self._instance_id, self._detail, 0)
+
+    async def step(self) -> Pause:
+        """Write the row once."""
+        alive_seconds = max(1.0, ALIVE_INTERVALS * self._seconds)
+        await self._store.renew_api_instance(self._instance_id, self._detail, alive_seconds)
+        return Pause(self._seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

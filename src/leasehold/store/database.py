@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from leasehold.store.notifications import Notifications
     from leasehold.store.postgres.database import PostgresDatabase
     from leasehold.store.protocol import (
+        ApiStore,
         AuditorStore,
         IngestStore,
         OperatorStore,
         ReaderStore,
         Store,
-        TokenCheckStore,
     )
     from leasehold.store.server import Server
 
@@ -97,8 +97,8 @@ class RoleStores(Opens, Protocol):
         ...
 
     @property
-    def api(self) -> TokenCheckStore:
-        """Checks tokens."""
+    def api(self) -> ApiStore:
+        """Checks tokens, and says that this instance is alive."""
         ...
 
     async def check_schema(self) -> None:

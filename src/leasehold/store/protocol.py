@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leasehold.store import generation_rows, rows
 
 __all__ = [
+    "ApiStore",
     "AuditorStore",
     "ConsoleStore",
     "ExecutorStore",
@@ -124,6 +125,16 @@ class TokenCheckStore(Protocol):
 
     async def read_active_tokens(self) -> dict[bytes, ApiToken]:
         """Read the tokens that are not revoked, by their hashes."""
+        ...
+
+
+class ApiStore(TokenCheckStore, Protocol):
+    """What the HTTP API does in its own name."""
+
+    async def renew_api_instance(
+        self, instance_id: str, detail: Mapping[str, Any], alive_seconds: float
+    ) -> None:
+        """Report that an instance without an executor is alive; 0 seconds: that it stops."""
         ...
 
 

@@ -91,6 +91,17 @@ class PostgresLeases:
             None if streams_wanted is None else list(streams_wanted),
         )
 
+    async def renew_api_instance(
+        self, instance_id: str, detail: Mapping[str, Any], alive_seconds: float
+    ) -> None:
+        """Report that an instance without an executor is alive; 0 seconds: that it stops."""
+        await self._query.value(
+            "SELECT leasehold.renew_api_instance(%s, %s::jsonb, %s)",
+            instance_id,
+            json_argument(dict(detail)),
+            alive_seconds,
+        )
+
     async def release_instance(self, instance_id: str) -> bool:
         """Report that an instance is stopping; False if it was not known."""
         return await self._query.value("SELECT leasehold.release_instance(%s)", instance_id)

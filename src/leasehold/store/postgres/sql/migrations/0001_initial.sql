@@ -679,7 +679,7 @@ CREATE TABLE leasehold.instances (
   streams_wanted integer[] NOT NULL DEFAULT '{}',
 
   CONSTRAINT instances_pkey PRIMARY KEY (instance_id),
-  CONSTRAINT instances_role_known CHECK (role IN ('leader', 'follower', 'standalone', 'worker')),
+  CONSTRAINT instances_role_known CHECK (role IN ('leader', 'follower', 'standalone', 'worker', 'api')),
   CONSTRAINT instances_id_bounded CHECK (length(instance_id) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 50);
 

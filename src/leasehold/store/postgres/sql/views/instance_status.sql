@@ -19,7 +19,7 @@ SELECT i.instance_id,
      JOIN leasehold.leases l ON l.lease_name = reported.lease_name
     WHERE clock.is_alive AND l.holder_id = i.instance_id AND l.expires_at > clock_timestamp()) AS now_led;
 COMMENT ON VIEW leasehold.instance_status IS
-  'Each instance with its role: leader, follower, standalone, worker; stopped or silent if it is not alive.';
+  'Each instance with its role: leader, follower, standalone, worker, api; stopped or silent if it is not alive.';
 REVOKE ALL ON leasehold.instance_status FROM PUBLIC;
 GRANT SELECT ON leasehold.instance_status
   TO leasehold_executor, leasehold_operator, leasehold_readonly, leasehold_auditor;
