@@ -283,3 +283,21 @@ async def test_timeout_that_permits_no_election_is_refused(database, timeout_sec
             "report", settings=settings(database), timeout_seconds=timeout_seconds
         ):
             pytest.fail("elected")
+
+
+async def test_block_is_cancelled_when_the_database_is_another_one_and_led_again(database):
+    """As after a failover: the lease may be another's, until a new generation has begun."""
+
+    async def lead():
+        async with leadership("report", settings=settings(database), holder_id="first"):
+            database.owner_execute("UPDATE leasehold.generations SET database_identity = 'another'")
+            await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        await lead()
+    async with leadership("report", settings=settings(database), holder_id="second") as leader:
+        assert leader.lease.holder_id == "second"
+    [row] = database.execute(
+        "SELECT began_by, cause FROM leasehold.generations ORDER BY generation_no DESC LIMIT 1"
+    )
+    assert row == {"began_by": "second", "cause": "detected"}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.store.postgres.errors import translate
 from tests.support.cli_process import forked_leasehold
 from tests.support.database import Database
 from tests.support.elections import ROW_LEASE_SETTINGS
@@ -19,6 +21,7 @@ from tests.support.engine import Engine, until
 from tests.support.failover import Cluster, cluster_folder, dump, load, running
 from tests.support.outbox import CLUSTER_LEASE, Outbox
 from tests.support.servers import Server
+from tests.support.sqlstates import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 COUNT = 3
 SETTINGS = ROW_LEASE_SETTINGS | {"stream_claim_seconds": "2", "stream_grace_seconds": "2"}
+# Long enough for a call to be in flight when a busy machine gets to the fault.
+LATENCY_MS = 4500
+LONG_CALLS = {"lease_seconds": 6.0, "call_timeout_seconds": 5.0, "quarantine_seconds": 12.0}
 # Target, guarantee, terms, and the status of an intent that was sent after the backup.
 CLASSES = {
     "lookup": ("lookup", {}, "accepted"),
@@ -261,3 +267,45 @@ async def test_workers_wait_while_a_restore_is_repaired(engine):
     restored(engine)
     await engine.until_status([waiting])
     assert [one["begun_here"] for one in worker.lines("generation_changed")] == [False]
+
+
+@pytest.mark.parametrize("elector", ["row", "advisory"])
+async def test_calls_in_flight_end_when_a_generation_begins(engine, elector):
+    """What the database still knows is recorded: nothing is in doubt, and nothing is sent twice."""
+    engine.publish("stream", "blind", **LONG_CALLS, scope="stream")
+    engine.publish("cluster", "blind", **LONG_CALLS, **SCOPES["cluster"])
+    engine.sandbox.set_faults(latency_ms=LATENCY_MS)
+    timings = SETTINGS | {"cluster_ping_seconds": "0.3", "cluster_lease_seconds": "6"}
+    worker = engine.worker(elector=elector, **timings | {"stream_claim_seconds": "6"})
+    ids = [
+        *engine.outbox.enqueue(1, target="stream", stream="s"),
+        *engine.outbox.enqueue(1, target="cluster"),
+    ]
+    await engine.until_in_flight(await worker.started(), 2)
+    engine.database.owner_execute("UPDATE leasehold.generations SET database_identity = 'another'")
+    await worker.logged("generation_changed")
+    engine.sandbox.set_faults()
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["DISPATCHED"], ["DISPATCHED"]]
+    again = [
+        *engine.outbox.enqueue(2, target="stream", stream="s"),
+        *engine.outbox.enqueue(1, target="cluster"),
+    ]
+    await engine.until_status(again)
+    assert engine.sandbox.effects("blind").doubled_keys == 0
+    assert worker.lines("leader_lost")[0]["sql_error"].startswith("GenerationChanged")
+
+
+async def test_standby_grants_nothing(server):
+    """Its clients see a database that is unavailable, and try again: it may be promoted."""
+    with cluster_folder() as folder, ExitStack() as opened:
+        primary = opened.enter_context(running(Cluster.create(folder / "primary")))
+        own = Server(primary.url, server.version)
+        opened.callback(own.close)
+        name = own.create_database()
+        standby = opened.enter_context(running(primary.standby(folder / "standby")))
+        copy = Database(Server(standby.url, server.version), name)
+        opened.callback(copy.close)
+        with refused("55000") as caught:
+            Outbox(copy).claim()
+        assert isinstance(translate(caught.value), DatabaseUnavailable)
