@@ -81,6 +81,7 @@ CLAIM = "SELECT * FROM leasehold.claim_streams(%s, 'holder', 30, 150, '{pay}')"
 BLOCKED = "SELECT * FROM leasehold.read_blocked_streams(10, '{pay}', 'pay', %s)"
 BLOCKED_PIPELINES = "SELECT * FROM leasehold.read_blocked_streams(10, '{ledger}')"
 ONE = "SELECT * FROM leasehold.read_stream('pay', %s)"
+WAITING = "SELECT * FROM leasehold.waiting_streams('{pay}', 10)"
 PRUNE = "SELECT * FROM leasehold.prune_streams(now() - interval '1 hour', 1000, 'stream/pay/s2')"
 # Some 60 pages for each of the ten streams, written ones included; none more for the others.
 PAGES_MAX = 800
@@ -159,6 +160,12 @@ def compared(plans: Plans) -> float:
         (node["Actual Rows"] + node.get("Rows Removed by Join Filter", 0)) * node["Actual Loops"]
         for node in plans.nodes
     )
+
+
+def test_count_of_waiting_streams_reads_no_more_than_it_counts(explainer: Explainer) -> None:
+    plans = explainer.run(WAITING, times=3)
+    assert [row["waiting"] for row in plans.rows] == [10]
+    plans.assert_bounded(rows_max=100, buffers_max=PAGES_MAX)
 
 
 def test_idle_claimer_reads_few_pages(explainer: Explainer) -> None:

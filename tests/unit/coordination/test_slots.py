@@ -41,6 +41,17 @@ def test_item_is_let_go_once_and_the_callback_learns_which():
     assert (slots.in_flight("sms"), slots.free) == (0, 10)
 
 
+def test_slot_that_is_only_reserved_is_not_busy():
+    slots = Slots("worker-1", SlotPool(2))
+    item = take(slots, 7)
+    with slots.reserved(1):
+        assert (slots.free, slots.are_busy) == (0, False)
+    take(slots, 8)
+    assert slots.are_busy
+    slots.let_go([item])
+    assert not slots.are_busy
+
+
 def test_lost_item_stays_lost_and_is_counted_once():
     slots = Slots("worker-1", SlotPool(10))
     item = take(slots, 7)
