@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.domain.lease import Lease
     from leasehold.service.service import Pause
-    from leasehold.store.executor_protocol import LeaseStore
+    from leasehold.store.executor_protocol import GenerationStore
 
 _JOIN_SECONDS = 3.0
 # Asking again does not cure these: a missing role, no schema or an old one, an impossible name.
@@ -115,7 +115,7 @@ async def leadership(
 class _Candidate:
     """The elector as a service that ends the wait for an election that cannot come."""
 
-    def __init__(self, elector: Elector, block: _BlockSession, store: LeaseStore) -> None:
+    def __init__(self, elector: Elector, block: _BlockSession, store: GenerationStore) -> None:
         self.name = elector.name
         self.wake = elector.wake
         self._elector = elector

@@ -120,12 +120,16 @@ class RepairStore(Protocol):
         ...
 
 
-class LeaseStore(Protocol):
-    """Leases of clusters."""
+class GenerationStore(Protocol):
+    """Generations of the database: each may have lost commits of the one before."""
 
     async def begin_generation(self, instance_id: str) -> generation_rows.Generation:
         """Return the current generation; begin a new one if the database is another one."""
         ...
+
+
+class LeaseStore(Protocol):
+    """Leases of clusters."""
 
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
@@ -319,6 +323,7 @@ class OrderedStore(StreamClaimStore, StreamWriteStore, WakeStore, Protocol):
 
 class ExecutorStore(
     ClaimHeartbeatStore,
+    GenerationStore,
     InstanceStore,
     ItemStore,
     LeaderHeartbeatStore,
