@@ -205,24 +205,24 @@ class ItemMachine(BaseMachine):
             if not is_lost:
                 self.model.items[claim.intent_id].claim_expires = self.model.now + LEASE_UNITS
 
-    @rule(which=picks, delay=units)
-    def release(self, which: list[int], delay: int) -> None:
+    @rule(which=picks, delay=units, is_unsent=st.booleans())
+    def release(self, which: list[int], delay: int, is_unsent: bool) -> None:
         claims = self.picked_claims(which)
         worker = claims[0].worker
         verdicts: list[str] = []
         for claim in claims:
             if self.model.is_lost(claim, worker):
                 verdicts.append("lease_lost")
-            elif (item := self.model.items[claim.intent_id]).begun:
+            elif (item := self.model.items[claim.intent_id]).begun and not is_unsent:
                 verdicts.append("begun")
             else:
                 verdicts.append("released")
+                self.model.unsend(item)
                 item.claim, item.due = None, self.model.now + delay
         ids = [claim.intent_id for claim in claims]
         tokens = [claim.token for claim in claims]
-        rows = self.call(
-            "executor", "release_outbox_claims", worker, ids, tokens, delay * UNIT_SECONDS
-        )
+        seconds, unsent = delay * UNIT_SECONDS, ids if is_unsent else []
+        rows = self.call("executor", "release_outbox_claims", worker, ids, tokens, seconds, unsent)
         expect(
             sorted((row["intent_id"], row["verdict"]) for row in rows),
             sorted(zip(ids, verdicts, strict=True)),

@@ -190,6 +190,27 @@ class Machine(ItemMachine, OperatorMachine):
             for intent_id in calls.keys() - set(kept):
                 del calls[intent_id]
 
+    @rule(which=which_one, intents=picks)
+    def release_leased(self, which: int, intents: list[int]) -> None:
+        """Take back the begun marks of some calls, as if nothing was sent for them."""
+        grant = self.picked_grant(which)
+        ids = self.picked_items(intents, grant)
+        rows = self.call(
+            "executor", "release_leased_attempts", grant.name, grant.holder, grant.epoch, ids
+        )
+        if not self.model.is_kept(grant):
+            expect(rows, "P7002")
+            return
+        begun = [
+            item
+            for one in ids
+            if (item := self.model.items.get(one)) and item.lease_name == grant.name
+            if item.is_pending and item.begun_epoch == grant.epoch
+        ]
+        for item in begun:
+            self.model.unsend(item)
+        expect(rows, [{"release_leased_attempts": len(begun)}])
+
     @rule(which=which_one, intents=picks, state=reports, retry_after=units)
     def record(self, which: int, intents: list[int], state: str, retry_after: int) -> None:
         grant = self.picked_grant(which)

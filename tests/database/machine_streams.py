@@ -135,7 +135,7 @@ class StreamMachine(BaseMachine):
         kept = self.kept(chosen)
         ids = [one.intent_id for name in kept for one in self.model.rows(name)] if unsent else []
         for intent_id in ids:
-            self.model.items[intent_id].begun = False
+            self.model.unsend(self.model.items[intent_id])
         self.model.serve(kept, [], free_idle=True, begin=False)
         rows: Any = self.call("executor", "release_streams", *self.fences(chosen), ids)
         expect({row["lease_name"] for row in rows if row["verdict"] == "released"}, set(kept))

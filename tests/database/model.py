@@ -337,6 +337,12 @@ class Model:
         item.claim, item.claim_expires = claim, self.now + LEASE_UNITS
         item.first_tried = self.now if item.first_tried is None else item.first_tried
 
+    def unsend(self, item: Item) -> None:
+        """Know that a call was not made. Without a row on the ledger there was never one."""
+        item.begun, item.begun_epoch = False, None
+        if not item.states:
+            item.first_tried = None
+
     def take(self, name: str, holder: str, grace: int) -> Grant:
         """Give a free lease to a holder, and put the calls of the previous holder in doubt."""
         for item in [*self.in_flight(name), *self.called(name)]:
@@ -391,7 +397,8 @@ class Model:
             return self.append(item, "IN_DOUBT", retry_after, "unconfirmed")
         if state == "DEFERRED" or is_unconfirmed:
             item.due = min(self.now + retry_after, ends)
-            item.begun, item.begun_epoch, item.claim = False, None, None
+            self.unsend(item)
+            item.claim = None
             return None if state == "DEFERRED" else state
         written = self.append(item, state, retry_after)
         self.pause_after(item)

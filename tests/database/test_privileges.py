@@ -78,6 +78,7 @@ EXECUTION = (
     "refresh_streams",
     "release_instance",
     "release_lease",
+    "release_leased_attempts",
     "release_outbox_claims",
     "release_streams",
     "renew_instance",

@@ -38,6 +38,7 @@ class HeldGateway:
         try:
             yield self
         finally:
+            self.may_answer.set()
             await server.cleanup()
 
     def terms(self, guarantee: str) -> dict[str, Any]:

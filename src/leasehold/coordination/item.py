@@ -132,10 +132,12 @@ class Permit:
 
     def __call__(self) -> bool:
         """Ask right before each sending."""
-        trust, now = self._item.trust, self._clock()
+        item, now = self._item, self._clock()
         if self._has_begun:
-            return not trust.is_over(now)
-        self._has_begun = trust.may_start(now)
+            return not item.trust.is_over(now)
+        # In this order, because a gateway may ask in a thread: see Item.withdraw.
+        item.is_sent = True
+        self._has_begun = not item.is_withdrawn and item.trust.may_start(now)
         return self._has_begun
 
 
@@ -170,6 +172,13 @@ class Item:
     # that we work on it, so an operator may decide about it meanwhile.
     attempt_no: int | None = None
 
+    # Whether the database may have its call as begun: then it is un-begun when it is given back.
+    is_begun: bool = False
+
+    # Whether bytes of its call may have left, and whether they may not leave any more.
+    is_sent: bool = False
+    is_withdrawn: bool = False
+
     # Whether its call may have been made while its result is not on the ledger: its mark must stay.
     is_unsettled: bool = False
 
@@ -196,6 +205,24 @@ class Item:
         """Let the results of this batch count only for the attempts that we have read."""
         for one in (self, *self.followers):
             one.attempt_no = one.claimed.attempt_no
+
+    def withdraw(self) -> bool:
+        """Make no call that has not been sent. Say whether that was in time for the whole batch."""
+        batch = (self, *self.followers)
+        for one in batch:
+            one.is_withdrawn = True
+        return not any(one.is_sent for one in batch)
+
+    def note_unsent(self) -> None:
+        """Know that nothing of its call was sent."""
+        self.is_unsettled = False
+        for one in (self, *self.followers):
+            one.is_sent = False
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether its call was begun in the database, and certainly not sent."""
+        return self.is_begun and not self.is_sent
 
     @property
     def is_put_back(self) -> bool:

@@ -90,7 +90,10 @@ class ClaimFence:
     async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
         """Release claims."""
         released = await self._store.release_outbox_claims(
-            self.holder_id, [item.claimed.claim for item in items], delay_seconds
+            self.holder_id,
+            [item.claimed.claim for item in items],
+            delay_seconds,
+            [item.claimed.intent_id for item in items if item.is_unsent],
         )
         return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released)
 
@@ -132,8 +135,11 @@ class LeaseFence:
         return isinstance(error, _ABOUT_ONE_RESULT)
 
     async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
-        """Do nothing: there is no claim to release, and the due queue keeps the delay."""
-        del items, delay_seconds
+        """Take back what was begun. There is no claim, and the due queue keeps the delay."""
+        del delay_seconds
+        unsent = [item.claimed.intent_id for item in items if item.is_unsent]
+        if unsent:
+            await self._store.release_leased_attempts(self._lease, unsent)
         return 0
 
 
@@ -218,9 +224,7 @@ class StreamFence:
         released = await self._store.release_streams(
             self.holder_id,
             [one.lease for one in held],
-            [one.claimed.intent_id for stream in held for one in stream.items]
-            if self._is_begun
-            else [],
+            [one.claimed.intent_id for stream in held for one in stream.items if one.is_unsent],
         )
         for one in held:
             self._streams.forget(one)

@@ -243,6 +243,7 @@ class OrderedExecutor:
         for claimed in work.heads if work.is_begun or is_asked else work.heads[:1]:
             item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
             item.take(claimed, lease_seconds, asked_at)
+            item.is_begun = work.is_begun
             items.append(item)
         self._streams.work_on(held, items)
         # One call submits all of them, or asks about them; the first stands for the others.

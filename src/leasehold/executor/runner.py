@@ -20,7 +20,6 @@ from leasehold.domain.errors import (
     DatabaseUnavailable,
     LeaseholdError,
     MigrationError,
-    is_rolled_back,
 )
 from leasehold.domain.outcome import Accepted, Unknown
 from leasehold.domain.retry import (
@@ -32,10 +31,9 @@ from leasehold.domain.retry import (
     next_step,
     with_delay,
 )
-from leasehold.domain.verdict import BeginVerdict
+from leasehold.executor.begins import Begins
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
-from leasehold.executor.fences import by_fence
 from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import submission_of, submit_in_order, together
 from leasehold.gateway.errors import TrustEnded
@@ -91,6 +89,7 @@ class Runner:
         self._faults = faults
         self._observer = observer
         self._lookups = Lookups(slots, metrics, faults)
+        self._begins = Begins(slots, completer, metrics, trouble=trouble, faults=faults)
         self._is_closed = False
         self._batches: set[asyncio.Task[None]] = set()
         self._unbegun: dict[asyncio.Task[None], Sequence[Item]] = {}
@@ -114,6 +113,19 @@ class Runner:
             task.cancel()
             self._give_back([item for item in items if item.state is MARKED])
 
+    def withdraw(self, items: Sequence[Item]) -> None:
+        """Give back the calls that were not sent: they are not sent any more."""
+        followers = {one for item in items for one in item.followers}
+        for item in items:
+            is_submitted = item.state is CALLING and item.asked_under is None
+            if item in followers:
+                continue
+            if item.state is MARKED or (is_submitted and item.withdraw()):
+                item.note_unsent()
+                self._give_back([item])
+                if item.call is not None:
+                    self._slots.keep_slot(item.call)
+
     def abort(self, item: Item, reason: str = "aborted") -> None:
         """Give up a call: record that its outcome is unknown, while the lease still stands."""
         if item.state is MARKED:
@@ -121,6 +133,9 @@ class Runner:
         elif item.state is CALLING:
             _LOG.warning("call_aborted", reason=reason, **item.log_fields())
             unknown = Unknown(retry_after_seconds=0, reason=reason)
+            for one in item.followers:
+                if one.state is CALLING and one.is_unsent and one.withdraw():
+                    self._completer.put_back(one)
             for one in (item, *item.followers):
                 if one.state is CALLING:
                     decided = after_abort(one, unknown)
@@ -139,7 +154,7 @@ class Runner:
         if to_begin:
             await self._faults.reach(FaultPoint.BEFORE_BEGIN)
         self._unbegun = {task: one for task, one in self._unbegun.items() if one is not items}
-        begun = await self._begin(to_begin)
+        begun = await self._begins.begin(to_begin)
         not_begun = set(to_begin) - begun
         create_task = asyncio.get_running_loop().create_task
         for item, served, step in plans:
@@ -184,54 +199,6 @@ class Runner:
             _LOG.error("contract_unavailable", exc_info=error, **item.log_fields())
         self._trouble(error)
 
-    async def _begin(self, items: Sequence[Item]) -> set[Item]:
-        """Make "about to call" durable. Returns the items whose call may be made."""
-        now = self._slots.clock()
-        allowed: list[Item] = []
-        for item in items:
-            if item.trust.may_start(now):
-                allowed.append(item)
-            else:
-                self._skip(item)
-        groups = by_fence(allowed).items()
-        return {item for fence, group in groups for item in await self._begin_under(fence, group)}
-
-    async def _begin_under(self, fence: Fence, items: Sequence[Item]) -> list[Item]:
-        try:
-            verdicts = await fence.begin(items)
-        except Exception as error:  # noqa: BLE001 (after any error, no call may be made)
-            for item in items:
-                _LOG.warning("begin_failed", error=str(error), **item.log_fields())
-            # Else the database may have begun them all the same: only the reaper can tell.
-            (self._give_back if is_rolled_back(error) else self._slots.let_go)(items)
-            self._trouble(error)
-            return []
-        await self._faults.reach(FaultPoint.AFTER_BEGIN)
-        begun: list[Item] = []
-        for item in items:
-            verdict = verdicts[item.claimed.intent_id]
-            if verdict is BeginVerdict.BEGUN:
-                begun.append(item)
-                continue
-            _LOG.warning("begin_refused", verdict=str(verdict), **item.log_fields())
-            if verdict is BeginVerdict.LEASE_LOST:
-                self._metrics.lease_lost()
-            is_held = verdict not in (BeginVerdict.LEASE_LOST, BeginVerdict.ALREADY_BEGUN)
-            if fence.keeps_slot and is_held:  # the head was paused or has ended: free its stream
-                self._give_back([item])
-            else:
-                self._slots.let_go([item])
-        return begun
-
-    def _skip(self, item: Item) -> None:
-        """Make no call now: give the item back if a late renewal may allow it, else drop it."""
-        if item.state is MARKED and item.trust.may_start_later(self._slots.clock()):
-            _LOG.warning("call_skipped", reason="the renewal is late", **item.log_fields())
-            self._give_back([item])
-        else:
-            _LOG.warning("call_skipped", reason="the lease is not trusted", **item.log_fields())
-            self._slots.let_go([item])
-
     async def _wait_for_renewal(self, item: Item) -> None:
         """Hold a call that was begun until a late renewal is answered, or cannot be any more."""
         clock = self._slots.clock
@@ -247,7 +214,7 @@ class Runner:
                     await self._wait_for_renewal(item)
                 now = self._slots.clock()
                 if not item.trust.may_start(now):
-                    self._skip(item)
+                    self._begins.skip(item)
                     break
                 item.state, item.is_unsettled = CALLING, True
                 seconds_max = served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
@@ -255,7 +222,7 @@ class Runner:
                 with suppress(TrustEnded):  # nothing was sent: a late renewal may permit it
                     await self._act(item, served, step)
                     break
-                item.is_unsettled = False
+                item.note_unsent()
         except Exception as error:  # noqa: BLE001 (a gateway that raises has told us nothing)
             _LOG.error("gateway_raised", exc_info=error, **item.log_fields())
             unknown = Unknown(reason="exception", detail=type(error).__name__)
@@ -284,6 +251,7 @@ class Runner:
                 await self._act_on_all(batch, served, step, trace)
                 return
             if isinstance(step, Submit):
+                item.is_sent = not served.asks_before_sending
                 call = served.gateway.submit(submission)
                 decided = await (
                     call if self._faults is NO_FAULTS else with_faults(call, self._faults)
@@ -304,7 +272,7 @@ class Runner:
     async def _act_on_all(self, batch: list[Item], served: Served, step: Step, trace: Span) -> None:
         """Submit heads of a stream with one call, or ask about them. The first stands for all."""
         for one in batch:
-            one.state = CALLING
+            one.state, one.is_sent = CALLING, not served.asks_before_sending
         started_at = self._slots.clock()
         submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
         if not isinstance(step, Submit):

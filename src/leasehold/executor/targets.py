@@ -55,6 +55,11 @@ class Served:
     lease_seconds: float
     calls: int = 0  # in progress: the gateway is not closed before they end
 
+    @property
+    def asks_before_sending(self) -> bool:
+        """Whether the gateway asks before the first bytes of each call leave."""
+        return getattr(self.gateway, "asks_before_sending", False)
+
     def serves(self, claimed: Claimed) -> bool:
         """Say whether an intent was accepted under this version."""
         contract = self.contract

@@ -80,7 +80,11 @@ class Submission(NamedTuple):
 
 
 class Gateway(Protocol):
-    """The connection of one target to the outside. Safe for concurrent calls."""
+    """The connection of one target to the outside. Safe for concurrent calls.
+
+    One with a true attribute `asks_before_sending` asks `submission.may_send()` right before the
+    first bytes of each call leave. So until it has asked, nothing was sent.
+    """
 
     async def submit(self, submission: Submission) -> Outcome:
         """Make the call and return its outcome. Raises nothing but cancellation and TrustEnded.

@@ -17,9 +17,10 @@ from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Loop, Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leasehold.coordination.elector import Elector
+    from leasehold.coordination.item import Item
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.targets import Targets
@@ -82,13 +83,24 @@ class LeaderSession:
     async def finish(self, seconds: float) -> None:
         """Start nothing more; let calls in flight end and be recorded, for at most this long."""
         self._executor.close()
+        if not await self._has_ended(self._slots.all, seconds):
+            # Too late for the others, but what was not sent must not be in doubt.
+            self._executor.withdraw()
+            await self._has_ended(self._given_back, _LEAVE_SECONDS)
+        await self._leave()
+
+    async def _has_ended(self, items: Callable[[], Sequence[Item]], seconds: float) -> bool:
+        """Wait until these items have ended, or the term has; False if the time is over."""
         ends_at = time.monotonic() + seconds
-        while len(self._slots) and not self._term.ended.is_set():
+        while items() and not self._term.ended.is_set():
             left = ends_at - time.monotonic()
             if left <= 0:
-                break
+                return False
             await asyncio.sleep(min(left, _POLL_SECONDS))
-        await self._leave()
+        return True
+
+    def _given_back(self) -> list[Item]:
+        return [item for item in self._slots.all() if item.given_back_until is not None]
 
     async def abandon(self) -> None:
         """Drop everything: cancel calls, and write no result."""

@@ -78,7 +78,8 @@ class Session:
         self._runner.close()
 
     def abort(self) -> None:
-        """Give up the calls that are still running."""
+        """Give back the calls that were not sent, and give up the others."""
+        self._runner.withdraw(self.slots.all())
         for item in self.slots.all():
             self._runner.abort(item, reason="shutdown")
 

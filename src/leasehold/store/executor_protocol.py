@@ -95,9 +95,16 @@ class ClaimWriteStore(Protocol):
         ...
 
     async def release_outbox_claims(
-        self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
+        self,
+        worker_id: str,
+        claims: Sequence[Claim],
+        delay_seconds: float,
+        unsent: Sequence[IntentId] = (),
     ) -> list[rows.ReleasedClaim]:
-        """Give claims back without an attempt; the items are due again after the delay."""
+        """Give claims back without an attempt; the items are due again after the delay.
+
+        For the `unsent` items a call was begun, but nothing was sent.
+        """
         ...
 
 

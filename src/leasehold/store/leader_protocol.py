@@ -95,6 +95,10 @@ class LeasedWriteStore(Protocol):
         """Record durably that these calls are about to be made, and return their content."""
         ...
 
+    async def release_leased_attempts(self, lease: Lease, intent_ids: Sequence[IntentId]) -> int:
+        """Take back the marks of calls that were begun, but for which nothing was sent."""
+        ...
+
     async def record_attempts(
         self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[rows.Recorded]:

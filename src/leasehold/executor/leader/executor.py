@@ -109,6 +109,10 @@ class LeaderExecutor:
         """Start nothing more, and give back what was not called."""
         self._runner.close()
 
+    def withdraw(self) -> None:
+        """Give back the calls that were not sent: they are not sent any more."""
+        self._runner.withdraw(self._slots.all())
+
     async def leave(self) -> None:
         """Tell the database which calls are still in flight: a successor doubts only those."""
         await self._dispatcher.leave()

@@ -107,6 +107,14 @@ class CheckedConnector(aiohttp.TCPConnector):
         return connection
 
 
+def has_checks() -> bool:
+    """Whether the running event loop writes through our sockets. Only asyncio's own is known to."""
+    try:
+        return isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+    except RuntimeError:
+        return False
+
+
 def require_checks(contract: Contract) -> None:
     """Refuse an event loop that does not write through our sockets.
 

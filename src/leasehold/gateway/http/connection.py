@@ -23,6 +23,7 @@ from leasehold.gateway.http.checked_socket import (
     Call,
     CheckedConnector,
     current_call,
+    has_checks,
     open_socket,
     require_checks,
 )
@@ -66,6 +67,7 @@ class Connection:
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
         require_checks(contract)
+        self.asks_before_sending = has_checks()
         self.guard = Guard(
             allow_hosts=terms.allow_hosts,
             allow_private=terms.allow_private,

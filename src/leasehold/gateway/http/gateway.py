@@ -49,6 +49,7 @@ class HttpGateway:
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
         self._statuses = StatusTable(terms)
         self.submissions_max = terms.submissions_max
+        self.asks_before_sending = connection.asks_before_sending
         self._connection = connection
 
     async def submit(self, submission: Submission) -> Outcome:

@@ -56,6 +56,7 @@ class LedgerGateway:
         self._statuses = StatusTable(terms)
         self.lookups_max = terms.lookups_max
         self.submissions_max = terms.submissions_max
+        self.asks_before_sending = connection.asks_before_sending
 
     async def submit(self, submission: Submission) -> Outcome:
         """POST one batch and return its outcome."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Claim
     from leasehold.domain.outcome import Outcome, Result
 
@@ -145,16 +146,22 @@ class PostgresClaims:
         )
 
     async def release_outbox_claims(
-        self, worker_id: str, claims: Sequence[Claim], delay_seconds: float
+        self,
+        worker_id: str,
+        claims: Sequence[Claim],
+        delay_seconds: float,
+        unsent: Sequence[IntentId] = (),
     ) -> list[ReleasedClaim]:
         """Give claims back without an attempt; the items are due again after the delay."""
         return await self._query.rows(
             _RELEASED,
-            "SELECT * FROM leasehold.release_outbox_claims(%s, %s::uuid[], %s::uuid[], %s)",
+            "SELECT * FROM leasehold.release_outbox_claims("
+            "%s, %s::uuid[], %s::uuid[], %s, %s::uuid[])",
             worker_id,
             [claim.intent_id for claim in claims],
             [claim.lease_token for claim in claims],
             delay_seconds,
+            list(unsent),
         )
 
     async def repair_expired_leases(

@@ -187,6 +187,15 @@ class PostgresLeasedItems:
             lease_name=lease.name,
         )
 
+    async def release_leased_attempts(self, lease: Lease, intent_ids: Sequence[IntentId]) -> int:
+        """Take back the marks of calls that were begun, but for which nothing was sent."""
+        return await self._query.value(
+            "SELECT leasehold.release_leased_attempts(%s, %s, %s, %s::uuid[])",
+            *fence(lease),
+            list(intent_ids),
+            lease_name=lease.name,
+        )
+
     async def record_attempts(
         self, lease: Lease, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:

@@ -1,6 +1,7 @@
 -- Release streams, at shutdown or to give other instances their share. One verdict each: released or lease_lost. Their
 -- heads can be claimed at once, behind other heads that are due.
--- p_unsent are items that were begun, but for which nothing was sent: their marks are removed. A call that is still in
+-- p_unsent are items that were begun, but for which nothing was sent: their marks are removed, and their first_tried_at if
+-- they have no attempt on the ledger. A call that is still in
 -- flight is put in doubt by whoever claims the stream next.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023, also outside of READ COMMITTED.
@@ -16,7 +17,8 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_list('p_unsent', p_unsent, 10000);
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
-  UPDATE leasehold.outbox_pending p SET begun_at = NULL
+  UPDATE leasehold.outbox_pending p
+     SET begun_at = NULL, first_tried_at = CASE WHEN p.attempt_count > 0 THEN p.first_tried_at END
    WHERE p.intent_id = ANY (p_unsent) AND p.lease_name = ANY (v_held) AND p.begun_at IS NOT NULL;
   PERFORM leasehold.next_stream_heads(v_held, '{}', p_free_idle => true, p_begin => false);
   RETURN QUERY
