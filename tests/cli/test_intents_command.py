@@ -141,6 +141,17 @@ def test_cancel_records_the_operator_and_the_note(intents, outbox):
     )
 
 
+def test_waiting_intent_is_made_due_and_a_doubtful_one_is_not(intents, outbox, held):
+    outbox.publish()
+    [intent_id] = outbox.enqueue(1)
+    outbox.complete(outbox.claim(), "RETRYABLE", retry_after_seconds=3600)
+    result = intents("retry-now", intent_id, "--note", "it is up again")
+    assert (result.returncode, result.stdout) == (0, f"{intent_id}: due_now\n")
+    refusal = intents("retry-now", held, "--note", "it is up again")
+    assert refusal.returncode == 1
+    assert "held: it waits for a person; use `leasehold intents resolve`" in refusal.stderr
+
+
 def test_cancel_of_a_doubtful_intent_is_refused_with_advice(intents, held):
     result = intents("cancel", held, "--note", "changed my mind")
     assert (result.returncode, result.stdout) == (1, "")

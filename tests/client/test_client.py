@@ -24,7 +24,7 @@ from leasehold.domain.errors import (
     UnknownTarget,
 )
 from leasehold.domain.intent import AttemptState, NewIntent, Status
-from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from tests.support.engine import until
 
 KEY = "order-4711"
@@ -227,6 +227,7 @@ async def test_operations_return_what_they_did(client, outbox):
     outbox.complete(claims, "IN_DOUBT")
     assert await client.cancel(cancelled, "why") is CancelVerdict.CANCELLED
     assert await client.cancel(cancelled, "why") is CancelVerdict.ALREADY_TERMINAL
+    assert await client.retry_now(cancelled, "why") is RetryNowVerdict.ALREADY_TERMINAL
     assert await client.cancel(uuid4(), "why") is CancelVerdict.NOT_FOUND
     assert await client.resolve(held, "failed", "asked them") is ResolveVerdict.RESOLVED
     again = await client.retry(held, "why")

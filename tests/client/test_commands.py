@@ -90,6 +90,18 @@ async def test_intents_are_shown_listed_and_cancelled_in_the_name_of_the_token(l
     assert f"{ids[0]}: redriven, as " in redriven.stdout
 
 
+async def test_deferred_intent_is_shown_and_made_due(leasehold, outbox):
+    [intent_id] = outbox.enqueue(1)
+    outbox.complete(outbox.claim(), "DEFERRED", reason="access_refused", retry_after_seconds=600)
+    shown = await leasehold("intents", "show", intent_id)
+    assert "access_refused" in shown.stdout
+    assert "deferred since" in shown.stdout
+    done = await leasehold("intents", "retry-now", intent_id, "--note", "granted")
+    assert (done.returncode, done.stdout) == (0, f"{intent_id}: due_now\n")
+    again = await leasehold("intents", "retry-now", intent_id, "--note", "granted")
+    assert_one_line_of_error(again, "already_due")
+
+
 async def test_list_finds_by_stream_and_by_time(leasehold, outbox):
     [first] = outbox.enqueue(1, stream="a")
     [second] = outbox.enqueue(1, stream="b")

@@ -43,6 +43,7 @@ RELATIONS = {
     "stream_floors": (NOBODY, {}),
     "stream_interventions": (READERS, {}),
     "stream_pauses": (READERS, {}),
+    "intent_interventions": (READERS, {}),
     "streams": (NOBODY, {}),
     "blocked_counts": (NOBODY, {}),
     "blocked_streams": (READERS, {}),
@@ -99,6 +100,7 @@ INTERVENTION = (
     "redrive_intents",
     "repair_restored_intents",
     "resolve_intent",
+    "retry_intent_now",
     "resume_stream",
     "skip_stream_head",
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from leasehold.domain.timing import Timings
 from tests.docs.test_examples import blocks
+from tests.support.engine import WAIT_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
 
@@ -20,6 +24,36 @@ async def test_own_code_runs_as_leader_under_a_new_epoch_each_time(database):
     exec(example, names)
     epochs = [await names["report_once"](database.url_as("executor")) for _ in range(2)]
     assert epochs == [1, 2]
+
+
+def stop_leader(database, folder, program):
+    """Stop a leader with SIGTERM, and return its exit code and whether another leads at once."""
+    script = folder / "leader.py"
+    script.write_text(f"{program}\n\nimport sys\n\nasyncio.run(main(sys.argv[1]))\n")
+    command = [sys.executable, str(script), database.url_as("executor")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "leading under epoch 1\n"
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(WAIT_SECONDS)
+        finally:
+            process.kill()
+    [row] = database.connect("executor").execute(
+        "SELECT * FROM leasehold.acquire_lease('nightly-report', 'other', 60)"
+    )
+    return code, row["acquired"]
+
+
+def test_leader_that_is_stopped_as_on_the_page_releases_its_lease(database, tmp_path):
+    [program] = blocks(PAGE, "python leader-stop")
+    assert stop_leader(database, tmp_path, program) == (0, True)
+
+
+def test_leader_without_the_handler_of_the_page_leaves_its_lease_to_expire(database, tmp_path):
+    [program] = blocks(PAGE, "python leader-stop")
+    lines = [line for line in program.splitlines() if "add_signal_handler" not in line]
+    assert len(lines) == len(program.splitlines()) - 1
+    assert stop_leader(database, tmp_path, "\n".join(lines)) == (-signal.SIGTERM, False)
 
 
 def test_transaction_of_a_former_leader_is_refused(database):

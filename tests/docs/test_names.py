@@ -142,7 +142,7 @@ def test_every_file_on_the_path_of_an_intent_exists():
 def test_every_command_and_option_exists(document):
     for piece in pieces_of_code(document):
         for line in piece.splitlines():
-            called = re.match(r"(?:\$ )?leasehold ([a-z]+)(?: ([a-z|]+))?(.*)", line.strip())
+            called = re.match(r"(?:\$ )?leasehold ([a-z]+)(?: ([a-z][a-z|-]*))?(.*)", line.strip())
             if called:
                 assert called[1] in COMMANDS, line
                 check_options(called[1], called[2], called[3].split("#")[0])

@@ -41,6 +41,22 @@ async def test_intent_in_flight_cannot_be_cancelled(api, outbox):
     assert response.headers["retry-after"]
 
 
+async def test_deferred_intent_is_made_due_by_the_token_that_asked(api, outbox, database):
+    [intent_id] = outbox.enqueue()
+    outbox.complete(outbox.claim(), "DEFERRED", reason="credentials_refused", code="401")
+    shown = (await api.get(f"/v1/intents/{intent_id}")).json()
+    assert (shown["status"], shown["reason"]) == ("pending", "credentials_refused")
+    assert shown["code"] == "401"
+    assert shown["deferred_since"]
+    response = await api.post(f"/v1/intents/{intent_id}/retry-now", {"note": "renewed"})
+    assert response.status_code == 200, response.text
+    assert response.json()["verdict"] == "due_now"
+    [row] = database.execute("SELECT operator, note FROM leasehold.intent_interventions")
+    assert row == {"operator": "everything", "note": "renewed"}
+    again = await api.post(f"/v1/intents/{intent_id}/retry-now", {"note": "renewed"})
+    assert problem(again, 409, "not_possible")["verdict"] == "already_due"
+
+
 async def test_in_doubt_intent_is_resolved_as_the_operator_decides(api, outbox, database):
     outbox.publish("blind", guarantee="blind")
     told = {"dispatched": "DISPATCHED", "failed": "FAILED", "retry": "RETRYABLE"}
@@ -90,7 +106,7 @@ async def test_unknown_intent_and_one_of_another_target_are_not_found(api, outbo
     outbox.publish("mail")
     [intent_id] = outbox.enqueue()
     client = await api.client("operate", targets=["mail"])
-    for action in ("cancel", "resolve", "retry"):
+    for action in ("cancel", "resolve", "retry", "retry-now"):
         sent = {"note": "x"} | ({"resolution": "failed"} if action == "resolve" else {})
         for one in (uuid4(), intent_id):
             response = await client.post(f"/v1/intents/{one}/{action}", json=sent)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PauseVerdict,
         ResolveVerdict,
         ResumeVerdict,
+        RetryNowVerdict,
         SkipVerdict,
     )
     from leasehold.intake.intake import Intake
@@ -179,6 +180,9 @@ class _DatabaseBackend:
             intent_id, RESOLVED_STATES[resolution], operator_name(self._operator), note, reference
         )
 
+    async def retry_now(self, intent_id: IntentId, note: str) -> RetryNowVerdict:
+        return await self._store.retry_intent_now(intent_id, operator_name(self._operator), note)
+
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return await self._store.redrive_intents(intent_ids, operator_name(self._operator), note)
 
@@ -262,6 +266,9 @@ class _ApiBackend:
         self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
     ) -> ResolveVerdict:
         return await self._client.resolve(intent_id, resolution, note, reference=reference)
+
+    async def retry_now(self, intent_id: IntentId, note: str) -> RetryNowVerdict:
+        return await self._client.retry_now(intent_id, note)
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return [await self._client.retry(one, note) for one in intent_ids]

@@ -1,4 +1,4 @@
-"""`leasehold intents`: list and show intents; cancel, resolve and redrive them."""
+"""`leasehold intents`: list and show intents; cancel, resolve, retry and redrive them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_a
 from leasehold.cli.output import echo
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
 from leasehold.domain.intent import IntentId, Resolution, Status
-from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ _ADVICE = {
     "in_flight": "an instance is working on it; try again when its claim ends",
     "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
     "confirming": "the gateway already has it; use `leasehold intents resolve`",
+    "held": "it waits for a person; use `leasehold intents resolve`",
+    "already_due": "it is due; an instance calls it as soon as its target takes calls",
+    "scheduled": "it was enqueued for later and was not tried yet",
+    "behind_head": "an earlier intent of its stream comes first; see `leasehold streams show`",
+    "paused": "its stream is paused; use `leasehold streams resume`",
     "not_in_doubt": "its outcome is not in doubt; see `leasehold intents show`",
     "already_terminal": "it is finished; see `leasehold intents show`",
     "not_found": "no intent has this id",
@@ -167,6 +172,25 @@ def resolve(
         operator,
     )
     _report(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
+
+
+@app.command("retry-now")
+def retry_now(
+    intent_id: Id,
+    database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
+    *,
+    note: Note,
+    operator: Operator = None,
+) -> None:
+    """Make an intent due now that waits for its next call. It spends no attempt."""
+    verdict = _call(
+        database_url,
+        api_url,
+        lambda backend: backend.retry_now(IntentId(intent_id), note),
+        operator,
+    )
+    _report(intent_id, verdict, is_done=verdict is RetryNowVerdict.DUE_NOW)
 
 
 @app.command()

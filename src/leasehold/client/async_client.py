@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PauseVerdict,
         ResolveVerdict,
         ResumeVerdict,
+        RetryNowVerdict,
         SkipVerdict,
     )
     from leasehold.store.reader_rows import (
@@ -169,6 +170,13 @@ class AsyncClient:
         Any verdict but RESOLVED did nothing.
         """
         return await self._send(requests.resolve(intent_id, resolution, note, reference))
+
+    async def retry_now(self, intent_id: IntentId, note: str) -> RetryNowVerdict:
+        """Make an intent due now that waits for a backoff, or whose call was deferred.
+
+        Any verdict but DUE_NOW did nothing.
+        """
+        return await self._send(requests.retry_now(intent_id, note))
 
     async def retry(self, intent_id: IntentId, note: str) -> Redriven:
         """Submit a finished intent again, as a new one. Any verdict but REDRIVEN did nothing."""

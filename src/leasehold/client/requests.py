@@ -13,7 +13,7 @@ from leasehold.client import responses
 from leasehold.client.errors import ErrorResponse
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument, UnknownIntent
 from leasehold.domain.json_text import json_text
-from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.store.rows import Redriven
 
 if TYPE_CHECKING:
@@ -195,6 +195,13 @@ def resolve(
     given = {"resolution": resolution, "note": note, "reference": reference}
     members = {name: value for name, value in given.items() if value is not None}
     return _intent_operation(intent_id, "resolve", members, verdict_reader(ResolveVerdict))
+
+
+def retry_now(intent_id: IntentId, note: str) -> Request[RetryNowVerdict]:
+    """Make an intent due now that waits for its next call."""
+    return _intent_operation(
+        intent_id, "retry-now", {"note": note}, verdict_reader(RetryNowVerdict)
+    )
 
 
 def retry(intent_id: IntentId, note: str) -> Request[Redriven]:

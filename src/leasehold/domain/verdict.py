@@ -113,6 +113,22 @@ class ResolveVerdict(StrEnum):
     NOT_FOUND = "not_found"
 
 
+class RetryNowVerdict(StrEnum):
+    """The result of making a waiting intent due now. Only DUE_NOW wrote something."""
+
+    DUE_NOW = "due_now"
+    ALREADY_DUE = "already_due"
+    SCHEDULED = "scheduled"
+    IN_FLIGHT = "in_flight"
+    HELD = "held"
+    IN_DOUBT = "in_doubt"
+    CONFIRMING = "confirming"
+    BEHIND_HEAD = "behind_head"
+    PAUSED = "paused"
+    ALREADY_TERMINAL = "already_terminal"
+    NOT_FOUND = "not_found"
+
+
 class RedriveVerdict(StrEnum):
     """The result of redriving a finished intent. Only REDRIVEN wrote something."""
 

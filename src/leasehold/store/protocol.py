@@ -53,7 +53,7 @@ class IngestStore(WakeStore, Protocol):
 
 
 class OperatorStore(Protocol):
-    """Interventions by people. Each change is a ledger row in the operator's name."""
+    """Interventions by people. Each is recorded in the operator's name, as a rule on the ledger."""
 
     async def publish_contract(self, target: str, terms: Mapping[str, Any], operator: str) -> int:
         """Publish terms and return their version."""
@@ -74,6 +74,12 @@ class OperatorStore(Protocol):
         reference: str | None = None,
     ) -> verdict.ResolveVerdict:
         """Resolve an intent in doubt as DISPATCHED, FAILED or RETRYABLE."""
+        ...
+
+    async def retry_intent_now(
+        self, intent_id: IntentId, operator: str, note: str
+    ) -> verdict.RetryNowVerdict:
+        """Make an intent due now that waits for a backoff, or whose call was deferred."""
         ...
 
     async def redrive_intents(

@@ -10,6 +10,7 @@ from leasehold.domain.verdict import (
     RedriveVerdict,
     ResolveVerdict,
     ResumeVerdict,
+    RetryNowVerdict,
     SkipVerdict,
 )
 from leasehold.store.generation_rows import RestoredGeneration, RestoreStep
@@ -67,6 +68,16 @@ class PostgresOperators:
                 operator,
                 note,
                 reference,
+            )
+        )
+
+    async def retry_intent_now(
+        self, intent_id: IntentId, operator: str, note: str
+    ) -> RetryNowVerdict:
+        """Make an intent due now that waits for a backoff, or whose call was deferred."""
+        return RetryNowVerdict(
+            await self._query.value(
+                "SELECT leasehold.retry_intent_now(%s, %s, %s)", intent_id, operator, note
             )
         )
 

@@ -1,4 +1,4 @@
-"""Operate on intents: cancel, resolve, retry, redrive. The ledger names the token as operator."""
+"""Operate on intents: cancel, resolve, retry, redrive. The token is recorded as the operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Request, Response
 
 from leasehold.domain.intent import RESOLVED_STATES, IntentId
-from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict
+from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import Operator, body_schema, find_intent, read_model, service_of
 from leasehold.web.problems import RETRY_SECONDS, Problem
@@ -25,6 +25,11 @@ _ADVICE = {
     "in_flight": "An attempt is in progress. Try again when its claim has ended.",
     "in_doubt": "A call may have had its effect. Resolve the intent instead.",
     "confirming": "The gateway already has it. Resolve the intent instead.",
+    "held": "It waits for a person. Resolve it instead.",
+    "already_due": "It is due: it is called as soon as its target takes calls.",
+    "scheduled": "It was enqueued for a later time and was not tried yet.",
+    "behind_head": "An earlier intent of its stream comes first.",
+    "paused": "Its stream is paused. Resume the stream instead.",
     "not_in_doubt": "The intent is not in doubt.",
     "already_terminal": "The intent is finished.",
     "already_accepted": "The gateway accepted it, so there is nothing to retry.",
@@ -67,6 +72,23 @@ async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> re
         IntentId(intent_id), RESOLVED_STATES[body.resolution], token.name, body.note, body.reference
     )
     return _intervened(intent_id, token, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
+
+
+@router.post(
+    "/intents/{intent_id}/retry-now",
+    response_model=responses.Intervened,
+    responses=refusals(*_REFUSALS),
+    openapi_extra=body_schema(requests.NoteRequest),
+)
+async def retry_intent_now(
+    request: Request, token: Operator, intent_id: Id
+) -> responses.Intervened:
+    """Make an intent due now that waits for a backoff, or whose call was deferred."""
+    body = await read_model(request, requests.NoteRequest)
+    await find_intent(request, token, IntentId(intent_id))
+    operator = service_of(request).stores.operator
+    verdict = await operator.retry_intent_now(IntentId(intent_id), token.name, body.note)
+    return _intervened(intent_id, token, verdict, is_done=verdict is RetryNowVerdict.DUE_NOW)
 
 
 @router.post(
@@ -170,7 +192,11 @@ def _confirmation(token: ApiToken, body: requests.RedriveRequest, found: list[In
 
 
 def _intervened(
-    intent_id: UUID, token: ApiToken, verdict: CancelVerdict | ResolveVerdict, *, is_done: bool
+    intent_id: UUID,
+    token: ApiToken,
+    verdict: CancelVerdict | ResolveVerdict | RetryNowVerdict,
+    *,
+    is_done: bool,
 ) -> responses.Intervened:
     if not is_done:
         raise _not_possible(verdict)

@@ -42,6 +42,12 @@ CREATE OR REPLACE TRIGGER stream_interventions_append_only
 CREATE OR REPLACE TRIGGER stream_interventions_no_truncate
   BEFORE TRUNCATE ON leasehold.stream_interventions
   FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER intent_interventions_append_only
+  BEFORE UPDATE OR DELETE ON leasehold.intent_interventions
+  FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_change();
+CREATE OR REPLACE TRIGGER intent_interventions_no_truncate
+  BEFORE TRUNCATE ON leasehold.intent_interventions
+  FOR EACH STATEMENT EXECUTE FUNCTION leasehold.refuse_change();
 CREATE OR REPLACE TRIGGER api_tokens_insert_only
   BEFORE UPDATE OF name, token_hash, scopes, targets, created_at, created_by OR DELETE
   ON leasehold.api_tokens
