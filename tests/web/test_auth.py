@@ -29,6 +29,7 @@ ROUTES = [
     ("POST", f"/v1/intents/{ID}/cancel", TokenScope.OPERATE, NOTE, 404),
     ("POST", f"/v1/intents/{ID}/resolve", TokenScope.OPERATE, RESOLUTION, 404),
     ("POST", f"/v1/intents/{ID}/retry", TokenScope.OPERATE, NOTE, 404),
+    ("POST", f"/v1/intents/{ID}/retry-now", TokenScope.OPERATE, NOTE, 404),
     ("POST", "/v1/redrive", TokenScope.OPERATE, FILTER, 200),
     ("GET", "/v1/streams", TokenScope.READ, None, 200),
     ("GET", "/v1/stream?target=sms&stream=s", TokenScope.READ, None, 404),
