@@ -203,6 +203,7 @@ VERDICTS = {
     verdict.ReleaseVerdict: ["release_outbox_claims", "release_leases"],
     verdict.CancelVerdict: ["cancel_intent"],
     verdict.ResolveVerdict: ["resolve_intent"],
+    verdict.RetryNowVerdict: ["retry_intent_now"],
     verdict.RedriveVerdict: ["redrive_intents", "redrive_intent"],
     verdict.PauseVerdict: ["pause_stream"],
     verdict.ResumeVerdict: ["resume_stream"],
