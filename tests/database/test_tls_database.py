@@ -5,6 +5,7 @@ The server's certificate is for localhost alone, so 127.0.0.1 is the same server
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,9 +17,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from leasehold.config import read_settings
-from leasehold.domain.errors import DatabaseUnavailable
+from leasehold.coordination.advisory_lock import AdvisoryLock
+from leasehold.coordination.elector import Elector
+from leasehold.domain.errors import DatabaseUnavailable, InvalidArgument
 from leasehold.embedded.account import choose_account
 from leasehold.embedded.server import EmbeddedPostgres
+from leasehold.observe.metrics import Metrics
 from leasehold.runtime.instance import Instance
 from leasehold.store.postgres.migrate import migrate
 from leasehold.store.postgres.role_stores import PostgresRoleStores
@@ -132,6 +136,73 @@ async def test_every_connection_of_an_instance_is_encrypted(tls_server):
         seen = tls_server.seen("leasehold%")
     assert len(seen) >= 7
     assert set(seen.values()) == {True}
+
+
+async def test_lock_session_refuses_a_certificate_that_it_must_not_trust(tls_server):
+    async def opened(url, ca):
+        settings = tls_server.settings(url, database_tls="verify-full", database_tls_ca=ca)
+        database = settings.database()
+        session = await database.open_lock_session(lease_seconds=30, holder_id="a")
+        await session.close()
+
+    await opened(tls_server.url, tls_server.ca)
+    for url, ca in ((tls_server.url, tls_server.other_ca), (tls_server.other_name, tls_server.ca)):
+        with pytest.raises(DatabaseUnavailable, match="certificate"):
+            await opened(url, ca)
+
+
+async def test_leader_by_advisory_lock_is_not_elected_by_a_server_it_must_not_trust(tls_server):
+    """Its pool is open already: the server's certificate was replaced behind its back."""
+    good = {"database_tls": "verify-full", "database_tls_ca": tls_server.ca}
+    bad = good | {"database_tls_ca": tls_server.other_ca}
+    trusting, settings = tls_server.settings(**good), tls_server.settings(**bad)
+    async with PostgresStore(trusting.required_database_url(), trusting.pool()) as store:
+
+        async def open_session(lease_seconds, replaces):
+            return await settings.database().open_lock_session(
+                lease_seconds=lease_seconds, holder_id="a", replaces=replaces
+            )
+
+        backend = AdvisoryLock(store, open_session, "group", "a", settings.timings)
+        with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
+            await backend.acquire()
+        await backend.close()
+        elector = Elector("group", "a", backend, Metrics("a"), begin_session=None)
+        with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
+            await elector.step()
+        assert not elector.is_leader
+    with psycopg.connect(tls_server.url) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM leasehold.leases WHERE lease_name = 'group'"
+        ).fetchone() == (0,)
+
+
+async def test_every_connection_of_an_instance_with_advisory_locks_is_encrypted(tls_server):
+    settings = tls_server.settings(
+        elector="advisory", database_tls="verify-full", database_tls_ca=tls_server.ca
+    )
+    gateway = {"kind": "http", "url": "https://ledger.example.org"}
+    terms = {"scope": "cluster", "guarantee": "keyed", "gateway": gateway}
+    with psycopg.connect(tls_server.url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT leasehold.publish_contract('ledger', %s::jsonb, 'test')", [json.dumps(terms)]
+        )
+    async with Instance(settings) as instance:
+        await until(lambda: [one for one in instance.elections.electors if one.is_leader])
+        seen = tls_server.seen("leasehold lock%")
+    assert list(seen.values()) == [True]
+
+
+def test_weaker_mode_in_the_url_is_refused_where_verification_is_mandatory(tls_server):
+    weaker = make_conninfo(tls_server.url, sslmode="require")
+    with pytest.raises(InvalidArgument, match="weaker sslmode=require"):
+        tls_server.settings(weaker, database_tls="verify-full").database()
+
+
+def test_doctor_says_whether_the_connection_is_verified(tls_server):
+    verified = tls_server.settings(database_tls="verify-full", database_tls_ca=tls_server.ca)
+    tls = {one.name: one for one in verified.database().examine()}["tls"]
+    assert (tls.level, tls.found) == ("ok", "encrypted; verified")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

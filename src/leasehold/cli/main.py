@@ -30,6 +30,11 @@ COMMANDS = {
         "demo",
         "Run a demo on a private database: workers, an unreliable gateway and sample intents.",
     ),
+    "doctor": Entry(
+        "leasehold.cli.doctor",
+        "doctor",
+        "Check the database: connection, TLS, schema, roles, durability, clock, instances.",
+    ),
     "enqueue": Entry(
         "leasehold.cli.enqueue",
         "enqueue",

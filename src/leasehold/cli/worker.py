@@ -161,6 +161,12 @@ def read_and_apply(read: Callable[[], Settings], settings_file: Path | None) -> 
     configure_logs(settings.log_format, settings.log_level)
     for name, meant in ignored_variables(settings_file).items():
         _LOG.warning("variable_ignored", variable=name, advice=ignored_advice(meant))
+    if unverified := settings.database().unverified_hosts:
+        _LOG.warning(
+            "database_unverified",
+            hosts=unverified,
+            advice="nobody checks who answers there: set LEASEHOLD_DATABASE_TLS=verify-full",
+        )
     use_app_dir(settings.app_dir)
     return settings
 

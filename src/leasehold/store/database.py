@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leasehold.domain.contract import Scope
     from leasehold.store import rows
     from leasehold.store.demo import DemoStore
+    from leasehold.store.examination import Check
     from leasehold.store.lock_session import LockSession
     from leasehold.store.notifications import Notifications
     from leasehold.store.postgres.database import PostgresDatabase
@@ -123,6 +124,11 @@ class Database(Opens, Protocol):
         ...
 
     @property
+    def unverified_hosts(self) -> Sequence[str]:
+        """The servers on other machines whose certificates are not verified."""
+        ...
+
+    @property
     def secrets(self) -> Sequence[str]:
         """The passwords in the URL."""
         ...
@@ -171,6 +177,10 @@ class Database(Opens, Protocol):
     @property
     def schema_version(self) -> int:
         """The version of the schema that this release needs."""
+        ...
+
+    def examine(self) -> Sequence[Check]:
+        """Look for what is wrong with the database. Changes nothing."""
         ...
 
     def plan_migration(self) -> Sequence[SchemaStep]:

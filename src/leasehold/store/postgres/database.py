@@ -9,9 +9,11 @@ from leasehold.store.postgres.database_url import (
     connect,
     passwords_in,
     public_url,
+    unverified_hosts,
     with_tls,
 )
 from leasehold.store.postgres.demo import PostgresDemo
+from leasehold.store.postgres.examination import examine
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.notifications import PostgresNotifications
 from leasehold.store.postgres.role_stores import PostgresRoleStores
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.domain.contract import Scope
+    from leasehold.store.examination import Check
     from leasehold.store.lock_session import LockSession
     from leasehold.store.pool_settings import PoolSettings
     from leasehold.store.rows import Pruned
@@ -60,6 +63,11 @@ class PostgresDatabase:
     def public_url(self) -> str:
         """The URL for people: without the password and without parameters."""
         return public_url(self._database_url)
+
+    @property
+    def unverified_hosts(self) -> Sequence[str]:
+        """The servers on other machines whose certificates are not verified."""
+        return unverified_hosts(self._database_url)
 
     @property
     def secrets(self) -> Sequence[str]:
@@ -121,6 +129,10 @@ class PostgresDatabase:
     def schema_version(self) -> int:
         """The version of the schema that this release needs."""
         return migrate.SqlFiles().version
+
+    def examine(self) -> Sequence[Check]:
+        """Look for what is wrong with the database. Changes nothing."""
+        return examine(self._database_url)
 
     def plan_migration(self) -> Sequence[migrate.Step]:
         """List what `migrate` would apply now, in order. Changes nothing."""

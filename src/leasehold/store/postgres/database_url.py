@@ -6,6 +6,7 @@ The TLS settings become part of the URL, so every connection uses them.
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -101,6 +102,30 @@ def with_tls(database_url: str, tls: str | None, authorities: str | None) -> str
             )
         added["gssencmode"] = "disable"
     return make_conninfo(database_url, **added)
+
+
+def unverified_hosts(database_url: str) -> list[str]:
+    """Return the servers of a URL on other machines whose certificates are not verified."""
+    defaults = {
+        one.keyword.decode(): one.val.decode()
+        for one in psycopg.pq.Conninfo.get_defaults()
+        if one.val is not None
+    }
+    given = defaults | connection_parameters(database_url)
+    mode = given.get("sslmode") or "prefer"
+    if given.get("sslrootcert") == _SYSTEM or mode == "verify-full":
+        return []
+    hosts = str(given.get("hostaddr") or given.get("host") or "").split(",")
+    return [host for host in hosts if not _is_on_this_machine(host)]
+
+
+def _is_on_this_machine(host: str) -> bool:
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _require_authorities(mode: str, authorities: str, given: str | None) -> None:

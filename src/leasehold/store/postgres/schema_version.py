@@ -126,7 +126,7 @@ async def check_schema(
         ) from error
     files = files or SqlFiles()
     current = _schema_version(row)
-    _require_usable(files, current)
+    require_usable(files, current)
     if current.is_newer_than(files):
         _log.warning(
             "schema_newer",
@@ -149,7 +149,7 @@ def _schema_version(row: tuple[Any, ...] | None, *, is_owner: bool = False) -> S
     )
 
 
-def _require_usable(files: SqlFiles, current: SchemaVersion) -> None:
+def require_usable(files: SqlFiles, current: SchemaVersion) -> None:
     """Refuse a schema that this release cannot run on, and say what to do."""
     if current.oldest_release and is_newer(current.oldest_release, than=files.release):
         raise SchemaTooNew(
