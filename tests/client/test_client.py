@@ -292,7 +292,7 @@ async def test_full_queue_is_retried_and_then_reported(clients, api, outbox):
     outbox.enqueue(1)
     outbox.count_depths()
     await api.service.queue_limits.step()
-    short = await clients.make("ingest", retry_seconds=0.5)
+    short = await clients.make("ingest", retry_seconds=2)
     with pytest.raises(IntakeFull):
         await short.enqueue("sms", 1)
     [verdict] = await short.enqueue_many([NewIntent(target="sms", payload=1)])
@@ -319,7 +319,7 @@ async def test_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_writt
 ):
     async with lossy(api.url, 1) as network:
         network.then = refusal(code)
-        client = await clients.make("ingest", url=network.url, retry_seconds=0.7)
+        client = await clients.make("ingest", url=network.url, retry_seconds=3)
         with pytest.raises(ApiUnavailable, match=f"idempotency key: '{KEY}'"):
             await client.enqueue("sms", 1, idempotency_key=KEY)
     assert api.intents() == 1

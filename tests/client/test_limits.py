@@ -20,7 +20,10 @@ from tests.support.http_gateways import RawServer
 
 # A call that is not limited takes for ever; only then does a test wait this long.
 HANGS_SECONDS = 20
+# The server is silent, or slower than that.
 LIMITS = {"retry_seconds": 0, "response_seconds": 0.5}
+# The same for a client that is answered before.
+LATER = {"retry_seconds": 0, "response_seconds": 3}
 HEAD = b"HTTP/1.1 201 Created\r\n"
 RECEIPT = json.dumps({"intent_id": str(uuid4())}).encode()
 
@@ -126,7 +129,7 @@ async def test_limits_hold_inside_tls(connect, certificate):
 
     async with (
         RawServer(act).running(tls) as server,
-        connect(server.url, ca_file=certificate[0], **LIMITS) as client,
+        connect(server.url, ca_file=certificate[0], **LATER) as client,
     ):
         assert (await client.enqueue("sms", 1)).is_new
         with pytest.raises(ApiUnavailable, match="did not answer"):

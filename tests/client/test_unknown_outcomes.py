@@ -152,7 +152,7 @@ async def test_answer_that_tells_nothing_does_not_lose_the_key(connect, before, 
 
 
 async def test_lost_answers_alone_do_not_lose_the_key(connect):
-    async with server(LOST) as running, connect(running.url, retry_seconds=0.3) as client:
+    async with server(LOST) as running, connect(running.url, retry_seconds=3) as client:
         error = await failed(client.enqueue("sms", 1))
     assert type(error) is ApiUnavailable
     assert error.outcome_unknown
@@ -202,7 +202,7 @@ async def test_bulk_error_carries_the_keys_of_all_intents_read_so_far(connect, l
     ]
     async with (
         server(response(200, accepted.encode()), LOST, last) as running,
-        connect(running.url, retry_seconds=0.3) as client,
+        connect(running.url, retry_seconds=3) as client,
     ):
         error = await failed(client.enqueue_many(intents))
     assert isinstance(error, ApiError)

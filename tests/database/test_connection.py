@@ -97,6 +97,9 @@ def test_arguments_and_results_larger_than_the_network_buffers_are_sent(database
     run(asyncio.wait_for(scenario(), 60))
 
 
+IS_IDLE = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'idle'"
+
+
 def test_received_result_is_read_at_once_even_if_it_fills_many_buffers(database, run):
     """If it read one buffer per wakeup, each would wait for other tasks of the event loop."""
     rows = "SELECT repeat('x', 100) FROM generate_series(1, 1500)"
@@ -108,7 +111,9 @@ def test_received_result_is_read_at_once_even_if_it_fills_many_buffers(database,
         connection.count = 0
         asking = asyncio.create_task(fetch(connection, rows))
         await asyncio.sleep(0)
-        time.sleep(0.5)  # noqa: ASYNC251 (the event loop has other things to do meanwhile)
+        # The event loop has other things to do until the server has sent everything.
+        while not database.execute(IS_IDLE, [connection.info.backend_pid]):
+            time.sleep(0.01)  # noqa: ASYNC251 (as above)
         assert len(await asking) == 1500
         assert connection.count <= 3
         await connection.close()

@@ -166,7 +166,7 @@ def test_2_lease_that_expires_during_the_wait_for_a_lock_is_lost(outbox, databas
     for_naive, for_ours = outbox.claim()
     blocker, naive, ours = (database.session(role) for role in (None, "owner", "executor"))
     database.owner_execute(
-        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '2 seconds'"
+        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '3 seconds'"
     )
     blocker.run("BEGIN")
     blocker.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")
@@ -190,7 +190,7 @@ def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, d
     blocker = database.session()
     sessions = [database.session("executor") for _ in range(3)]
     database.owner_execute(
-        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '300 ms'"
+        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '3 seconds'"
     )
     blocker.run("BEGIN")
     blocker.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")

@@ -202,8 +202,8 @@ def test_renewal_that_waits_until_its_lease_has_expired_fails(outbox, database):
     blocker, slow, naive = (database.session() for _ in range(3))
     blocker.run("BEGIN")
     blocker.run(
-        "UPDATE leasehold.leases SET expires_at = clock_timestamp() + interval '0.3 seconds',"
-        " grace_expires_at = clock_timestamp() + interval '0.3 seconds'"
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp() + interval '3 seconds',"
+        " grace_expires_at = clock_timestamp() + interval '3 seconds'"
     )
     blocker.run("COMMIT")
     blocker.run("BEGIN")

@@ -83,10 +83,10 @@ async def test_leader_records_its_results_through_a_pooler(pooler, outbox):
 
 
 async def test_limits_of_a_call_do_not_leak_to_other_clients(pooler):
-    settings = PoolSettings(through_pooler=True, statement_seconds=0.3, lock_seconds=0.2)
+    settings = PoolSettings(through_pooler=True, statement_seconds=2, lock_seconds=1)
     async with PostgresStore(pooler.url, settings) as store:
         with pytest.raises(DatabaseUnavailable) as raised:
-            await store._query.value("SELECT pg_sleep(5)")
+            await store._query.value("SELECT pg_sleep(600)")
         assert raised.value.is_rolled_back
     with psycopg.connect(pooler.url, prepare_threshold=None) as other:
         for _ in range(SESSIONS * 2):

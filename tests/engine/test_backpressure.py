@@ -56,12 +56,13 @@ async def test_flood_for_a_slow_target_does_not_starve_another(engine):
 
 async def test_target_is_called_no_more_often_than_its_rate(engine):
     engine.publish("slow", "keyed", rate_per_second=10)
-    ids = engine.outbox.enqueue(15, "slow")
+    ids = engine.outbox.enqueue(30, "slow")
     engine.worker()
     await engine.until_status(ids)
     received = [entry.received_at for entry in engine.sandbox.requests()]
-    # The first may start at once; each of the others waits a tenth of a second.
-    assert received[-1] - received[0] >= 14 / 10 * 0.8
+    # The first may start at once; each of the others waits a tenth of a second. On a busy machine,
+    # the first may arrive late.
+    assert received[-1] - received[0] >= 29 / 10 - 1
 
 
 async def test_target_has_no_more_calls_at_once_than_its_contract_says(engine):

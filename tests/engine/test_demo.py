@@ -65,7 +65,7 @@ def test_claims_of_a_killed_worker_are_recovered(start_demo, demo_folder):
     assert claims >= 1
     told = re.findall(r"recovered (\w+) [\w-]{10} after ([\d.]+) s: (\w+)", demo.output)
     assert len(told) + demo.output.count("its result had been recorded") == claims
-    assert all(1 < float(seconds) < 20 for _, seconds, _ in told)
+    assert all(float(seconds) > 1 for _, seconds, _ in told), "not before the leases ended"
     assert {state for _, _, state in told} <= {"ZOMBIE_REQUEUE", "IN_DOUBT"}
     assert "worker 3 starts as its replacement" in demo.output
     assert (demo.summary()["lost"], demo.summary()["doubled"]) == (0, 0)

@@ -25,7 +25,7 @@ def test_sigterm_stops_everything_within_seconds(start_demo, demo_folder):
 
 def test_worker_that_dies_is_replaced_and_does_not_prevent_the_end(start_demo, demo_folder):
     demo = start_demo("--for", "600")
-    demo.until(r" [6-9]\.\d s  enqueued")
+    demo.until(r" ([6-9]|\d\d)\.\d s  enqueued")
     dead = next(pid for pid, command in demo.children().items() if command == "worker")
     os.kill(dead, signal.SIGKILL)
     demo.until(rf"\(process {dead}\) died: signal 9")

@@ -141,14 +141,14 @@ async def test_early_not_found_denies_an_effect_that_happened(sandbox):
 
 
 async def test_pending_submission_is_confirmed_later(sandbox):
-    sandbox.set_faults("keyed", pending_seconds=0.2)
+    sandbox.set_faults("keyed", pending_seconds=2)
     submission = make_submission()
     async with gateway_of(sandbox, "keyed") as gateway:
         outcome = await gateway.submit(submission)
         assert isinstance(outcome, Submitted)
         assert outcome.reference == "keyed-1"
         assert isinstance(await gateway.lookup(submission), Submitted)
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(2.01)
         assert isinstance(await gateway.lookup(submission), Accepted)
 
 

@@ -58,8 +58,6 @@ def http(url, **changes):
     return http_gateway(
         url,
         **{
-            "call_timeout_seconds": 0.3,
-            "connect_timeout_seconds": 0.2,
             "lookup_url": f"{url}{{key}}",
             "secret_headers": {"Authorization": "TOKEN"},
             "environment": {"TOKEN": SECRET},
@@ -72,13 +70,15 @@ def ledger(url, **changes):
     return ledger_gateway(
         url,
         **{
-            "call_timeout_seconds": 0.3,
-            "connect_timeout_seconds": 0.2,
             "secret_headers": {"Authorization": "TOKEN"},
             "environment": {"TOKEN": SECRET},
         }
         | changes,
     )
+
+
+# For a call that is never answered; the connection must be made meanwhile.
+IMPATIENT = {"call_timeout_seconds": 2, "connect_timeout_seconds": 1.5}
 
 
 async def lose_connection(_reader, writer):
@@ -115,15 +115,14 @@ async def ask_ledger(gateway, asked, *batches):
     return await getattr(gateway, f"{asked}_many")(batches or [batch(), make_batch("b")])
 
 
-async def call_function(function, asked):
+async def call_function(function, asked, **changes):
     terms = PythonTerms(function=f"{FUNCTIONS}:{function}", lookup=f"{FUNCTIONS}:{function}")
     contract = Contract(
         target="sms",
         scope="item",
         guarantee="lookup",
         gateway=terms,
-        call_timeout_seconds=0.1,
-        connect_timeout_seconds=0.05,
+        **changes,
     )
     return await getattr(open_gateway(contract, environment={}), asked)(submission())
 
@@ -150,13 +149,13 @@ async def call_forbidden_address(asked):
 
 FAILURES = {
     "connection lost": lambda asked: call_http(lose_connection, asked),
-    "timeout": lambda asked: call_http(stay_silent, asked),
+    "timeout": lambda asked: call_http(stay_silent, asked, **IMPATIENT),
     "garbage": lambda asked: call_http(answer_garbage, asked),
     "too long": lambda asked: call_http(answer_too_much, asked, response_bytes_max=1000),
     "connection refused": call_nobody,
     "forbidden address": call_forbidden_address,
     "connection to a ledger lost": lambda asked: call_ledger(lose_connection, asked),
-    "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked),
+    "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked, **IMPATIENT),
     "garbage of a ledger": lambda asked: call_ledger(answer_garbage, asked),
     "too long for a ledger": lambda asked: call_ledger(
         answer_too_much, asked, batch(), response_bytes_max=1000
@@ -164,7 +163,7 @@ FAILURES = {
     "connection to a ledger refused": call_no_ledger,
     "forbidden address of a ledger": call_forbidden_ledger,
     "function failed": lambda asked: call_function("failing", asked),
-    "function timed out": lambda asked: call_function("slow", asked),
+    "function timed out": lambda asked: call_function("slow", asked, **IMPATIENT),
     "function returned something else": lambda asked: call_function("chatty", asked),
 }
 

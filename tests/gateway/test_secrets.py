@@ -306,7 +306,7 @@ def python_gateway(function):
         scope="item",
         guarantee="lookup",
         gateway=PythonTerms(function=path, lookup=path),
-        call_timeout_seconds=0.2,
+        call_timeout_seconds=0.5 if function == "time_out" else 20,
         connect_timeout_seconds=0.1,
     )
     return open_gateway(

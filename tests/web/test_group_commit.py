@@ -12,10 +12,12 @@ from leasehold.domain.intent import NewIntent
 from leasehold.intake.group_commit import GroupCommit
 from leasehold.store.pool_settings import PoolSettings
 from leasehold.store.postgres.store import PostgresStore
+from tests.support.engine import until
 from tests.support.tcp_proxy import TcpProxy
 
-# A short lock timeout; no other limit is reached.
-POOL = PoolSettings(lock_seconds=0.3, wait_seconds=2.0)
+# No limit is reached, or the lock timeout.
+POOL = PoolSettings(lock_seconds=40, statement_seconds=60, wait_seconds=40)
+SHORT = PoolSettings(lock_seconds=0.3, wait_seconds=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,16 @@ async def in_turn(group_commit, intents):
     return await asyncio.gather(*[group_commit.enqueue(one) for one in intents])
 
 
+async def until_blocked(database):
+    """Wait until a call waits for a lock."""
+    await until(
+        lambda: database.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            "   AND wait_event_type = 'Lock'"
+        )
+    )
+
+
 async def test_single_intent_is_sent_at_once_and_committed_on_return(group_commit, commits, outbox):
     answer = await group_commit.enqueue(new("a"))
     assert answer.verdict == "accepted"
@@ -80,7 +92,7 @@ async def test_intents_that_arrive_during_a_call_share_the_next_commit(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     others = [asyncio.create_task(group_commit.enqueue(new(str(number)))) for number in range(200)]
-    await asyncio.sleep(0.05)
+    await until_blocked(database)
     assert not any(one.done() for one in [first, *others])
     assert commits() == []
     holder.run("ROLLBACK")
@@ -158,7 +170,7 @@ async def test_queue_is_bounded_in_bytes_too(store):
 
 async def test_database_outage_reaches_every_caller_and_ends_by_itself(database):
     address = database.url_as("ingest")
-    async with TcpProxy(address) as proxy, PostgresStore(proxy.through(address), POOL) as store:
+    async with TcpProxy(address) as proxy, PostgresStore(proxy.through(address), SHORT) as store:
         group_commit = GroupCommit(store)
         assert (await group_commit.enqueue(new("before"))).verdict == "accepted"
         proxy.cut()
@@ -203,7 +215,7 @@ async def test_caller_cancelled_during_its_call_does_not_affect_the_others(
     holder.run("BEGIN")
     holder.run("LOCK TABLE leasehold.outbox_pending IN EXCLUSIVE MODE")
     callers = [asyncio.create_task(group_commit.enqueue(new(str(number)))) for number in range(3)]
-    await asyncio.sleep(0.05)
+    await until_blocked(database)
     callers[1].cancel()
     await asyncio.sleep(0)
     holder.run("ROLLBACK")
@@ -218,7 +230,7 @@ async def test_locked_stream_does_not_stop_other_intents(group_commit, database,
     holder.run("BEGIN")
     holder.run("SELECT FROM leasehold.streams WHERE stream = 'kept' FOR UPDATE")
     stuck = [asyncio.create_task(group_commit.enqueue(on_stream("kept"))) for _ in range(3)]
-    await asyncio.sleep(0.02)
+    await until_blocked(database)
     stuck += [asyncio.create_task(group_commit.enqueue(on_stream("kept"))) for _ in range(3)]
     free = await in_turn(group_commit, [new(), on_stream("free")])
     assert {one.verdict for one in free} == {"accepted"}
@@ -229,18 +241,19 @@ async def test_locked_stream_does_not_stop_other_intents(group_commit, database,
     assert commits() == [1, 2, 3, 3]
 
 
-async def test_intents_in_one_call_with_a_locked_stream_are_accepted_without_it(
-    group_commit, database
-):
-    await group_commit.enqueue(on_stream("kept"))
-    holder = database.session()
-    holder.run("BEGIN")
-    holder.run("SELECT FROM leasehold.streams WHERE stream = 'kept' FOR UPDATE")
-    told = await asyncio.gather(
-        *[group_commit.enqueue(one) for one in (on_stream("kept"), new(), on_stream("free"))],
-        return_exceptions=True,
-    )
-    holder.run("ROLLBACK")
+async def test_intents_in_one_call_with_a_locked_stream_are_accepted_without_it(database):
+    async with PostgresStore(database.url_as("ingest"), SHORT) as store:
+        group_commit = GroupCommit(store)
+        await group_commit.enqueue(on_stream("kept"))
+        holder = database.session()
+        holder.run("BEGIN")
+        holder.run("SELECT FROM leasehold.streams WHERE stream = 'kept' FOR UPDATE")
+        told = await asyncio.gather(
+            *[group_commit.enqueue(one) for one in (on_stream("kept"), new(), on_stream("free"))],
+            return_exceptions=True,
+        )
+        holder.run("ROLLBACK")
+        await group_commit.close()
     assert isinstance(told[0], DatabaseUnavailable)
     assert told[0].reason is Unavailable.LOCKED
     assert [one.verdict for one in told[1:]] == ["accepted", "accepted"]

@@ -359,11 +359,11 @@ def test_client_that_resets_its_connection_is_logged_without_a_traceback(victim,
 
 @pytest.fixture
 async def impatient(database, outbox, monkeypatch):
-    """A server that waits for 0.2 seconds only."""
+    """A server that waits for a second only."""
     outbox.publish("sms")
-    monkeypatch.setattr(request_context, "BODY_SECONDS", 0.2)
-    monkeypatch.setattr(request_context, "DRAIN_SECONDS", 0.2)
-    async with serve(database, idle_seconds=0.2) as api:
+    monkeypatch.setattr(request_context, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(request_context, "DRAIN_SECONDS", 1.0)
+    async with serve(database, idle_seconds=1) as api:
         yield api
 
 

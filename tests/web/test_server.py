@@ -14,12 +14,14 @@ from leasehold.web.server import Address, HttpServer
 from tests.support.engine import until
 
 WAIT_SECONDS = 30
+arrived, may_go = asyncio.Event(), asyncio.Event()
 
 
 async def app(scope, _receive, send):
-    """Answers `ok`: late on /slow, and with more than a client buffers on /endless."""
+    """Answers `ok`: on /slow when it is let, and with more than a client buffers on /endless."""
     if scope["path"] == "/slow":
-        await asyncio.sleep(0.5)
+        arrived.set()
+        await may_go.wait()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     body = b"x" * 10_000_000 if scope["path"] == "/endless" else b"ok"
     await send({"type": "http.response.body", "body": body})
@@ -81,9 +83,13 @@ async def test_stop_answers_requests_in_progress_and_closes_idle_connections():
     await server.start(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
     request = asyncio.create_task(get(server, "/slow"))
+    await asyncio.wait_for(arrived.wait(), WAIT_SECONDS)
+    stopping = asyncio.create_task(server.stop())
     await asyncio.sleep(0.2)
-    await server.stop()
+    assert not stopping.done()
+    may_go.set()
     assert await request == "ok"
+    await stopping
     assert await asyncio.wait_for(reader.read(), WAIT_SECONDS) == b""
     writer.close()
     with pytest.raises(httpx.ConnectError):
@@ -95,10 +101,10 @@ async def test_stop_does_not_wait_for_a_client_that_does_not_read():
     await server.start(app)
     with socket.create_connection(("127.0.0.1", port_of(server))) as client:
         client.sendall(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(client.recv, 1) == b"H"  # it is being answered
         began_at = time.monotonic()
-        await server.stop()
-        assert 0.4 < time.monotonic() - began_at < 10
+        await asyncio.wait_for(server.stop(), WAIT_SECONDS)
+        assert time.monotonic() - began_at > 0.4
     # When the client leaves, the server's own task ends too.
     await until(lambda: server._running.done())
 
