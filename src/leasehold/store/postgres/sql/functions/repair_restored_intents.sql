@@ -17,6 +17,7 @@ DECLARE
   c_first_id CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
   v_current leasehold.generations;
   v_ids uuid[];
+  v_streams text[];
   v_now timestamptz := clock_timestamp();
   v_outcomes leasehold.outcome[];
 BEGIN
@@ -46,10 +47,10 @@ BEGIN
                   WHERE p.intent_id = ANY (v_ids)
                     AND leasehold.may_be_sent_unseen(
                       c.guarantee, c.key_window_seconds, p.last_state, p.first_tried_at, p.due_at, v_now));
-  PERFORM FROM leasehold.leases l
-    WHERE l.lease_name IN (SELECT p.lease_name FROM leasehold.outbox_pending p
-                            WHERE p.intent_id = ANY (v_ids) AND p.scope = 'stream')
-    ORDER BY l.lease_name FOR NO KEY UPDATE;
+  -- First the names: a join could read the leases of all streams.
+  v_streams := ARRAY(SELECT DISTINCT p.lease_name FROM leasehold.outbox_pending p
+                      WHERE p.intent_id = ANY (v_ids) AND p.scope = 'stream');
+  PERFORM FROM leasehold.leases l WHERE l.lease_name = ANY (v_streams) ORDER BY l.lease_name FOR NO KEY UPDATE;
   PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
   -- The window of a key may have begun in the lost database, at a time that nobody knows.
