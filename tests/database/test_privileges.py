@@ -162,6 +162,7 @@ OWNERS = (
     "record_blocked_counts",
     "record_intervention",
     "read_intents",
+    "rows_within_budget",
     "read_results",
     "redrive_intent",
     "refuse_change",

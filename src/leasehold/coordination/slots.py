@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from leasehold.coordination.content_memory import ContentMemory
 from leasehold.coordination.item import DONE, RECORDING
 from leasehold.domain.lease import trust_clock
 
@@ -51,6 +52,7 @@ class SlotPool:
         self.total = total
         self.results_max = max(RESULTS_MIN, RESULTS_PER_SLOT * total)
         self.clock = clock
+        self.memory = ContentMemory()
         self._used: Counter[Slots] = Counter()
         self._by_target: Counter[str] = Counter()
         self._stuck: set[asyncio.Future[Any]] = set()
@@ -65,8 +67,8 @@ class SlotPool:
 
     @property
     def is_full(self) -> bool:
-        """Whether no call may begin: all slots are used, or too many results wait."""
-        return self.used >= self.total or self._results >= self.results_max
+        """Whether no call may begin: all slots are used, or too much is in memory."""
+        return self.used >= self.total or self._results >= self.results_max or self.memory.is_full
 
     @property
     def stuck_calls(self) -> int:
@@ -175,6 +177,7 @@ class Slots:
     def __init__(self, worker_id: str, pool: SlotPool) -> None:
         self.worker_id = worker_id
         self.clock = pool.clock
+        self.memory = pool.memory
         self._pool = pool
         self._items: set[Item] = set()
         self._in_slots: set[Item] = set()  # the others wait to be recorded, or are followers
@@ -242,7 +245,7 @@ class Slots:
     def take(self, items: Sequence[Item]) -> None:
         """Give each item a slot."""
         targets = Counter(map(_target, items))
-        self._items.update(items)
+        self._add(items)
         self._in_slots.update(items)
         self._by_target.update(targets)
         self._pool.occupy(self, len(items))
@@ -250,8 +253,12 @@ class Slots:
 
     def join(self, followers: Collection[Item]) -> None:
         """Have items in flight that need no slot: the call of another item is theirs too."""
-        self._items.update(followers)
+        self._add(followers)
         self._followers.update(followers)
+
+    def _add(self, items: Collection[Item]) -> None:
+        self._pool.memory.add(set(items) - self._items)
+        self._items.update(items)
 
     def has_slot(self, item: Item) -> bool:
         """Say whether an item has a slot of its own."""
@@ -290,6 +297,7 @@ class Slots:
             if item.state is not DONE:
                 item.state = DONE
                 ended.append(item)
+        self._pool.memory.remove(self._items.intersection(ended))
         self._items.difference_update(ended)
         in_slots = self._in_slots.intersection(ended)
         followers = self._followers.intersection(ended)

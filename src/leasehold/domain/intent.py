@@ -179,6 +179,12 @@ class Claimed(NamedTuple):
     claimed_at: datetime
 
     @property
+    def content_bytes(self) -> int:
+        """How many bytes the payload or body and the metadata have."""
+        content = self.body if self.payload is None else self.payload.raw
+        return len(content or b"") + (len(self.metadata.raw) if self.metadata else 0)
+
+    @property
     def claim(self) -> Claim:
         """The claim. Raises TypeError under a leader's lease."""
         if self.lease_token is None:

@@ -16,7 +16,12 @@ from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.claim_size import GATHER_SECONDS, claim_size, should_gather
+from leasehold.executor.claim_size import (
+    GATHER_SECONDS,
+    claim_size,
+    may_be_cut,
+    should_gather,
+)
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
 from leasehold.executor.fences import ClaimFence
 from leasehold.executor.low_water import LowWaterMarks
@@ -216,8 +221,11 @@ class CompetingExecutor:
                 self._slots.take(items)
                 self._runner.start(items)
         claimed = [item.claimed for item in items]
-        self._marks.advance(claimed, taken, rooms, batch_size, is_full_walk=is_full_walk)
-        is_full = sum(taken.values()) >= batch_size
+        is_cut = may_be_cut(items)
+        self._marks.advance(
+            claimed, taken, rooms, batch_size, is_full_walk=is_full_walk, is_cut=is_cut
+        )
+        is_full = is_cut or sum(taken.values()) >= batch_size
         if is_full_walk:
             # A full batch that is smaller than the number of targets has not looked at all of them.
             walked = rooms if not is_full or batch_size >= len(rooms) else taken

@@ -142,10 +142,12 @@ class LowWaterMarks:
         batch_size: int,
         *,
         is_full_walk: bool,
+        is_cut: bool = False,
     ) -> None:
         """Move the marks to where a claim ended, or back to what a full walk found below them.
 
-        `claimed` are the items to start; `taken` counts all items or streams that were taken.
+        `claimed` are the items to start; `taken` counts all items or streams that were taken. A
+        claim that was cut may have left something out, of any target, because of its size.
         """
         due: defaultdict[tuple[str, int], list[datetime]] = defaultdict(list)
         for item in claimed:
@@ -158,6 +160,8 @@ class LowWaterMarks:
         # Of a full batch, each target could have had this many at least, if none had expired.
         is_full = sum(taken.values()) >= batch_size
         share = batch_size if not is_full else 0 if is_full_walk else batch_size // len(rooms)
+        if is_cut:
+            share = 0
         # A full walk may have taken long since it read the clock.
         walked_until = claimed[0].claimed_at if claimed and not is_full_walk else self._looked_at
         for target, room in rooms.items():

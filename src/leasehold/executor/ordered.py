@@ -170,7 +170,7 @@ class OrderedExecutor:
                 kept.append(one.lease)
                 room -= 1
             rooms[one.target] = room
-        return kept[self._slots.owed :]
+        return [] if self._slots.memory.is_full else kept[self._slots.owed :]
 
     def _goes_on(self, held: HeldStream) -> bool:
         """Say whether we want to go on with a stream. One that shares its call has no slot."""

@@ -267,6 +267,7 @@ class DueRow(NamedTuple):
     begun_at: datetime | None
     version: RowVersion
     wait_seconds: float | None
+    content_bytes: int = 0
 
     @property
     def has_content(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.coordination.item import DONE, Mark
 from leasehold.domain.intent import queue_delays
-from leasehold.executor.claim_size import GATHER_SECONDS, should_gather
+from leasehold.executor.claim_size import GATHER_SECONDS, should_gather, within_bytes
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -141,15 +141,26 @@ class Dispatcher:
         items = self._queue.take(now, rooms, free)
         if not free:
             return self._wait_for_slot(rooms)
+        taken = len(items)
         if items:
+            items = self._within_bytes(items, now)
             with self._slots.reserved(len(items)):
                 await self._dispatch(items, now)
-        if len(items) == free:
+        if taken == free or len(items) < taken:
             return AGAIN
         return self._pause(
             self._queue.seconds_until_due(self._slots.clock()),
             *map(self._seconds_until_room, self._queue.ready_targets()),
         )
+
+    def _within_bytes(self, items: Sequence[Item], now: float) -> Sequence[Item]:
+        """Put back what does not fit into the budget of one mark; it was not marked yet."""
+        count = within_bytes(items)
+        for item in items[count:]:
+            item.state = DONE
+            item.given_back_until = now
+        self._queue.end(items[count:])
+        return items[:count]
 
     def _wait_for_slot(self, rooms: Mapping[str, int]) -> Pause:
         """Wait for a slot if something could be called in it."""

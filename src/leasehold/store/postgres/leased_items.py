@@ -45,7 +45,8 @@ _TIMES: Final = (
     "       last_modified_at AS version"
 )
 _WAIT_SECONDS: Final = (
-    "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds"
+    "date_part('epoch', nullif(due_at, 'infinity') - clock_timestamp()) AS wait_seconds,"
+    "       content_bytes"
 )
 
 

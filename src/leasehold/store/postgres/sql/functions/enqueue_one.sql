@@ -21,6 +21,7 @@ DECLARE
   v_deadline_seconds double precision;
   v_now timestamptz;
   v_body bytea := decode(p_new.body, 'base64');
+  v_payload_text text;  -- made once, for its size and its hash
   v_content_bytes integer;
   v_due_at timestamptz;
   v_deadline_at timestamptz;
@@ -36,7 +37,8 @@ BEGIN
     RETURN;
   END IF;
   v_now := CASE v_scope WHEN 'cluster' THEN leasehold.announce_change() ELSE clock_timestamp() END;
-  v_content_bytes := leasehold.json_text_bytes(p_new.payload) + coalesce(octet_length(v_body), 0);
+  v_payload_text := p_new.payload::text;
+  v_content_bytes := coalesce(octet_length(v_payload_text), octet_length(v_body), 0);
   v_due_at := leasehold.intent_due_at(p_new.due_at, p_new.delay_seconds, v_now);
   v_deadline_at := leasehold.intent_deadline_at(p_new.deadline_at, p_new.deadline_seconds, v_deadline_seconds, v_now);
   problem := leasehold.intent_problem(
@@ -44,7 +46,7 @@ BEGIN
     p_new.priority, p_new.due_at, p_new.delay_seconds, p_new.deadline_at, p_new.deadline_seconds, p_new.metadata,
     p_new.trace_context, v_version, v_scope, v_due_at, v_deadline_at, v_now);
   IF p_new.idempotency_key IS NOT NULL AND v_content_bytes <= 1048576 THEN
-    v_hash := leasehold.content_hash(p_new.payload, p_new.content_type, v_body);
+    v_hash := leasehold.content_hash(v_payload_text, p_new.content_type, v_body);
   END IF;
 
   IF problem IS NULL THEN

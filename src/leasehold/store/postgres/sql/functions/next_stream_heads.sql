@@ -9,6 +9,9 @@
 -- open: it saw the former head and will not make its row a head, so the stream must be looked at again later).
 -- To tell the last two apart, the function takes the row of the stream, SKIP LOCKED, and looks again in a new statement:
 -- whoever has the lock knows that no enqueuer is open. It never waits for one.
+-- The contents that one call returns have a budget, 8 MiB, so that a few large payloads never make it so slow that it fails for
+-- all streams. Those that have been due longest come first; the first of them is always served. The others are waiting,
+-- although they are due. The further heads of a stream have an equal part of the budget.
 -- A freed stream gets the expiry -infinity, and its head becomes claimable and due now at the earliest, behind the heads
 -- of other streams that are due. A stream that is begun or must be looked at again gets a finite expiry instead,
 -- so that the next claim finds it.
@@ -24,6 +27,7 @@ CREATE OR REPLACE FUNCTION leasehold.next_stream_heads(
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+  c_bytes_max CONSTANT bigint := 8388608;
   v_now timestamptz := clock_timestamp();
   v_empty text[];
   v_enqueued_to text[] := '{}';
@@ -52,9 +56,9 @@ BEGIN
     SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
            p_kept IS NULL OR l.lease_name IN (SELECT unnest(p_kept)) AS is_kept,
            head.intent_id AS head_id, head.stream_seq, head.due_at AS head_due_at, head.deadline_at,
-           head.contract_version, head.step,
+           head.contract_version, head.step, head.content_bytes AS head_bytes,
            awaited.intent_id AS awaited_id, awaited.due_at AS awaited_due_at,
-           awaited.contract_version AS awaited_version, c.batch_max,
+           awaited.contract_version AS awaited_version, awaited.content_bytes AS awaited_bytes, c.batch_max,
            coalesce(CASE WHEN head.intent_id IS NULL AND l.target <> ALL (v_pipelined) THEN false
                          WHEN c.batch_max = 1 AND l.target <> ALL (v_pipelined) THEN head.begun_at IS NOT NULL
                          WHEN l.target = ANY (v_pipelined) THEN leasehold.is_stream_begun(l.target, l.stream)
@@ -64,7 +68,7 @@ BEGIN
                 ELSE c.pipeline_max - coalesce(awaited.rows, 0) END AS room
       FROM leasehold.leases l
       LEFT JOIN LATERAL (
-        SELECT p.intent_id, p.stream_seq, p.due_at, p.deadline_at, p.contract_version, p.begun_at,
+        SELECT p.intent_id, p.stream_seq, p.due_at, p.deadline_at, p.contract_version, p.begun_at, p.content_bytes,
                leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
           FROM leasehold.outbox_pending p
          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
@@ -72,8 +76,9 @@ BEGIN
          ORDER BY p.stream_seq LIMIT 1) AS head ON true
       LEFT JOIN LATERAL (
         SELECT (array_agg(p.intent_id ORDER BY p.due_at, p.stream_seq))[1] AS intent_id, min(p.due_at) AS due_at,
-               (array_agg(p.contract_version ORDER BY p.due_at, p.stream_seq))[1] AS contract_version, count(*)::integer AS rows
-          FROM (SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version FROM leasehold.outbox_pending p
+               (array_agg(p.contract_version ORDER BY p.due_at, p.stream_seq))[1] AS contract_version,
+               max(p.content_bytes) AS content_bytes, count(*)::integer AS rows
+          FROM (SELECT p.intent_id, p.stream_seq, p.due_at, p.contract_version, p.content_bytes FROM leasehold.outbox_pending p
                  WHERE l.target = ANY (v_pipelined) AND p.scope = 'stream' AND p.awaits_confirmation
                    AND p.target = l.target AND p.stream = l.stream
                  ORDER BY p.stream_seq LIMIT 100) AS p) AS awaited ON l.target = ANY (v_pipelined)
@@ -99,13 +104,24 @@ BEGIN
              WHEN paused_until > v_now THEN 'paused'
              WHEN due_at <= v_now THEN 'ready'
              WHEN next_id IS NOT NULL THEN 'waiting'
-             ELSE 'drained' END AS stream_state
+             ELSE 'drained' END AS stream_state_alone
       FROM chosen
+  ), counted AS MATERIALIZED (
+    SELECT judged.*, stream_state_alone = 'ready' AND is_kept AS is_served,
+           row_number() OVER waiting AS number,
+           sum(CASE WHEN is_asking THEN awaited_bytes ELSE head_bytes END) OVER waiting AS bytes,
+           c_bytes_max / count(*) OVER (PARTITION BY stream_state_alone = 'ready' AND is_kept) AS batch_bytes
+      FROM judged
+    WINDOW waiting AS (PARTITION BY stream_state_alone = 'ready' AND is_kept ORDER BY due_at, lease_name)
+  ), afforded AS MATERIALIZED (
+    SELECT counted.*,
+           CASE WHEN is_served AND number > 1 AND bytes > c_bytes_max THEN 'waiting' ELSE stream_state_alone END AS stream_state
+      FROM counted
   ), decided AS MATERIALIZED (
-    SELECT judged.*,
+    SELECT afforded.*,
            is_kept AND (stream_state IN ('ready', 'begun', 'look_again') OR NOT p_free_idle) AS is_held,
            stream_state NOT IN ('begun', 'look_again') AS is_settled
-      FROM judged
+      FROM afforded
   ), freed AS (
     UPDATE leasehold.leases l
        SET expires_at = CASE WHEN d.is_settled THEN '-infinity'
@@ -127,8 +143,9 @@ BEGIN
         SELECT several.intent_id, several.place
           FROM (SELECT p.intent_id, p.place,
                        bool_and(p.place = 1 OR p.step = d.step AND p.step <> 'finish' AND p.due_at <= v_now
-                                AND p.contract_version = d.contract_version) OVER (ORDER BY p.place) AS is_in_batch
-                  FROM (SELECT p.intent_id, p.due_at, p.contract_version,
+                                AND p.contract_version = d.contract_version) OVER (ORDER BY p.place)
+                       AND (p.place = 1 OR sum(p.content_bytes) OVER (ORDER BY p.place) <= d.batch_bytes) AS is_in_batch
+                  FROM (SELECT p.intent_id, p.due_at, p.contract_version, p.content_bytes,
                                row_number() OVER (ORDER BY p.stream_seq) AS place,
                                leasehold.head_action(p.last_state, p.attempt_count, p.deadline_at, v_now) AS step
                           FROM leasehold.outbox_pending p
@@ -138,12 +155,15 @@ BEGIN
                          ORDER BY p.stream_seq LIMIT greatest(least(d.batch_max, d.room), 1)) AS p) AS several
          WHERE several.is_in_batch
          UNION ALL
-        SELECT p.intent_id, row_number() OVER (ORDER BY p.stream_seq)
-          FROM (SELECT p.intent_id, p.stream_seq FROM leasehold.outbox_pending p
+        SELECT asked.intent_id, asked.place
+          FROM (SELECT p.intent_id, row_number() OVER (ORDER BY p.stream_seq) AS place,
+                       sum(p.content_bytes) OVER (ORDER BY p.stream_seq) AS bytes
+          FROM (SELECT p.intent_id, p.stream_seq, p.content_bytes FROM leasehold.outbox_pending p
                  WHERE d.stream_state = 'ready' AND d.is_held AND d.is_asking AND p.awaits_confirmation
                    AND p.scope = 'stream' AND p.target = d.target AND p.stream = d.stream
                    AND p.due_at <= v_now AND p.contract_version = d.awaited_version
-                 ORDER BY p.stream_seq LIMIT 100) AS p) AS batch ON true
+                 ORDER BY p.stream_seq LIMIT 100) AS p) AS asked
+         WHERE asked.place = 1 OR asked.bytes <= d.batch_bytes) AS batch ON true
   ), changed AS (
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,

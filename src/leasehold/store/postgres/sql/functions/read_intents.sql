@@ -18,7 +18,7 @@ LANGUAGE sql STABLE AS $$
          stream, idempotency_key, idempotency_key IS NOT NULL AND coalesce(key_scope = 'all', false),
          payload, raw_body, content_bytes, content_type,
          -- Nobody can repeat an intent without a key, or one that is never accepted, so it needs no hash.
-         CASE WHEN idempotency_key IS NOT NULL AND content_bytes <= 1048576 THEN leasehold.content_hash(payload, content_type, raw_body) END,
+         CASE WHEN idempotency_key IS NOT NULL AND content_bytes <= 1048576 THEN leasehold.content_hash(payload_text, content_type, raw_body) END,
          metadata, trace_context,
          coalesce(priority, contract_priority), first_due_at, last_at,
          leasehold.intent_problem(
@@ -27,17 +27,16 @@ LANGUAGE sql STABLE AS $$
     FROM (
       SELECT raw.*, c.version, c.scope, c.lease_name AS cluster_lease_name,
              c.priority AS contract_priority,
+             coalesce(octet_length(raw.payload_text), octet_length(raw.raw_body), 0) AS content_bytes,
              leasehold.intent_due_at(raw.due_at, raw.delay_seconds, p_now) AS first_due_at,
              leasehold.intent_deadline_at(raw.deadline_at, raw.deadline_seconds, c.deadline_seconds, p_now) AS last_at
         FROM (
-          SELECT decoded.*, leasehold.json_text_bytes(payload) + coalesce(octet_length(raw_body), 0) AS content_bytes
-            FROM (
-              SELECT entry.*, entry.ordinality::integer AS ordinal,
-                     leasehold.batch_intent_id(p_batch_id, entry.ordinality) AS intent_id,
-                     decode(entry.body, 'base64') AS raw_body
-                FROM ROWS FROM (jsonb_populate_recordset(NULL::leasehold.new_intent, p_intents))
-                     WITH ORDINALITY AS entry) AS decoded
-          -- Not merged with the query around it, which would measure the text for each use of its size.
+          SELECT entry.*, entry.ordinality::integer AS ordinal,
+                 leasehold.batch_intent_id(p_batch_id, entry.ordinality) AS intent_id,
+                 decode(entry.body, 'base64') AS raw_body, entry.payload::text AS payload_text
+            FROM ROWS FROM (jsonb_populate_recordset(NULL::leasehold.new_intent, p_intents))
+                 WITH ORDINALITY AS entry
+          -- Not merged with the query around it, which would make the text for each of its uses.
           OFFSET 0) AS raw
         LEFT JOIN unnest(p_contracts) AS c ON c.target = raw.target) AS timed
 $$;

@@ -1,7 +1,7 @@
 -- Read what is to be done next under these cluster leases: the first p_limit rows by due time for each of p_targets and
 -- each priority. Held rows are left out.
 -- A leader builds and refills its due queue with it; the cost does not grow with the backlog.
--- A row has its content (created_at is set) if the content has at most p_content_bytes, the row is due, and its
+-- A row has its content (created_at is set) if the content has at most p_content_bytes as text, the row is due, and its
 -- call only needs mark_calls, which returns the content of the others. To continue reading, p_after_due_at and
 -- p_after_intent_ids have the last row read for the four priorities of each target, one target after the other.
 -- Locks nothing. Raises: P7002 when one of the leases is lost, P7006, 22023.
@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION leasehold.refresh_due_rows(
   priority smallint, due_at timestamptz, deadline_at timestamptz, attempt_count integer, last_state text,
   reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz,
   submission_key uuid, fencing_token bigint, payload jsonb, body bytea,
-  content_type text, metadata jsonb, trace_context text, created_at timestamptz)
+  content_type text, metadata jsonb, trace_context text, created_at timestamptz, content_bytes integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -40,7 +40,7 @@ BEGIN
   SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
          p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at, p.last_modified_at,
          i.submission_key, leasehold.fencing_token(v_token_floor, i.token_base, asked.lease_epoch, p.attempt_count + 1), i.payload,
-         i.body, i.content_type, i.metadata, i.trace_context, i.created_at
+         i.body, i.content_type, i.metadata, i.trace_context, i.created_at, p.content_bytes
     FROM unnest(p_lease_names, p_lease_epochs) AS asked (lease_name, lease_epoch)
    CROSS JOIN LATERAL (
      SELECT cluster_due.*
@@ -63,11 +63,7 @@ BEGIN
         FROM leasehold.intents i
        WHERE i.intent_id = p.intent_id AND p.scope = 'cluster' AND p.due_at <= v_now AND p.begun_at IS NULL
          AND leasehold.is_marked_call(c.guarantee, c.key_window_seconds, p.last_state)
-         AND coalesce(pg_column_size(i.payload), 0) + coalesce(pg_column_size(i.body), 0)
-             + coalesce(pg_column_size(i.metadata), 0) <= p_content_bytes
-         -- This is the stored size; compressed content may be a thousand times as large.
-         AND num_nonnulls(pg_column_compression(i.payload), pg_column_compression(i.body),
-                          pg_column_compression(i.metadata)) = 0
+         AND p.content_bytes <= p_content_bytes
        LIMIT 1) AS i ON p_content_bytes > 0;
 END
 $$;

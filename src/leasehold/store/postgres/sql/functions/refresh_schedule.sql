@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION leasehold.refresh_schedule(
 ) RETURNS TABLE (
   intent_id uuid, lease_name text, target text, contract_version integer, stream text, stream_seq bigint,
   priority smallint, due_at timestamptz, deadline_at timestamptz, attempt_count integer, last_state text,
-  reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz)
+  reference text, first_tried_at timestamptz, begun_at timestamptz, last_modified_at timestamptz, content_bytes integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -27,7 +27,7 @@ BEGIN
    CROSS JOIN LATERAL (
      SELECT p.intent_id, p.lease_name, p.target, p.contract_version, p.stream, p.stream_seq, p.priority, p.due_at,
             p.deadline_at, p.attempt_count, p.last_state, p.reference, p.first_tried_at, p.begun_at,
-            p.last_modified_at
+            p.last_modified_at, p.content_bytes
        FROM leasehold.outbox_pending p
       WHERE p.scope = 'cluster' AND p.lease_name = asked.lease_name
         AND (p.last_modified_at, p.intent_id) > (p_after_modified_at, p_after_intent_id)
