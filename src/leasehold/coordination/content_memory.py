@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.item import Item
 
-# When contents have so many bytes, nothing more is claimed until some end. So an instance holds at
-# most this, and the budget of one more claim (8 MiB) for each of its executors. Sixty of the largest
+# When contents have so many bytes, nothing more is claimed until some end. So an instance holds
+# this, and the budget of one more claim (8 MiB) for each of its executors. Sixty of the largest
 # intents fit; most intents have a thousandth of that.
 CONTENT_BYTES_MAX = 64 * 1024 * 1024
 

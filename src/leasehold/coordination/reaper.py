@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 REAPER_LEASE = "leasehold-reaper"
 BATCH = 1000
 PARTITION_MONTHS_AHEAD = 3
+MOVED_ROWS = 5_000  # of the ledger's default partition, in one step of a fraction of a second
 # Repair takes at most this share of the time, unless it would come more rarely than once per lease.
 # It walks over dead rows, of which there are millions if a transaction stays open for long.
 REPAIR_SHARE = 0.02
@@ -228,10 +229,24 @@ class Reaper:
     async def _create_partitions(self) -> None:
         if self._clock() < self._partitions_due_at:
             return
+        if not await self._move_ledger_rows():
+            return
         created = await self._store.create_ledger_partitions(PARTITION_MONTHS_AHEAD)
         self._partitions_due_at = self._clock() + PARTITIONS_SECONDS
         if created:
             _LOG.info("partitions_created", worker_id=self._worker_id, partitions=created)
+
+    async def _move_ledger_rows(self) -> bool:
+        """Empty the ledger's default partition, for half the time of a pass; say if it is empty."""
+        ends_at = self._clock() + self._timings().reaper_seconds / 2
+        while True:
+            move = await self._store.move_ledger_rows(MOVED_ROWS)
+            if move.partitions:
+                _LOG.warning(
+                    "ledger_rows_moved", worker_id=self._worker_id, partitions=move.partitions
+                )
+            if move.is_complete or self._clock() >= ends_at:
+                return move.is_complete
 
     async def _prune_streams(self) -> None:
         started_at = self._clock()

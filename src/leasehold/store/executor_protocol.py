@@ -305,6 +305,10 @@ class UpkeepStore(Protocol):
         """List the instances that recently stopped reporting without saying so."""
         ...
 
+    async def move_ledger_rows(self, rows_max: int) -> rows.LedgerMove:
+        """Copy some rows of the ledger's default partition to their months."""
+        ...
+
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
         """Create the ledger's partitions ahead of time."""
         ...

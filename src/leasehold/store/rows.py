@@ -142,6 +142,14 @@ class MissedDeadline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMove:
+    """What a step of move_ledger_rows did: months that are complete now, and whether all are."""
+
+    partitions: list[str]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acquisition:
     """Whether the lease is ours now.
 

@@ -11,13 +11,14 @@ from leasehold.store.postgres.leases import PostgresLeases
 from leasehold.store.postgres.monitoring import PostgresMonitoring
 from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.postgres.streams import PostgresStreams
-from leasehold.store.rows import FormerTerms, PrunedStreams
+from leasehold.store.rows import FormerTerms, LedgerMove, PrunedStreams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FORMER = rows_of(FormerTerms)
 _PRUNED = rows_of(PrunedStreams)
+_MOVED = rows_of(LedgerMove)
 
 
 class PostgresExecutor(
@@ -33,6 +34,13 @@ class PostgresExecutor(
     async def read_former_terms(self) -> list[FormerTerms]:
         """Read the terms that are no longer current but still have pending intents."""
         return await self._query.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
+
+    async def move_ledger_rows(self, rows_max: int) -> LedgerMove:
+        """Copy some rows of the ledger's default partition to their months."""
+        [move] = await self._query.rows(
+            _MOVED, "SELECT * FROM leasehold.move_ledger_rows(%s)", rows_max
+        )
+        return move
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
         """Create the ledger's partitions ahead of time."""
