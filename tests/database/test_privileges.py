@@ -66,6 +66,7 @@ EXECUTION = (
     "complete_outbox_attempts",
     "create_ledger_partitions",
     "move_ledger_rows",
+    "read_lock_squatters",
     "hold_lease",
     "mark_calls",
     "prune_streams",

@@ -37,8 +37,8 @@ def cluster(engine):
     return engine
 
 
-def member(engine, **more):
-    return engine.worker(**(ADVISORY_LOCK_SETTINGS | more))
+def member(engine, *arguments, **more):
+    return engine.worker(*arguments, **(ADVISORY_LOCK_SETTINGS | more))
 
 
 async def start_leader(engine, **more):
@@ -54,6 +54,20 @@ def end_lock_sessions(engine):
         " (SELECT oid FROM pg_database WHERE datname = current_database())",
         [key],
     )
+
+
+async def test_login_that_squats_on_the_lock_is_named_and_counted_until_it_ends(cluster):
+    squatter = cluster.database.connect("readonly")
+    squatter.execute("SELECT pg_advisory_lock(%s)", [lock_key(CLUSTER_LEASE)])
+    worker = member(cluster, "--metrics-port", "0")
+    line = await worker.logged("lock_squatted")
+    assert (line["lock"], line["lease_name"]) == ("election", CLUSTER_LEASE)
+    assert (line["pid"], line["login"]) == (squatter.info.backend_pid, squatter.info.user)
+    assert "LEASEHOLD_ELECTOR=row" in line["advice"]
+    # By row, the same lock stops nobody.
+    by_row = cluster.worker(elector="row", schedule_refresh_seconds="0.2")
+    await by_row.logged("leader_acquired")
+    squatter.close()
 
 
 async def test_killed_leader_is_replaced_long_before_its_lease_expires(cluster):

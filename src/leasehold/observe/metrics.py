@@ -110,6 +110,9 @@ class Metrics:
         self._stale_tokens_refused = factory.of_worker(
             Counter, "stale_tokens_refused", "Tokens called stale although we held the lease."
         )
+        self._locks_squatted = factory.of_worker(
+            Gauge, "locks_squatted", "Advisory locks of ours that foreign sessions hold."
+        )
         self._late_results = factory.of_worker(
             Counter, "late_results", "Results discarded because trust in the claim had ended."
         )
@@ -216,6 +219,10 @@ class Metrics:
     def stale_token_refused(self) -> None:
         """Count a fencing token that a gateway called stale although we held the lease."""
         self._stale_tokens_refused.inc()
+
+    def locks_squatted(self, locks: int) -> None:
+        """Set how many advisory locks of ours are held by sessions that are no instance."""
+        self._locks_squatted.set(locks)
 
     def late_result(self) -> None:
         """Count a result that was too late to be written."""

@@ -104,6 +104,11 @@ class Elections:
         return sum(session.in_flight for session in self._sessions.values())
 
     @property
+    def is_by_lock(self) -> bool:
+        """Whether leaders are elected by advisory lock."""
+        return self._open_lock_session is not None
+
+    @property
     def lease_names(self) -> set[str]:
         """The groups that the targets of this instance belong to."""
         return set(self._targets.groups)

@@ -31,6 +31,7 @@ from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
 from leasehold.runtime.elections import ClusterContracts, Elections
 from leasehold.runtime.generation import GenerationWatch
+from leasehold.runtime.lock_watch import LockWatch
 from leasehold.runtime.notifier import Notifier
 from leasehold.runtime.registration import Registration, ScopeState, new_worker_id
 from leasehold.runtime.sessions import ItemSession, Parts, StreamSession
@@ -111,6 +112,7 @@ class Instance:
         self._contracts = ClusterContracts(self._cluster_targets, self.elections.step_down)
         holders = self._items, self._streams, self.elections
         self._generation = GenerationWatch(parts, holders, refused)
+        self._lock_watch = LockWatch(parts, self.elections)
         self._registration = Registration(
             self._store,
             self.worker_id,
@@ -249,6 +251,7 @@ class Instance:
             self.elections,
             self._generation,
             self._registration,
+            self._lock_watch,
             self._target_watch,
             self._loop_watch,
             *self._notifiers,

@@ -142,6 +142,21 @@ class MissedDeadline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockSquatter:
+    """A session that holds an advisory lock of ours and is no instance.
+
+    `lock` is election, call_marks or changes; `holder` names the session, or its transaction.
+    """
+
+    lease_name: str | None
+    lock: str
+    pid: int
+    holder: str
+    login: str | None
+    application_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMove:
     """What a step of move_ledger_rows did: months that are complete now, and whether all are."""
 

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.store.postgres.query import first_column, rows_of
 from leasehold.store.reader_rows import QueueDepth
+from leasehold.store.rows import LockSquatter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from leasehold.store.postgres.query import Query
 
 _BY_NAME = rows_of(dict[str, Any])
 _DEPTH = rows_of(QueueDepth)
+_SQUATTER = rows_of(LockSquatter)
 
 
 class PostgresMonitoring:
@@ -87,4 +89,15 @@ class PostgresMonitoring:
             "   AND alive_until > last_seen_at + interval '0.1 seconds'"
             " ORDER BY instance_id LIMIT 1000",
             within_seconds,
+        )
+
+    async def read_lock_squatters(
+        self, lease_names: Sequence[str], lock_keys: Sequence[int]
+    ) -> list[LockSquatter]:
+        """Read which sessions hold locks of these leases; the keys are of those elected by lock."""
+        return await self._query.rows(
+            _SQUATTER,
+            "SELECT * FROM leasehold.read_lock_squatters(%s::text[], %s::bigint[])",
+            list(lease_names),
+            list(lock_keys),
         )
