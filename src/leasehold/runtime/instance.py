@@ -112,17 +112,13 @@ class Instance:
         self._contracts = ClusterContracts(self._cluster_targets, self.elections.step_down)
         holders = self._items, self._streams, self.elections
         self._generation = GenerationWatch(parts, holders, refused)
-        self._lock_watch = LockWatch(parts, self.elections)
+        shares = self._streams.shares
         self._registration = Registration(
-            self._store,
-            self.worker_id,
-            self.timings,
-            self._role,
-            self._detail,
-            self._streams.shares,
+            self._store, self.worker_id, self.timings, self._role, self._detail, shares
         )
         served = [self._targets, self._cluster_targets, self._streams.targets]
-        self._target_watch = TargetWatch(served, settings.targets, self.metrics, self.timings)
+        target_watch = TargetWatch(served, settings.targets, self.metrics, self.timings)
+        self._watches = target_watch, LockWatch(parts, self.elections), self._loop_watch
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         hinted = [self._items.executor, self._streams.executor, self.elections]
         hints = self._database.notifications(self.worker_id) if settings.listen else None
@@ -251,9 +247,7 @@ class Instance:
             self.elections,
             self._generation,
             self._registration,
-            self._lock_watch,
-            self._target_watch,
-            self._loop_watch,
+            *self._watches,
             *self._notifiers,
         ]
         if settings.reaper:

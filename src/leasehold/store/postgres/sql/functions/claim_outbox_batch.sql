@@ -108,8 +108,8 @@ BEGIN
       )
       SELECT c.intent_id, c.target, c.contract_version, c.attempt_count + 1, c.last_state, c.reference,
              c.priority, i.submission_key, leasehold.fencing_token(v_token_floor, i.token_base, 0, c.attempt_count + 1),
-             i.payload, i.body, i.content_type, i.metadata, i.trace_context, c.stream, i.created_at, c.due_at, c.deadline_at, c.first_tried_at,
-             v_now, c.lease_token, c.lease_expires_at
+             i.payload, i.body, i.content_type, i.metadata, i.trace_context, c.stream, i.created_at, c.due_at, c.deadline_at,
+             c.first_tried_at, v_now, c.lease_token, c.lease_expires_at
         FROM claimed c JOIN leasehold.intents i ON i.intent_id = c.intent_id;
     END IF;
     v_left := v_left - cardinality(v_places);
