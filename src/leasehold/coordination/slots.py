@@ -245,7 +245,8 @@ class Slots:
     def take(self, items: Sequence[Item]) -> None:
         """Give each item a slot."""
         targets = Counter(map(_target, items))
-        self._add(items)
+        self.memory.add(items, known=self._items)
+        self._items.update(items)
         self._in_slots.update(items)
         self._by_target.update(targets)
         self._pool.occupy(self, len(items))
@@ -253,12 +254,9 @@ class Slots:
 
     def join(self, followers: Collection[Item]) -> None:
         """Have items in flight that need no slot: the call of another item is theirs too."""
-        self._add(followers)
+        self.memory.add(followers, known=self._items)
+        self._items.update(followers)
         self._followers.update(followers)
-
-    def _add(self, items: Collection[Item]) -> None:
-        self._pool.memory.add(set(items) - self._items)
-        self._items.update(items)
 
     def has_slot(self, item: Item) -> bool:
         """Say whether an item has a slot of its own."""
@@ -297,7 +295,7 @@ class Slots:
             if item.state is not DONE:
                 item.state = DONE
                 ended.append(item)
-        self._pool.memory.remove(self._items.intersection(ended))
+        self.memory.remove(self._items.intersection(ended))
         self._items.difference_update(ended)
         in_slots = self._in_slots.intersection(ended)
         followers = self._followers.intersection(ended)
@@ -324,11 +322,8 @@ class Slots:
     def overdue(self) -> list[Item]:
         """Return the items to abort: nothing may be worked on for so long."""
         now = self.clock()
-        return [
-            item
-            for item in self._items
-            if now >= item.abort_at and item.state < RECORDING and not item.is_lost
-        ]
+        late = [item for item in self._items if now >= item.abort_at and not item.is_lost]
+        return [item for item in late if item.state < RECORDING]
 
     def keep_slot(self, call: asyncio.Task[None]) -> None:
         """Cancel an aborted call, and keep a slot for it until it ends."""
