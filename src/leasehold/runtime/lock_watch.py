@@ -20,7 +20,7 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from leasehold.runtime.elections import Elections
     from leasehold.runtime.sessions import Parts
-    from leasehold.store.executor_protocol import LockWatchStore
+    from leasehold.store.leader_protocol import LockWatchStore
     from leasehold.store.rows import LockSquatter
 
 WATCH_SECONDS = 5.0

@@ -180,16 +180,6 @@ class InstanceStore(Protocol):
         ...
 
 
-class LockWatchStore(Protocol):
-    """Who holds the advisory locks of leases."""
-
-    async def read_lock_squatters(
-        self, lease_names: Sequence[str], lock_keys: Sequence[int]
-    ) -> list[rows.LockSquatter]:
-        """Read which sessions hold locks of these leases; the keys are of those elected by lock."""
-        ...
-
-
 class LeaderHeartbeatStore(Protocol):
     """Reports of leaders, for monitoring."""
 
@@ -349,7 +339,6 @@ class ExecutorStore(
     ItemStore,
     LeaderHeartbeatStore,
     LeaderStore,
-    LockWatchStore,
     LowWaterStore,
     OrderedStore,
     ReaperStore,

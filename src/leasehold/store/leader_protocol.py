@@ -67,6 +67,16 @@ class ScheduleStore(Protocol):
         ...
 
 
+class LockWatchStore(Protocol):
+    """Who holds the advisory locks of leases."""
+
+    async def read_lock_squatters(
+        self, lease_names: Sequence[str], lock_keys: Sequence[int]
+    ) -> list[rows.LockSquatter]:
+        """Read which sessions hold locks of these leases; the keys are of those elected by lock."""
+        ...
+
+
 class CallMarkStore(Protocol):
     """Marks calls before they are made. Each method raises LeaseLost if the lease is lost."""
 
@@ -106,5 +116,5 @@ class LeasedWriteStore(Protocol):
         ...
 
 
-class LeaderStore(ScheduleStore, CallMarkStore, LeasedWriteStore, Protocol):
+class LeaderStore(CallMarkStore, LeasedWriteStore, LockWatchStore, ScheduleStore, Protocol):
     """What the leader executor needs: it reads, marks and records."""
