@@ -21,6 +21,7 @@ from leasehold.embedded.server import EmbeddedPostgres
 from leasehold.intake.intake import Intake
 from leasehold.intake.transactional import enqueue_in
 from leasehold.store.pool_settings import PoolSettings
+from leasehold.store.postgres.examination import examine
 from leasehold.store.postgres.lock_session import PostgresLockSession
 from leasehold.store.postgres.migrate import migrate, plan, script
 from leasehold.store.postgres.notifications import PostgresNotifications
@@ -158,19 +159,28 @@ async def test_hint_is_read_whatever_the_client_encoding(ascii_client, database)
         await notifications.close()
 
 
-@pytest.fixture
-def ascii_database(server):
-    name = "ascii_database"
-    server.execute("CREATE DATABASE {} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'", name)
-    yield server.url_of(name)
+@pytest.fixture(params=["SQL_ASCII", "LATIN1"])
+def other_encoding(request, server):
+    """An encoding, and the URL of a database that has it."""
+    name = f"{request.param.lower()}_database"
+    create = f"CREATE DATABASE {{}} TEMPLATE template0 ENCODING '{request.param}' LOCALE 'C'"
+    server.execute(create, name)
+    yield request.param, server.url_of(name)
     server.drop_database(name)
 
 
-def test_database_that_is_not_utf8_is_not_migrated(ascii_database):
-    refusal = "encoding of the database is SQL_ASCII"
+def test_doctor_says_that_a_database_is_not_utf8(other_encoding):
+    encoding, url = other_encoding
+    checks = {one.name: one for one in examine(url)}
+    assert (checks["encoding"].level, checks["encoding"].found) == ("fail", encoding)
+
+
+def test_database_that_is_not_utf8_is_not_migrated(other_encoding):
+    encoding, url = other_encoding
+    refusal = f"encoding of the database is {encoding}"
     with pytest.raises(MigrationError, match=refusal):
-        migrate(ascii_database)
-    with psycopg.connect(ascii_database, autocommit=True) as connection:
+        migrate(url)
+    with psycopg.connect(url, autocommit=True) as connection:
         with pytest.raises(MigrationError, match=refusal):
             plan(connection)
         with pytest.raises(psycopg.errors.FeatureNotSupported, match=refusal):
