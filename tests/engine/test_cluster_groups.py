@@ -242,9 +242,9 @@ async def test_calls_that_a_leader_did_not_make_before_it_resigned_are_not_in_do
 
 async def test_leader_goes_on_as_soon_as_a_rate_allows_the_next_call(engine):
     engine.publish("ledger", scope="cluster", rate_per_second=10)
-    ids = engine.outbox.enqueue(15, "ledger")
+    ids = engine.outbox.enqueue(30, "ledger")
     # Nothing else would have it look again before everybody's patience is over.
     engine.worker(**ROW_LEASE_SETTINGS | {"schedule_refresh_seconds": "30"})
     await engine.until_status(ids)
     received = [entry.received_at for entry in engine.sandbox.requests()]
-    assert received[-1] - received[0] >= 14 / 10 * 0.8
+    assert received[-1] - received[0] >= 29 / 10 - 1  # the first may arrive late

@@ -27,17 +27,24 @@ from tests.support.engine import until
 from tests.support.tcp_proxy import TcpProxy
 
 TIMES = {
-    "cluster_lease_seconds": 2,
+    "cluster_lease_seconds": 60,
     "cluster_renew_seconds": 0.3,
     "cluster_acquire_seconds": 0.1,
-    "pool_wait_seconds": 0.3,
-    "statement_seconds": 0.5,
-    "lock_seconds": 0.3,
+    "pool_wait_seconds": 8,
+    "statement_seconds": 10,
+    "lock_seconds": 9,
+}
+# For a block that must lose its lease because time passes.
+SHORT = {
+    "cluster_lease_seconds": 4,
+    "pool_wait_seconds": 0.5,
+    "statement_seconds": 1,
+    "lock_seconds": 0.8,
 }
 
 
-def settings(database, url=None):
-    return read_settings(database_url=url or database.url_as("executor"), **TIMES)
+def settings(database, url=None, **more):
+    return read_settings(database_url=url or database.url_as("executor"), **TIMES | more)
 
 
 def take_away(database):
@@ -47,10 +54,8 @@ def take_away(database):
     )
 
 
-def let_another_lead(database, seconds=3600):
-    database.connect("executor").execute(
-        "SELECT leasehold.acquire_lease('report', 'other', %s)", [seconds]
-    )
+def let_another_lead(database):
+    database.connect("executor").execute("SELECT leasehold.acquire_lease('report', 'other', 3600)")
 
 
 async def test_second_block_waits_until_the_first_has_ended(database):
@@ -118,7 +123,8 @@ async def test_block_ends_when_the_database_is_out_of_reach(database):
     async with TcpProxy(url) as proxy:
 
         async def lead():
-            async with leadership("report", settings=settings(database, proxy.through(url))):
+            short = settings(database, proxy.through(url), **SHORT)
+            async with leadership("report", settings=short):
                 proxy.blackhole()
                 await asyncio.sleep(30)
 
@@ -151,7 +157,7 @@ class StallingLog(logging.Handler):
 
     def emit(self, record):
         if "leader_acquired" in record.getMessage():
-            time.sleep(TIMES["cluster_lease_seconds"] + 0.1)
+            time.sleep(SHORT["cluster_lease_seconds"] + 0.1)
 
 
 async def test_block_whose_lease_ended_before_it_began_is_not_entered(
@@ -160,7 +166,7 @@ async def test_block_whose_lease_ended_before_it_began_is_not_entered(
     caplog.set_level("INFO", "leasehold")
     monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [StallingLog()])
     with pytest.raises(LeaseLost, match="trust ended before a renewal"):
-        async with leadership("report", settings=settings(database)):
+        async with leadership("report", settings=settings(database, **SHORT)):
             pytest.fail("the block was entered after its lease had ended")
 
 
@@ -229,10 +235,10 @@ async def test_impossible_lease_name_is_refused_instead_of_waiting(database):
 
 async def test_wait_ends_after_its_timeout_and_names_the_leader(database):
     let_another_lead(database)
-    with pytest.raises(NotLeader, match=r"not elected within 0\.5 seconds: other leads") as refusal:
+    with pytest.raises(NotLeader, match=r"not elected within 3 seconds: other leads") as refusal:
         async with (
             asyncio.timeout(30),
-            leadership("report", settings=settings(database), timeout_seconds=0.5),
+            leadership("report", settings=settings(database), timeout_seconds=3),
         ):
             pytest.fail("two lead")
     assert (refusal.value.lease_name, refusal.value.holder_id) == ("report", "other")
@@ -240,10 +246,14 @@ async def test_wait_ends_after_its_timeout_and_names_the_leader(database):
 
 async def test_wait_that_timed_out_leaves_no_lease_behind(database):
     """A lease that it may have acquired at the last moment is released."""
-    let_another_lead(database, seconds=1)
+    let_another_lead(database)
     with pytest.raises(NotLeader):
         async with leadership("report", settings=settings(database), timeout_seconds=0.3):
             pytest.fail("two lead")
+    database.execute(
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp(),"
+        " grace_expires_at = clock_timestamp() WHERE holder_id = 'other'"
+    )
     async with asyncio.timeout(30), leadership("report", settings=settings(database)) as leader:
         assert leader.lease.epoch == 2
 
@@ -251,8 +261,8 @@ async def test_wait_that_timed_out_leaves_no_lease_behind(database):
 async def test_timeout_does_not_bound_the_block(database):
     async with leadership("report", settings=settings(database), timeout_seconds=5) as leader:
         await asyncio.sleep(0)
-    async with leadership("report", settings=settings(database), timeout_seconds=1) as leader:
-        await asyncio.sleep(1.3)
+    async with leadership("report", settings=settings(database), timeout_seconds=3) as leader:
+        await asyncio.sleep(3.1)
         await leader.confirm()
 
 
@@ -263,7 +273,9 @@ async def test_timeout_says_that_the_database_did_not_answer(database):
 
         async def lead():
             async with leadership(
-                "report", settings=settings(database, proxy.through(url)), timeout_seconds=4
+                "report",
+                settings=settings(database, proxy.through(url), **SHORT),
+                timeout_seconds=6,
             ):
                 pytest.fail("elected without an answer")
 
@@ -283,21 +295,3 @@ async def test_timeout_that_permits_no_election_is_refused(database, timeout_sec
             "report", settings=settings(database), timeout_seconds=timeout_seconds
         ):
             pytest.fail("elected")
-
-
-async def test_block_is_cancelled_when_the_database_is_another_one_and_led_again(database):
-    """As after a failover: the lease may be another's, until a new generation has begun."""
-
-    async def lead():
-        async with leadership("report", settings=settings(database), holder_id="first"):
-            database.owner_execute("UPDATE leasehold.generations SET database_identity = 'another'")
-            await asyncio.Event().wait()
-
-    with pytest.raises(LeaseLost):
-        await lead()
-    async with leadership("report", settings=settings(database), holder_id="second") as leader:
-        assert leader.lease.holder_id == "second"
-    [row] = database.execute(
-        "SELECT began_by, cause FROM leasehold.generations ORDER BY generation_no DESC LIMIT 1"
-    )
-    assert row == {"began_by": "second", "cause": "detected"}

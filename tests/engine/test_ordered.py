@@ -169,10 +169,11 @@ async def test_streams_that_always_have_work_starve_nothing_else(engine, other):
 
 async def test_streams_are_called_no_more_often_than_the_rate_of_their_target(engine):
     engine.publish(TARGET, scope="stream", rate_per_second=10)
-    ids = enqueue_rounds(engine, streams=2, rounds=8)
+    ids = enqueue_rounds(engine, streams=2, rounds=15)
     engine.worker(**STREAM_SETTINGS)
     await engine.until_status(all_of(ids))
     received = [entry.received_at for entry in engine.sandbox.requests()]
-    # The first may start at once; each of the others waits a tenth of a second.
-    assert received[-1] - received[0] >= 15 / 10 * 0.8
+    # The first may start at once; each of the others waits a tenth of a second. On a busy machine,
+    # the first may arrive late.
+    assert received[-1] - received[0] >= 29 / 10 - 1
     assert effects_by_stream(engine, ids) == ids

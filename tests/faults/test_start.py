@@ -88,7 +88,7 @@ async def test_start_gives_up_after_the_time_that_the_operator_chose(engine, com
         url = proxy.through(engine.database.url)
     result = leasehold(*command.split(), "--start-seconds", "0", url=url, http_port="0")
     assert_one_line_of_error(result, "cannot connect to the database", "--start-seconds")
-    result = leasehold(*command.split(), url=url, http_port="0", start_seconds="0.5")
+    result = leasehold(*command.split(), url=url, http_port="0", start_seconds="3")
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "database_awaited" in result.stdout + result.stderr

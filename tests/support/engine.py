@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -204,13 +205,20 @@ class Engine:
         return [row["status"] for row in rows]
 
     async def until_status(self, intent_ids: list[UUID], status: str = "accepted") -> None:
-        await until(
-            lambda: self.assert_none_failed() and set(self.statuses(intent_ids)) == {status},
-            context=lambda: [
-                self.statuses(intent_ids),
-                *(one.log.read_text() for one in self._workers),
-            ],
-        )
+        """Wait until all intents have this status; fail when none changes for WAIT_SECONDS."""
+
+        def seen() -> Counter[str]:
+            self.assert_none_failed()
+            return Counter(self.statuses(intent_ids))
+
+        def context() -> object:
+            return [before, *(one.log.read_text() for one in self._workers)]
+
+        before = seen()
+        while before.keys() != {status}:
+            before = await until(
+                lambda before=before: (now := seen()) != before and now, context=context
+            )
 
     async def until_claimed(self, intent_id: UUID) -> dict[str, Any]:
         return await until(
