@@ -33,7 +33,9 @@ BEGUN = "SELECT * FROM leasehold.outbox_pending WHERE begun_at IS NOT NULL"
 
 
 @pytest.mark.parametrize("scope", ["cluster", "stream"])
-@pytest.mark.parametrize("cycles", [3, pytest.param(30, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "cycles", [3, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.timeout(600)])]
+)
 async def test_no_blind_call_stays_begun_under_a_live_holder(engine, scope, cycles):
     async with HeldGateway().running() as gateway:
         gateway.may_answer.set()
