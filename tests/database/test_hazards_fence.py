@@ -183,12 +183,12 @@ def test_2_lease_that_expires_during_the_wait_for_a_lock_is_lost(outbox, databas
     assert outbox.ledger(for_ours["intent_id"]) == []
 
 
-def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, database):
+def test_2_begin_and_release_read_the_clock_after_their_wait_too(outbox, database):
     outbox.publish()
-    outbox.enqueue(3)
-    begun, renewed, released = outbox.claim()
+    outbox.enqueue(2)
+    begun, released = outbox.claim()
     blocker = database.session()
-    sessions = [database.session("executor") for _ in range(3)]
+    sessions = [database.session("executor") for _ in range(2)]
     database.owner_execute(
         "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '3 seconds'"
     )
@@ -200,10 +200,6 @@ def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, d
             [[begun["intent_id"]], [begun["lease_token"]]],
         ),
         sessions[1].start(
-            "SELECT verdict FROM leasehold.renew_outbox_leases('worker-1', %s, %s, 30)",
-            [[renewed["intent_id"]], [renewed["lease_token"]]],
-        ),
-        sessions[2].start(
             "SELECT verdict FROM leasehold.release_outbox_claims('worker-1', %s, %s, 0)",
             [[released["intent_id"]], [released["lease_token"]]],
         ),
@@ -212,7 +208,26 @@ def test_2_begin_renew_and_release_read_the_clock_after_their_wait_too(outbox, d
         one.assert_blocked()
     wait_until_expired(database, begun["intent_id"])
     blocker.run("COMMIT")
-    assert [one.result() for one in waiting] == [[{"verdict": "lease_lost"}]] * 3
+    assert [one.result() for one in waiting] == [[{"verdict": "lease_lost"}]] * 2
+
+
+def test_2_renewal_of_a_locked_row_does_not_wait_and_extends_nothing(outbox, database):
+    outbox.publish()
+    outbox.enqueue(1)
+    [renewed] = outbox.claim()
+    blocker, session = database.session(), database.session("executor")
+    renew = "SELECT * FROM leasehold.renew_outbox_leases('worker-1', %s, %s, 30)"
+    claim = [[renewed["intent_id"]], [renewed["lease_token"]]]
+    database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET lease_expires_at = now() + interval '3 seconds'"
+    )
+    blocker.run("BEGIN")
+    blocker.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")
+    unchanged = {"verdict": "locked", "lease_expires_at": None}
+    assert session.run(renew, claim) == [{"intent_id": renewed["intent_id"]} | unchanged]
+    wait_until_expired(database, renewed["intent_id"])
+    [late] = session.run(renew, claim)
+    assert late["verdict"] == "lease_lost"
 
 
 def test_2_transaction_that_began_before_the_expiry_reads_the_current_time(outbox, database):

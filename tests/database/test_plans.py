@@ -178,8 +178,9 @@ def test_claim_for_an_idle_target_costs_next_to_nothing(backlog: Backlog) -> Non
 
 
 def test_claim_of_expired_claims_reads_only_those(backlog: Backlog) -> None:
-    by = CLAIMING | {LEDGER, PENDING}
-    check(backlog, CLAIM, [COUNT, ["expired"]], by=by, rows_max=1100)
+    """It requeues them; they are due in one second."""
+    by = {DUE, LEDGER, PENDING}
+    check(backlog, CLAIM, [COUNT, ["expired"]], returned=0, by=by, rows_max=1100)
 
 
 def test_repair_stops_behind_the_claims_of_each_line(backlog: Backlog) -> None:

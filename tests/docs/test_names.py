@@ -34,7 +34,8 @@ CODE = re.compile(r"```.*?\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FOREIGN = {
     "backend_xmin", "catalog_xmin", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin",
     "enable_seqscan", "force_generic_plan", "idle_session_timeout", "pg_locks",
-    "pg_prepared_xacts", "pg_read_all_stats", "pg_replication_slots", "pg_snapshot_xmin",
+    "pg_prepared_xacts", "pg_read_all_stats", "pg_replication_slots", "pg_sleep",
+    "pg_snapshot_xmin",
     "pg_stat_activity", "pg_stat_activity_max_tx_duration", "pg_temp", "pg_terminate_backend",
     "plan_cache_mode", "search_path", "tcp_user_timeout", "xact_start",
     # a login of an example
