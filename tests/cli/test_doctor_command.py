@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 
 from leasehold.store.postgres.database_url import unverified_hosts
 from tests.support.cli_process import leasehold
 from tests.support.engine import Engine
+from tests.support.pooler import SESSIONS
 
 
 def checks(result):
@@ -57,6 +59,16 @@ def test_missing_schema_and_login_without_a_role_fail(server):
         assert found["instances"]["level"] == "warn"
     finally:
         server.drop_database("empty_for_doctor")
+
+
+@pytest.mark.program("pgbouncer")
+def test_its_limits_do_not_leak_to_other_clients_of_a_pooler(pooler):
+    leasehold("doctor", url=pooler.url)
+    with psycopg.connect(pooler.url, prepare_threshold=None) as other:
+        for _ in range(SESSIONS * 2):
+            assert other.execute("SHOW statement_timeout").fetchone() == ("0",)
+            assert other.execute("SHOW lock_timeout").fetchone() == ("0",)
+            other.commit()
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # The database's clock decides about every lease. People compare logs, and gateways timestamps.
 CLOCK_SECONDS_MAX = 2.0
-# How long any one look may take.
+# How long any one look may take. For its transaction only: a pooler lends the session to others.
 _LIMITS = (
-    "SELECT set_config('statement_timeout', '5s', false), set_config('lock_timeout', '2s', false)"
+    "SELECT set_config('statement_timeout', '5s', true), set_config('lock_timeout', '2s', true)"
 )
 _ROLES = """
 SELECT r.rolname FROM pg_catalog.pg_roles r
@@ -58,7 +58,7 @@ def examine(database_url: str) -> Sequence[Check]:
     with connection:
         info = connection.info
         found = [Check("connection", "ok", f"{info.user}@{info.host}:{info.port}/{info.dbname}")]
-        connection.execute(_LIMITS)
+        connection.read_only = True
         found.append(_tls(connection, database_url))
         for name, look in _LOOKS.items():
             found.append(_looked(name, look, connection))
@@ -67,7 +67,9 @@ def examine(database_url: str) -> Sequence[Check]:
 
 def _looked(name: str, look: Callable[[Connection], Check], connection: Connection) -> Check:
     try:
-        return look(connection)
+        with connection.transaction():
+            connection.execute(_LIMITS)
+            return look(connection)
     except (psycopg.Error, LeaseholdError) as error:
         why = " ".join(str(error).split())
         return Check(name, "warn", f"could not be checked: {why}", "use a login that may look")
