@@ -262,6 +262,7 @@ class Completer:
             stay = {item for item in items if not item.trust.is_over(now)}
             if not is_rolled_back(error):
                 self._given_back += [(item, delay_seconds) for item in stay]
+                self.wake.set()  # it was perhaps the repeater that tried
             raise
         finally:
             self._slots.let_go(item for item in items if item not in stay)

@@ -9,7 +9,12 @@ import pytest
 from leasehold.coordination.item import claimed_items
 from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.contract import Contract
-from leasehold.domain.errors import DatabaseUnavailable, InvalidCompletionState, LeaseLost
+from leasehold.domain.errors import (
+    DatabaseUnavailable,
+    InvalidCompletionState,
+    LeaseLost,
+    Unavailable,
+)
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow
@@ -59,6 +64,19 @@ class FailingFence(RecordingFence):
     async def record(self, results):
         await super().record(results)
         raise self.error
+
+
+class LockedFence(RecordingFence):
+    """Gives nothing back at first: the row is locked, then the database does not answer."""
+
+    async def give_back(self, items, delay_seconds):
+        del delay_seconds
+        self.events.append(f"given back {len(items)}")
+        if len(self.events) == 1:
+            raise DatabaseUnavailable("a lock timeout", reason=Unavailable.LOCKED)
+        if len(self.events) == 2:
+            raise DatabaseUnavailable("no answer")
+        return 0
 
 
 @pytest.fixture
@@ -172,3 +190,25 @@ async def test_lookup_without_news_is_not_counted_as_an_attempt(slots, events):
     await completer.step()
     labels = {"worker_id": "", "target": "sms", "state": "SUBMITTED"}
     assert metrics.registry.get_sample_value("leasehold_attempts_total", labels) == 1
+
+
+async def test_giving_back_goes_on_at_once_after_a_repeated_try_without_answer(
+    completer, slots, events
+):
+    trust = TrustWindow.counted_from(slots.clock(), 30.0)
+    [item] = claimed_items([claim_of(0)], LockedFence(events), trust, 30.0, slots.clock())
+    slots.take([item])
+    completer.give_back(item, 0.0)
+    await completer.step()
+    completer.wake.clear()
+    while not events[1:]:
+        pause = None
+        try:
+            pause = await completer.repeater.step()
+        except DatabaseUnavailable:
+            break
+        await asyncio.sleep(pause.seconds)
+    assert completer.wake.is_set(), "else the completer sleeps, and the item is held meanwhile"
+    await completer.step()
+    assert events == ["given back 1"] * 3
+    assert not len(slots)
