@@ -189,6 +189,31 @@ def test_retry_that_was_due_later_is_in_doubt(outbox):
     assert fate(outbox, intent_id) == "held"
 
 
+def test_deferred_intent_that_was_due_later_is_in_doubt(outbox):
+    """An operator may have made it due in the database that is lost."""
+    outbox.publish(guarantee="blind")
+    [intent_id] = outbox.enqueue(1)
+    claims = outbox.claim()
+    outbox.begin(claims)
+    outbox.complete(claims, "DEFERRED", reason="access_refused", retry_after_seconds=3600)
+    assert outbox.pending(intent_id)["first_tried_at"] is None
+    restore(outbox)
+    assert fate(outbox, intent_id) == "held"
+
+
+def test_head_that_waits_for_the_end_of_a_pause_is_in_doubt(outbox):
+    """An operator may have resumed the stream in the database that is lost."""
+    outbox.publish(guarantee="blind", **SCOPES["stream"])
+    [head] = outbox.enqueue(1, stream="s")
+    [later] = outbox.enqueue(1, stream="t", delay_seconds=3600)
+    for stream in ("s", "t"):
+        outbox.call("operator", "pause_stream", "sms", stream, "ann", "wait", 600)
+    waiting = outbox.pending(head)
+    assert waiting["due_at"] > waiting["seen_at"]
+    restore(outbox)
+    assert (fate(outbox, head), fate(outbox, later)) == ("held", "left")
+
+
 def test_worker_that_still_has_a_claim_loses_it_to_the_restore(outbox):
     outbox.publish(guarantee="blind")
     [intent_id] = outbox.enqueue(1)

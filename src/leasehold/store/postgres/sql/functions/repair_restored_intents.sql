@@ -45,8 +45,7 @@ BEGIN
   v_ids := ARRAY(SELECT p.intent_id FROM leasehold.outbox_pending p
                    JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
                   WHERE p.intent_id = ANY (v_ids)
-                    AND leasehold.may_be_sent_unseen(
-                      c.guarantee, c.key_window_seconds, p.last_state, p.first_tried_at, p.due_at, v_now));
+                    AND leasehold.may_be_sent_unseen(c.guarantee, c.key_window_seconds, p, v_now));
   -- First the names: a join could read the leases of all streams.
   v_streams := ARRAY(SELECT DISTINCT p.lease_name FROM leasehold.outbox_pending p
                       WHERE p.intent_id = ANY (v_ids) AND p.scope = 'stream');
@@ -64,8 +63,7 @@ BEGIN
     FROM leasehold.outbox_pending p
     JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
    WHERE p.intent_id = ANY (v_ids)
-     AND leasehold.may_be_sent_unseen(
-       c.guarantee, c.key_window_seconds, p.last_state, p.first_tried_at, p.due_at, v_now);
+     AND leasehold.may_be_sent_unseen(c.guarantee, c.key_window_seconds, p, v_now);
   IF v_outcomes IS NOT NULL THEN
     SELECT count(*) FILTER (WHERE a.verdict = 'applied') INTO put_in_doubt
       FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
