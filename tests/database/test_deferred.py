@@ -179,6 +179,19 @@ def test_deferred_call_of_a_leader_loses_its_mark_in_the_same_write(outbox):
     assert outbox.states(kept) == ["IN_DOUBT"]
 
 
+def test_deferral_that_comes_late_leaves_the_mark_of_the_next_call(outbox):
+    outbox.publish(scope="cluster")
+    leader = take(outbox)
+    [called] = outbox.enqueue(1)
+    mark(leader, called)
+    assert leader.record([called], "RETRYABLE", retry_after_seconds=0) == ["applied"]
+    leader.call("mark_calls", *leader.fence, [called], [2], 1, [True])
+    assert leader.record([called], "DEFERRED", attempt_no=1, **REFUSED) == ["superseded"]
+    outbox.expire_lease(leader.lease_name)
+    take(outbox, "holder-2")
+    assert outbox.states(called) == ["RETRYABLE", "IN_DOUBT"]
+
+
 def test_deferred_call_of_a_leader_can_be_cancelled(outbox):
     outbox.publish(scope="cluster")
     leader = take(outbox)

@@ -214,6 +214,31 @@ def test_head_that_waits_for_the_end_of_a_pause_is_in_doubt(outbox):
     assert (fate(outbox, head), fate(outbox, later)) == ("held", "left")
 
 
+def test_deadline_ends_nothing_before_the_restore_has_put_it_in_doubt(outbox):
+    outbox.publish(guarantee="lookup")
+    [intent_id] = outbox.enqueue(1, deadline_seconds=3600)
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp()"
+    )
+    begin(outbox)
+    assert outbox.call("executor", "repair_missed_deadlines", 10, "worker-1") == []
+    step(outbox)
+    assert outbox.call("executor", "repair_missed_deadlines", 10, "worker-1") == []
+    assert outbox.states(intent_id) == ["IN_DOUBT"]
+
+
+def test_claim_of_the_backup_ends_nothing_before_the_restore_has(outbox):
+    """Its only attempt may have been made in the database that is lost."""
+    outbox.publish(guarantee="lookup", retry_policy="one_shot")
+    [intent_id] = outbox.enqueue(1)
+    outbox.claim()
+    outbox.expire_claims()
+    begin(outbox)
+    assert outbox.call("executor", "repair_expired_leases", 10, "worker-1") == []
+    step(outbox)
+    assert outbox.states(intent_id) == ["IN_DOUBT"]
+
+
 def test_worker_that_still_has_a_claim_loses_it_to_the_restore(outbox):
     outbox.publish(guarantee="blind")
     [intent_id] = outbox.enqueue(1)

@@ -1,7 +1,8 @@
 -- Record the results of items under a cluster lease. For streams see record_stream_attempts. The results are those of
 -- complete_outbox_attempts without tokens; one that is not of a call that was marked or begun needs its attempt_no.
 -- The caller logs and counts a result that was not applied, and never retries it.
--- A deferred call (DEFERRED) writes no ledger row that would end its mark, so its mark is removed in the same write.
+-- A deferred call (DEFERRED) writes no ledger row that would end its mark, so its mark is removed in the same write, if the result is
+-- applied: the mark of a later call of the intent stays.
 -- Verdicts: applied, superseded, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
 -- Locks: the lease row FOR KEY SHARE; the lease's call marks, if a call was deferred; then the pending rows by id. Reads the clock after each.
 -- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts. Then nothing is written.
@@ -30,10 +31,19 @@ BEGIN
   v_now := leasehold.announce_change();
   -- Check again, because the lease may have expired while this session waited for the rows.
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
-  IF v_deferred <> '{}' THEN
-    PERFORM leasehold.remove_call_marks(p_lease_name, v_deferred);
+  IF v_deferred = '{}' THEN
+    RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease');
+    RETURN;
   END IF;
-  RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease');
+  FOR intent_id, verdict, attempt_no, state, reason, due_at IN
+    SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease')
+  LOOP
+    IF verdict <> 'applied' THEN
+      v_deferred := array_remove(v_deferred, intent_id);
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+  PERFORM leasehold.remove_call_marks(p_lease_name, v_deferred);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.record_attempts(text, text, bigint, jsonb) FROM PUBLIC;

@@ -12,6 +12,7 @@
 -- aside for a minute with a warning. The pending row of a finished intent is deleted. If only the index
 -- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, its row is returned without an attempt_no and with the
 -- reason terminal_guard_hit: the caller counts it.
+-- While a restore is being repaired, or before begin_generation, it does nothing: the lost database may have begun their calls.
 -- Locks: the expired rows, SKIP LOCKED, so it never waits and two reapers never repair the same row. Reads the clock after
 -- that.
 -- Raises: 22023.
@@ -39,6 +40,9 @@ BEGIN
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
   IF p_is_full IS NULL THEN
     RAISE EXCEPTION 'p_is_full must not be NULL' USING ERRCODE = '22023';
+  END IF;
+  IF leasehold.current_token_floor() IS NULL THEN
+    RETURN;
   END IF;
 
   IF p_is_full THEN

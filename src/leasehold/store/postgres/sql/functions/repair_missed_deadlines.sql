@@ -5,6 +5,7 @@
 -- A row that cannot be repaired never blocks the others: the batch is then done row by row, with a warning
 -- for that row. The pending row of a finished intent is deleted, and returned without an attempt_no: only the index
 -- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, and the caller counts that.
+-- While a restore is being repaired, or before begin_generation, it does nothing: the lost database may have sent them.
 -- Locks: the items; then the call marks of cluster leases; then the rows under leases. Never waits.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
@@ -20,6 +21,9 @@ BEGIN
   PERFORM leasehold.require_between('p_batch_size', p_batch_size, 1, 10000);
   PERFORM leasehold.require_name('p_worker_id', p_worker_id, 128);
   PERFORM leasehold.require_read_committed();
+  IF leasehold.current_token_floor() IS NULL THEN
+    RETURN;
+  END IF;
   WITH missed AS MATERIALIZED (
     SELECT p.* FROM leasehold.outbox_pending p
      WHERE p.scope = 'item' AND p.claimed_by IS NULL AND p.deadline_at IS NOT NULL AND p.deadline_at <= v_now
