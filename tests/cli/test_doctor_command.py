@@ -6,6 +6,7 @@ import json
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from leasehold.store.postgres.database_url import unverified_hosts
 from tests.support.cli_process import leasehold
@@ -59,6 +60,27 @@ def test_missing_schema_and_login_without_a_role_fail(server):
         assert found["instances"]["level"] == "warn"
     finally:
         server.drop_database("empty_for_doctor")
+
+
+def test_it_looks_as_the_role_of_the_settings(database, server):
+    """A login that does not inherit has no rights without it."""
+    server.execute("CREATE ROLE {} LOGIN NOINHERIT PASSWORD 'doctor'", "doctors_login")
+    try:
+        server.execute("GRANT leasehold_executor TO {}", "doctors_login")
+        url = make_conninfo(database.url, user="doctors_login", password="doctor")
+        alone = checks(leasehold("doctor", "--json", url=url))["roles"]
+        assert alone["level"] == "fail"
+        assert "LEASEHOLD_DATABASE_ROLE=leasehold_executor" in alone["advice"]
+
+        role = {"database_role": "leasehold_executor"}
+        found = checks(leasehold("doctor", "--json", url=url, **role))
+        assert (found["roles"]["level"], found["schema"]["level"]) == ("ok", "ok")
+
+        refused = leasehold("doctor", "--json", url=url, database_role="leasehold_ingest")
+        assert refused.returncode == 1
+        assert "GRANT leasehold_ingest" in checks(refused)["roles"]["advice"]
+    finally:
+        server.execute("DROP ROLE {}", "doctors_login")
 
 
 @pytest.mark.program("pgbouncer")

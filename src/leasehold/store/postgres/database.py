@@ -132,7 +132,7 @@ class PostgresDatabase:
 
     def examine(self) -> Sequence[Check]:
         """Look for what is wrong with the database. Changes nothing."""
-        return examine(self._database_url)
+        return examine(self._database_url, self._settings.role)
 
     def plan_migration(self) -> Sequence[migrate.Step]:
         """List what `migrate` would apply now, in order. Changes nothing."""

@@ -29,7 +29,7 @@ _LIMITS = (
     "SELECT set_config('statement_timeout', '5s', true), set_config('lock_timeout', '2s', true)"
 )
 _ROLES = """
-SELECT r.rolname FROM pg_catalog.pg_roles r
+SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_catalog.pg_roles r
  WHERE r.rolname LIKE 'leasehold\\_%' AND pg_has_role(r.oid, 'MEMBER') ORDER BY 1
 """
 _DURABILITY = """
@@ -49,8 +49,8 @@ SELECT count(*) FILTER (WHERE is_alive AND role <> 'api'), count(*) FILTER (WHER
 """
 
 
-def examine(database_url: str) -> Sequence[Check]:
-    """Look at everything. Without a connection, that is the only check."""
+def examine(database_url: str, role: str | None = None) -> Sequence[Check]:
+    """Look at everything, as `role`. Without a connection, that is the only check."""
     try:
         connection = connect(database_url, application_name="leasehold doctor")
     except LeaseholdError as error:
@@ -60,15 +60,35 @@ def examine(database_url: str) -> Sequence[Check]:
         found = [Check("connection", "ok", f"{info.user}@{info.host}:{info.port}/{info.dbname}")]
         connection.read_only = True
         found.append(_tls(connection, database_url))
+        if role is not None and (refused := _role_refused(connection, role)):
+            return [*found, refused]
         for name, look in _LOOKS.items():
-            found.append(_looked(name, look, connection))
+            found.append(_looked(name, look, connection, role))
     return found
 
 
-def _looked(name: str, look: Callable[[Connection], Check], connection: Connection) -> Check:
+def _role_refused(connection: Connection, role: str) -> Check | None:
+    try:
+        with connection.transaction():
+            _act_as(connection, role)
+    except psycopg.Error as error:
+        why = f"the login may not act as {role}: {error.diag.message_primary}"
+        return Check("roles", "fail", why, f"have a DBA run GRANT {role} TO the login")
+    return None
+
+
+def _act_as(connection: Connection, role: str) -> None:
+    connection.execute("SELECT set_config('role', %s, true)", [role])
+
+
+def _looked(
+    name: str, look: Callable[[Connection], Check], connection: Connection, role: str | None
+) -> Check:
     try:
         with connection.transaction():
             connection.execute(_LIMITS)
+            if role is not None:
+                _act_as(connection, role)
             return look(connection)
     except (psycopg.Error, LeaseholdError) as error:
         why = " ".join(str(error).split())
@@ -118,11 +138,15 @@ def _schema(connection: Connection) -> Check:
 
 
 def _roles(connection: Connection) -> Check:
-    roles = [name for (name,) in connection.execute(_ROLES).fetchall()]
+    roles = connection.execute(_ROLES).fetchall()
+    names = ", ".join(name for name, _ in roles)
     if not roles:
         advice = "have a DBA run GRANT leasehold_executor (and others) TO the login"
         return Check("roles", "fail", "the login has no role of Leasehold", advice)
-    return Check("roles", "ok", ", ".join(roles))
+    if not any(has_rights for _, has_rights in roles):
+        advice = f"set LEASEHOLD_DATABASE_ROLE={roles[0][0]}, or have a DBA let the login inherit"
+        return Check("roles", "fail", f"the login does not inherit the rights of {names}", advice)
+    return Check("roles", "ok", names)
 
 
 def _durability(connection: Connection) -> Check:
