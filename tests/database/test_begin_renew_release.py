@@ -138,12 +138,12 @@ def test_renewal_extends_held_claims_and_names_lost_ones(outbox, claims):
 def test_expired_claim_cannot_be_renewed_even_if_nobody_took_it(outbox, claims):
     outbox.expire_claims(seconds_ago=0)
     assert {row["verdict"] for row in renew(outbox, claims).values()} == {"lease_lost"}
-    assert len(outbox.claim("worker-2")) == 3
+    assert len(outbox.take_over("worker-2")) == 3
 
 
 def test_replaced_worker_cannot_renew_its_successors_claim(outbox, claims):
     outbox.expire_claims()
-    taken = outbox.claim("worker-2")
+    taken = outbox.take_over("worker-2")
     assert {row["verdict"] for row in renew(outbox, claims).values()} == {"lease_lost"}
     assert {row["verdict"] for row in renew(outbox, taken).values()} == {"lease_lost"}
     assert {row["verdict"] for row in renew(outbox, taken, "worker-2").values()} == {"renewed"}
@@ -202,7 +202,7 @@ def test_lost_claim_is_not_released(outbox, claims):
     assert release(outbox, claims, worker="thief") == ["lease_lost"] * 3
     outbox.expire_claims(seconds_ago=0)
     assert release(outbox, claims) == ["lease_lost"] * 3
-    taken = outbox.claim("worker-2")
+    taken = outbox.take_over("worker-2")
     assert release(outbox, claims) == ["lease_lost"] * 3
     assert outbox.pending(taken[0]["intent_id"])["claimed_by"] == "worker-2"
 

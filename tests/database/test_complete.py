@@ -56,7 +56,7 @@ def verdicts_of(rows):
 def test_worker_that_was_replaced_cannot_complete(outbox):
     [stale] = claimed(outbox)
     outbox.expire_claims()
-    [fresh] = outbox.claim("worker-2")
+    [fresh] = outbox.take_over("worker-2")
     with refused("P7002") as caught:
         complete_one(outbox, stale, "DISPATCHED")
     assert caught.value.diag.message_detail == "lease_lost"
@@ -68,7 +68,7 @@ def test_worker_that_was_replaced_cannot_complete(outbox):
 def test_worker_that_replaced_itself_cannot_complete_under_its_old_token(outbox):
     [stale] = claimed(outbox)
     outbox.expire_claims()
-    [fresh] = outbox.claim("worker-1")
+    [fresh] = outbox.take_over("worker-1")
     assert sqlstate_of(lambda: complete_one(outbox, stale, "DISPATCHED")) == "P7002"
     assert verdicts_of(outbox.complete([stale])) == ["lease_lost"]
     assert complete_one(outbox, fresh, "DISPATCHED") == 2

@@ -68,6 +68,7 @@ VALID = {
     "p_attempt_numbers": [1],
     "p_batch_size": 10,
     "p_before": ZERO_ID,
+    "p_bytes_max": 1000000,
     "p_code": "code",
     "p_codes": ["code"],
     "p_content_bytes": 1000,
@@ -97,6 +98,7 @@ VALID = {
     "p_limit": 10,
     "p_limits": [1],
     "p_lock_key": 42,
+    "p_lock_keys": [],
     "p_mark_no": 1,
     "p_months_ahead": 1,
     "p_name": "counts",
@@ -104,6 +106,8 @@ VALID = {
     "p_note": "because",
     "p_operator": "operator",
     "p_options": "{}",
+    "p_paused_by": "person",
+    "p_paused_for": None,
     "p_payload": "1",
     "p_reason": "reason",
     "p_reference": "reference",
@@ -111,6 +115,7 @@ VALID = {
     "p_results": "[]",
     "p_retry_after_seconds": 1.0,
     "p_role": "worker",
+    "p_rows_max": 100,
     "p_seconds": 60.0,
     "p_since": "2020-01-01T00:00:00Z",
     "p_state": "DISPATCHED",
@@ -142,6 +147,7 @@ FINE = {
     "p_reference": WORDS,
     **{name: [[None]] for name in ("p_references", "p_codes", "p_details")},  # it said nothing
     "p_lock_key": [-1, 2**63 - 1],  # any hash
+    "p_lock_keys": [[-1], [2**63 - 1]],
     "p_payload": [*ANY_JSON, f'"{LONG}"'],  # up to 1 MiB
 }
 # Arguments that are refused with another message.

@@ -106,6 +106,12 @@ class Outbox:
             [seconds_ago],
         )
 
+    def take_over(self, worker: str) -> list[dict[str, Any]]:
+        """Claim what expired claims held: the first claim ends them, and then they are due soon."""
+        assert self.claim(worker) == []
+        self.make_due()
+        return self.claim(worker)
+
     def expire_lease(self, lease_name: str = CLUSTER_LEASE, *, grace: bool = True) -> None:
         """Move the expiry of a lease into the past; with grace=False its grace time goes on."""
         self.database.owner_execute(

@@ -12,7 +12,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, leasehold
 #variable_conflict use_column
 BEGIN
   PERFORM leasehold.require_list('p_lease_names', p_lease_names, 10000);
-  IF cardinality(p_lock_keys) NOT IN (0, cardinality(p_lease_names)) OR p_lock_keys IS NULL THEN
+  IF cardinality(p_lock_keys) NOT IN (0, cardinality(p_lease_names)) OR p_lock_keys IS NULL
+     OR array_position(p_lock_keys, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'p_lock_keys must be empty or have one key for each of the % leases', cardinality(p_lease_names)
       USING ERRCODE = '22023';
   END IF;
