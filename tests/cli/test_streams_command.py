@@ -149,6 +149,12 @@ def test_refusals_of_the_database_use_the_words_of_the_user(run, stream):
         assert "p_" not in error
 
 
+def test_resume_that_names_two_pauses_is_refused_in_the_words_of_the_user(run, stream):
+    both = "--paused-by", "ann", "--paused-for", str(stream[0])
+    code, _, said = run("resume", "orders", "a", "--note", "done", *both)
+    assert (code, said) == (1, "Error: paused_by and paused_for exclude each other\n")
+
+
 def test_pause_for_no_time_is_refused(run, stream):
     del stream
     code, _, error = run("pause", "orders", "a", "--note", "audit", "--seconds", "0")
