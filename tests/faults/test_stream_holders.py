@@ -314,9 +314,10 @@ async def test_streams_of_a_stopped_instance_are_shared_within_two_claim_periods
     workers = [sharer(engine) for _ in range(4)]
     names = [await worker.started() for worker in workers]
     await assert_shared(log, names)
-    stopped = log.end()
-    workers.pop().send(signal.SIGTERM)
-    names.pop()
+    leaving = workers.pop()
+    leaving.send(signal.SIGTERM)
+    assert await leaving.ended() == 0
+    stopped = log.last(names.pop(), "freed")
     await assert_shared(log, names, stopped, periods=2)
     assert log.events("lost") == [], "streams are freed, not left to expire"
     assert_in_order(engine, ids)
@@ -331,7 +332,7 @@ async def test_streams_of_a_dead_instance_are_shared_within_two_claim_periods(en
     await assert_shared(log, names)
     workers.pop().send(signal.SIGKILL)
     dead = names.pop()
-    await assert_shared(log, names, log.last_granted(dead), periods=2 + 2)
+    await assert_shared(log, names, log.last(dead, "held", "renewed"), periods=2 + 2)
     assert {one["instance_id"] for one in log.events("lost")} == {dead}
     assert_in_order(engine, ids)
 

@@ -71,19 +71,15 @@ class LeaseLog:
             [kind, kind],
         )
 
-    def end(self) -> int:
-        """Return the place of the last event."""
-        return self.events()[-1]["number"]
-
     def joined(self, name: str) -> int | None:
         """Return the place where an instance first reported; None if it has not yet."""
         events = [one for one in self.events("joined") if one["instance_id"] == name]
         return events[0]["number"] if events else None
 
-    def last_granted(self, name: str) -> int:
-        """Return the place where an instance last got or renewed a lease."""
+    def last(self, name: str, *kinds: str) -> int:
+        """Return the place of the last event of these kinds of an instance."""
         own = [one for one in self.events() if one["instance_id"] == name]
-        return [one for one in own if one["event"] in ("held", "renewed")][-1]["number"]
+        return [one for one in own if one["event"] in kinds][-1]["number"]
 
     def settled(self, names: Sequence[str], renewals: int, after: int) -> int | None:
         """Return the place of the last hand-over after another place, if each of these instances
