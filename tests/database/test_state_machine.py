@@ -161,8 +161,8 @@ CHANGED_PIPELINES = {
     ),
     "confirmations are asked for in the wrong order": (
         "next_stream_heads",
-        r"row_number\(\) OVER \(ORDER BY p\.stream_seq\)\s+FROM",
-        "row_number() OVER (ORDER BY p.stream_seq DESC) FROM",
+        r"(SELECT p\.intent_id, row_number\(\) OVER \(ORDER BY p\.stream_seq)\) AS place",
+        r"\1 DESC) AS place",
     ),
     "a question counts as a call": (
         "next_stream_heads",

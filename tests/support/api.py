@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.database import Database
 
-POOL = PoolSettings(size_max=6, wait_seconds=2.0)
+POOL = PoolSettings(size_max=6, wait_seconds=20.0)
 
 
 def make_token(

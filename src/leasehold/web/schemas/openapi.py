@@ -28,8 +28,8 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     requests.PauseRequest,
     requests.ResolveRequest,
     requests.RedriveRequest,
+    requests.ResumeRequest,
     requests.SkipRequest,
-    requests.StreamRequest,
 )
 _REF = "#/components/schemas/{model}"
 _NULL = {"type": "null"}
