@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID  # noqa: TC003 (pydantic reads the annotations)
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from leasehold.domain.intent import PRIORITIES, Resolution, Status
 
@@ -197,6 +205,14 @@ class PauseRequest(StreamRequest):
 class ResumeRequest(StreamRequest):
     """A stream, and which of its pauses to end; without one, that of the token."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "required": ["paused_by", "paused_for"],
+                "properties": {"paused_by": {"type": "string"}, "paused_for": {"type": "string"}},
+            }
+        }
+    )
     paused_by: Annotated[
         Name | None, Field(description="The person or token whose pause ends.")
     ] = None
@@ -207,6 +223,12 @@ class ResumeRequest(StreamRequest):
             description="The failed intent; pauses for intents that failed before it end too.",
         ),
     ] = None
+
+    @model_validator(mode="after")
+    def _require_one_pause(self) -> Self:
+        if self.paused_by is not None and self.paused_for is not None:
+            raise ValueError("give `paused_by` or `paused_for`, not both")
+        return self
 
 
 class SkipRequest(StreamRequest):
