@@ -1,4 +1,5 @@
-"""Somebody locks pending rows for longer than a statement waits, while their results are written.
+"""Somebody locks pending rows for longer than a statement waits, when their calls begin or while
+their results are written.
 
 The database rolls such a write back, so it is repeated: the results of the others are on the ledger
 while one row is locked, that of the locked row when it is free, and nothing is in doubt.
@@ -37,8 +38,7 @@ async def gateway():
         yield gateway
 
 
-async def calls_under_way(engine, gateway, scope, guarantee, **terms):
-    """Start a worker; return it when the gateway has all its calls, with their ids."""
+def enqueue(engine, gateway, scope, guarantee, **terms):
     engine.publish(
         "bank",
         guarantee,
@@ -53,7 +53,12 @@ async def calls_under_way(engine, gateway, scope, guarantee, **terms):
         | terms,
     )
     entries = [{"target": "bank", "payload": one, "stream": f"s{one}"} for one in range(COUNT)]
-    ids = [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
+    return [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
+
+
+async def calls_under_way(engine, gateway, scope, guarantee, **terms):
+    """Start a worker; return it when the gateway has all its calls, with their ids."""
+    ids = enqueue(engine, gateway, scope, guarantee, **terms)
     worker = engine.worker(**SETTINGS)
     await until(lambda: len(gateway.received) == COUNT, context=worker.log.read_text)
     return worker, ids
@@ -61,6 +66,21 @@ async def calls_under_way(engine, gateway, scope, guarantee, **terms):
 
 def rolled_back(worker):
     return worker.lines("write_rolled_back")
+
+
+async def test_one_locked_row_holds_up_no_other_call_of_a_leader(engine, gateway):
+    ids = enqueue(engine, gateway, "cluster", "blind")
+    gateway.may_answer.set()
+    with engine.database.connect(autocommit=False) as other:
+        other.execute(LOCK, [ids[:1]])
+        worker = engine.worker(**SETTINGS)
+        await engine.until_status(ids[1:])
+        await until(lambda: len(worker.lines("begin_refused")) > 1)
+        assert engine.statuses(ids[:1]) == ["pending"]
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["DISPATCHED"]] * COUNT
+    assert set(gateway.received.values()) == {1}
+    assert not worker.lines("leader_stepped_down")
 
 
 @pytest.mark.parametrize(("scope", "guarantee"), CLASSES)

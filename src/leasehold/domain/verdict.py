@@ -49,7 +49,10 @@ class BatchVerdict(StrEnum):
 
 
 class BeginVerdict(StrEnum):
-    """The result of marking one call as begun. Only after BEGUN may it be made."""
+    """The result of marking one call as begun. Only after BEGUN may it be made.
+
+    LOCKED: somebody else has locked the row for the moment. Begin it later.
+    """
 
     BEGUN = "begun"
     LEASE_LOST = "lease_lost"
@@ -58,6 +61,7 @@ class BeginVerdict(StrEnum):
     OUT_OF_ORDER = "out_of_order"
     PAUSED = "paused"
     CEILING_REACHED = "ceiling_reached"
+    LOCKED = "locked"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"
 

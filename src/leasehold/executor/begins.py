@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from leasehold.executor.faults import Faults
     from leasehold.observe.metrics import Metrics
 
+# When the call of a row that was locked begins again.
+_LOCKED_SECONDS = 1.0
+
 _LOG = get_logger(__name__)
 
 
@@ -95,14 +98,17 @@ class Begins:
         _LOG.warning("begin_refused", verdict=str(verdict), **item.log_fields())
         if verdict is BeginVerdict.LEASE_LOST:
             self._metrics.lease_lost()
+        if verdict is BeginVerdict.LOCKED:
+            self._give_back([item], _LOCKED_SECONDS)
+            return
         is_held = verdict not in (BeginVerdict.LEASE_LOST, BeginVerdict.ALREADY_BEGUN)
         if fence.keeps_slot and is_held:  # the head was paused or has ended: free its stream
             self._give_back([item])
         else:
             self._slots.let_go([item])
 
-    def _give_back(self, items: Sequence[Item]) -> None:
+    def _give_back(self, items: Sequence[Item], delay_seconds: float = 0.0) -> None:
         """Give back what was not given back meanwhile, at a shutdown that could not wait."""
         for item in items:
             if item.state < RECORDING:
-                self._completer.give_back(item, 0.0)
+                self._completer.give_back(item, delay_seconds)
