@@ -34,6 +34,12 @@ BEGIN
   RETURN QUERY SELECT intent_id FROM leasehold.outbox_attempts WHERE intent_id <> ALL (before);
 END $$"""
 END_CLAIMS = "SELECT ended FROM public.end_claims()"
+BEGIN_LEASED = (
+    "WITH due AS MATERIALIZED (SELECT array_agg(intent_id) AS ids FROM leasehold.outbox_pending)"
+    " SELECT begun.intent_id FROM due"
+    f"  CROSS JOIN leasehold.begin_leased_attempts('{CLUSTER_LEASE}', 'holder-1', 1, ids) AS begun"
+    "  WHERE verdict = 'begun'"
+)
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
 CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
 LOOK_AT_STREAMS = (
@@ -64,6 +70,12 @@ SKIPPING = sorted(
 
 def due(outbox):
     outbox.publish()
+    return outbox.enqueue(2)
+
+
+def led(outbox):
+    outbox.publish(scope="cluster")
+    outbox.acquire("holder-1")
     return outbox.enqueue(2)
 
 
@@ -157,6 +169,7 @@ def due_turn(outbox):
 # For each function that skips locked rows: what there is, how another session locks the first of
 # it, and the call that must not wait, with its role.
 MEETINGS = {
+    "begin_leased_attempts": (led, LOCK_ITEM, BEGIN_LEASED, "owner"),
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
     "renew_outbox_leases": (claimed, LOCK_ITEM, RENEW, "owner"),
     "requeue_expired_claims": (expired_for_claims, LOCK_ITEM, END_CLAIMS),

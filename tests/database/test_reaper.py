@@ -105,8 +105,10 @@ async def test_worker_that_returns_is_reported_again_when_it_dies(outbox, reaper
         await fall_silent()
     assert len(lines(caplog, "worker_died")) == 1
     assert lines(caplog, "worker_returned") == []
-    reaper._repair_due_at = 0
-    await report()
+    # A pass that reads late compares with a later time, and leaves it to the next one.
+    while not lines(caplog, "worker_returned"):
+        reaper._repair_due_at = 0
+        await report()
     assert [one["returned_worker"] for one in lines(caplog, "worker_returned")] == ["sleeper"]
     await fall_silent()
     assert len(lines(caplog, "worker_died")) == 2
