@@ -215,12 +215,14 @@ def publish_all(engine, echo_server):
 
 
 async def until_called(engine, worker, targets):
-    """Wait until each intent of these targets has been submitted."""
+    """Wait until each intent has been submitted, or another of its target was deferred."""
 
     def missing():
         rows = engine.database.execute(
             "SELECT target FROM leasehold.intents i WHERE target = ANY (%s) AND NOT EXISTS"
-            " (SELECT FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id)",
+            " (SELECT FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id)"
+            " AND NOT EXISTS (SELECT FROM leasehold.outbox_pending p"
+            "   WHERE p.target = i.target AND p.deferred_since IS NOT NULL)",
             [targets],
         )
         return sorted({row["target"] for row in rows})

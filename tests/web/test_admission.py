@@ -12,6 +12,7 @@ from leasehold.store.reader_rows import QueueDepth
 from leasehold.web import admission
 from leasehold.web.admission import QueueLimits
 from tests.support.api import problem
+from tests.support.engine import until
 
 SMS = {"target": "sms", "payload": {}}
 SMALL = SMS | {"target": "small"}
@@ -45,6 +46,23 @@ async def test_full_queue_refuses_until_there_is_room(small, outbox):
     outbox.complete(outbox.claim(targets=["small"]))
     await count(small, outbox)
     assert (await small.post("/v1/intents", SMALL)).status_code == 201
+
+
+async def test_full_queue_stays_full_while_the_next_count_is_read(small, outbox):
+    outbox.enqueue(2, target="small")
+    await count(small, outbox)
+    limits = small.service.queue_limits
+    with outbox.database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE leasehold.queue_depths IN ACCESS EXCLUSIVE MODE")
+        reading = asyncio.create_task(limits.step())
+        await until(
+            lambda: outbox.database.execute(
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND query LIKE '%%queue_depths%%' AND datname = current_database()"
+            )
+        )
+        assert limits.is_full("small")
+    await reading
 
 
 async def test_intents_accepted_since_the_last_count_are_added(small):

@@ -19,7 +19,7 @@ from leasehold.store.database import database_at
 from leasehold.store.pool_settings import PoolSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -41,6 +41,7 @@ POOL = PoolSettings(
     application_name="leasehold demo", wait_seconds=2.0, statement_seconds=3.0, lock_seconds=2.0
 )
 _POLL_SECONDS = 0.1
+_CANCEL_SECONDS = 1.0
 
 
 class Interrupts:
@@ -210,6 +211,16 @@ class Demo:
             await asyncio.sleep(_POLL_SECONDS)
 
 
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: `asyncio.wait_for` of Python 3.11 can lose one."""
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CANCEL_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """What happens between start and stop: traffic, the view, a kill, and waiting for the end."""
@@ -235,9 +246,7 @@ class Timeline:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancel(tasks)
 
     async def audit(self, *, is_settled: bool) -> Audit:
         """Compare the intents in the database with the effects at the gateway, and print it."""

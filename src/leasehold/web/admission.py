@@ -64,8 +64,10 @@ class QueueLimits:
         if turn_no is not None:
             await self._store.record_queue_depths(turn_no)
         asked_at = self._clock()
+        rows = await self._store.read_queue_depths()
+        # Without a pause in between, in which no queue would have a limit.
         known, self._queues = self._queues, {}
-        for row in await self._store.read_queue_depths():
+        for row in rows:
             queue = self._queues[row.target] = known.get(row.target) or _Queue(self._clock)
             queue.learn(row, asked_at)
         ended_at = self._clock()
