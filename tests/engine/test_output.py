@@ -222,7 +222,7 @@ async def until_called(engine, worker, targets):
             "SELECT target FROM leasehold.intents i WHERE target = ANY (%s) AND NOT EXISTS"
             " (SELECT FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id)"
             " AND NOT EXISTS (SELECT FROM leasehold.outbox_pending p"
-            "   WHERE p.target = i.target AND p.deferred_since IS NOT NULL)",
+            "   WHERE p.target = i.target AND p.deferred_code = '401')",
             [targets],
         )
         return sorted({row["target"] for row in rows})
