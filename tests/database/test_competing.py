@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from leasehold.coordination.heartbeat import Heartbeat
-from leasehold.coordination.slots import SlotPool, Slots
-from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.timing import Timings
 from leasehold.executor import competing
 from leasehold.executor.claim_size import GATHER_SECONDS, CallTimes
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
+from leasehold.executor.heartbeat import Heartbeat
 from leasehold.executor.limits import Gate
-from leasehold.executor.ordered import OrderedExecutor
+from leasehold.executor.slots import SlotPool, Slots
+from leasehold.executor.streams.executor import OrderedExecutor
+from leasehold.executor.streams.held import HeldStreams
 from leasehold.observe.metrics import Metrics
 
 

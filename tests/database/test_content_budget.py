@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from leasehold.coordination import content_memory
+from leasehold.executor import content_memory
 from leasehold.executor.claim_size import CLAIM_BYTES_MAX
 from tests.database.test_competing import Worker
 from tests.database.test_leader_steps import leader_of, publish

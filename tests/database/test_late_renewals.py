@@ -7,15 +7,16 @@ import asyncio
 import pytest
 
 from leasehold.coordination.elector import TRUST_ENDED, Elector
-from leasehold.coordination.heartbeat import Heartbeat
-from leasehold.coordination.item import claimed_items
 from leasehold.coordination.row_lease import RowLease
-from leasehold.coordination.slots import SlotPool, Slots
-from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.domain.errors import LeaseLost
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.timing import Timings
 from leasehold.executor.fences import ClaimFence
+from leasehold.executor.heartbeat import Heartbeat
+from leasehold.executor.item import claimed_items
+from leasehold.executor.slots import SlotPool, Slots
+from leasehold.executor.streams.heartbeat import StreamHeartbeat
+from leasehold.executor.streams.held import HeldStreams
 from leasehold.observe.metrics import Metrics
 
 pytestmark = pytest.mark.one_server

@@ -10,8 +10,6 @@ import math
 
 import pytest
 
-from leasehold.coordination.item import ItemState
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseLost
@@ -23,11 +21,13 @@ from leasehold.domain.timing import Timings
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
 from leasehold.executor.fences import LeaseFence
+from leasehold.executor.item import ItemState
 from leasehold.executor.leader.dispatcher import Dispatcher
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres import changes

@@ -7,8 +7,6 @@ from collections import Counter
 
 import pytest
 
-from leasehold.coordination.slots import SlotPool, Slots
-from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.domain.gateway_terms import PythonTerms
@@ -25,8 +23,11 @@ from leasehold.domain.timing import Timings
 from leasehold.executor import completer, lookups
 from leasehold.executor.completer import Completer
 from leasehold.executor.limits import Gate
-from leasehold.executor.ordered import OrderedExecutor
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import SlotPool, Slots
+from leasehold.executor.streams.executor import OrderedExecutor
+from leasehold.executor.streams.heartbeat import StreamHeartbeat
+from leasehold.executor.streams.held import HeldStreams
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from tests.support.engine import until

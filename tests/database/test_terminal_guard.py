@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.coordination.item import claimed_items
 from leasehold.coordination.reaper import Reaper
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted
 from leasehold.domain.timing import Timings
 from leasehold.executor.completer import Completer
 from leasehold.executor.fences import ClaimFence
+from leasehold.executor.item import claimed_items
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.observe.metrics import Metrics
 
 pytestmark = pytest.mark.one_server

@@ -1,27 +1,21 @@
-"""Leases: who may act, for how long a holder may trust its lease, and what follows when it ends.
+"""Elects and repairs: who may lead, for how long a leader may trust its lease, and what follows
+when an instance dies.
 
-The protocol of a claim, which is the lease of one item:
+The protocol of an election, which is the lease of everything of a group of targets:
 
-1. A worker reads its `trust_clock` and then asks the database for due items
-   (`claim_outbox_batch`). Each item is leased to it under a fresh token, until a time on the
-   database's clock.
-2. The worker trusts the claim for less than that, counted from the clock reading *before* it asked
-   (`domain.lease.TrustWindow`). The database counts from later, so trust ends first.
-3. A heartbeat renews all claims in one call, several times per lease. Trust is then counted from
-   the reading before that call. A claim that the database reports as lost is lost, and its call is
-   cancelled.
-4. If the heartbeat fails, or is not answered while there is trust left, all claims are lost at
-   once: calls that have not begun are not made, and results are not written. A worker that cannot
-   reach the database must act as if another worker had its items.
-5. Every write carries (worker, token). The database checks both, and its own clock, under a lock.
-   So the fence stops a stale worker from writing; trust stops it from calling.
-6. A call that takes longer than three leases is aborted: its claim is no longer renewed, the call
-   is cancelled, and IN_DOUBT is recorded while the lease is still valid.
-7. The claims of a dead worker expire. The reaper ends them on the ledger in the dead worker's name:
-   a call that had not begun is retried, one that had begun is in doubt. The lease
-   `leasehold-reaper` selects the one instance that reaps.
+1. An elector reads its `trust_clock` and then asks its lease backend for the lease, which the
+   database grants to one instance at a time, under the next epoch.
+2. The instance leads for one `Term`. It trusts the lease for less than the database does, counted
+   from the clock reading *before* it asked (`domain.lease.TrustWindow`), so trust ends first.
+3. A term whose renewal fails, or is not answered while there is trust left, ends at once. Trust
+   that has ended never comes back under the same epoch.
+4. Every write carries the lease with its epoch. The database checks it, and its own clock, under a
+   lock. So the fence stops a former leader from writing; trust stops it from calling.
 
-Elections of a leader (scope cluster) follow the same rules, with a term instead of a claim: see
-`term.py` and `elector.py`. A lost lease is not an error. It is counted and logged, and the work
-continues elsewhere.
+The reaper ends the expired claims of dead workers on the ledger in the dead worker's name: a call
+that had not begun is retried, one that had begun is in doubt. The lease `leasehold-reaper` selects
+the one instance that reaps.
+
+Claims and streams follow the same rules: see `executor`. A lost lease is not an error. It is
+counted and logged, and the work continues elsewhere.
 """

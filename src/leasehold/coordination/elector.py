@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from leasehold.coordination.slots import Clock
-    from leasehold.domain.lease import Lease
+    from leasehold.domain.lease import Clock, Lease
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Acquisition
 

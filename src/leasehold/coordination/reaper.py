@@ -26,8 +26,7 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.slots import Clock
-    from leasehold.domain.lease import Lease
+    from leasehold.domain.lease import Clock, Lease
     from leasehold.domain.timing import Timings
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import LeaseStore, ReaperStore

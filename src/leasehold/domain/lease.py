@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from leasehold.domain.intent import IntentId
 
+    Clock = Callable[[], float]
+
 LeaseToken = NewType("LeaseToken", UUID)
 
 # The clocks of two machines run at different speeds: by up to 0.1 % while they are being corrected.
@@ -28,7 +30,7 @@ CLOCK_DRIFT = 0.01
 
 # The clock of all trust. It never steps, and where the system has such a clock it also counts the
 # time that the machine was suspended, as the database does; time.monotonic does not.
-trust_clock: Callable[[], float] = (
+trust_clock: Clock = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")
     else time.monotonic

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import is_rolled_back
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.faults import FaultPoint
 from leasehold.executor.fences import by_fence
+from leasehold.executor.item import RECORDING
 from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.item import Fence, Item
-    from leasehold.coordination.slots import Slots
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
+    from leasehold.executor.fences import Fence
+    from leasehold.executor.item import Item
+    from leasehold.executor.slots import Slots
     from leasehold.observe.metrics import Metrics
 
 # When the call of a row that was locked begins again.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from leasehold.coordination.item import Item
+    from leasehold.executor.item import Item
     from leasehold.observe.metrics import Metrics
 
 # How long an executor waits for further slots when only a few are free.

@@ -12,7 +12,6 @@ import random
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.intent import queue_delays
 from leasehold.domain.lease import TrustWindow
@@ -24,6 +23,7 @@ from leasehold.executor.claim_size import (
 )
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
 from leasehold.executor.fences import ClaimFence
+from leasehold.executor.item import claimed_items
 from leasehold.executor.low_water import LowWaterMarks
 from leasehold.service.service import AGAIN, Pause
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Slots
     from leasehold.domain.intent import Claimed
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
+    from leasehold.executor.item import Item
     from leasehold.executor.runner import Runner
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import ItemStore, LowWaterStore

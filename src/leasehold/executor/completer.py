@@ -16,7 +16,6 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import (
     DatabaseUnavailable,
     LeaseLost,
@@ -27,6 +26,7 @@ from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
 from leasehold.executor.fences import by_fence
+from leasehold.executor.item import RECORDING
 from leasehold.executor.repeater import Repeater
 from leasehold.executor.result_reports import ResultReports
 from leasehold.service.service import AGAIN, Pause
@@ -34,12 +34,13 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from leasehold.coordination.item import Fence, Item
-    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.faults import Faults
+    from leasehold.executor.fences import Fence
+    from leasehold.executor.item import Item
     from leasehold.executor.observer import ObserverThread
     from leasehold.executor.repeater import Write
+    from leasehold.executor.slots import Slots
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Recorded
 

@@ -16,7 +16,7 @@ from leasehold.service.backoff import Backoff
 from leasehold.service.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from leasehold.coordination.slots import Clock
+    from leasehold.domain.lease import Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.observe.metrics import BreakerState
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.domain.retry import AskAgain
     from leasehold.executor.faults import Faults
+    from leasehold.executor.item import Item
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Served
     from leasehold.gateway.protocol import Gateway, Submission
     from leasehold.observe.metrics import Metrics

@@ -31,8 +31,8 @@ from leasehold.domain.intent import PRIORITIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from leasehold.coordination.slots import Clock
     from leasehold.domain.intent import Claimed
+    from leasehold.domain.lease import Clock
     from leasehold.store.rows import OpenTransactions
 
 # Commits that are late by so much are found without a look.

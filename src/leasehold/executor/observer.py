@@ -19,11 +19,11 @@ import traceback
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from leasehold.coordination.item import RECORDING
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Submitted, Unknown
 from leasehold.domain.retry import AskAgain, Submit
+from leasehold.executor.item import RECORDING
 from leasehold.gateway.sanitize import Sanitizer
 from leasehold.observe.logs import get_logger
 from leasehold.observe.redact import environment_secrets
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from uuid import UUID
 
-    from leasehold.coordination.item import Item
     from leasehold.domain.intent import IntentId
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
+    from leasehold.executor.item import Item
     from leasehold.observe.metrics import Metrics
 
 # How many events may wait for the observer.

@@ -12,8 +12,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import DONE
 from leasehold.domain.errors import is_rolled_back
+from leasehold.executor.item import DONE
 from leasehold.executor.log_budget import LogBudget
 from leasehold.observe.logs import get_logger
 from leasehold.service.backoff import Backoff
@@ -22,8 +22,8 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Clock
+    from leasehold.domain.lease import Clock
+    from leasehold.executor.item import Item
 
     Write = Callable[[Sequence[Item]], Awaitable[None]]
 

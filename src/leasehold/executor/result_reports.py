@@ -18,9 +18,9 @@ from leasehold.observe.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Slots
+    from leasehold.executor.item import Item
     from leasehold.executor.observer import ObserverThread
+    from leasehold.executor.slots import Slots
     from leasehold.observe.metrics import Metrics
     from leasehold.store.rows import Recorded
 

@@ -14,7 +14,6 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from leasehold.coordination.item import CALLING, MARKED, RECORDING
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -34,6 +33,7 @@ from leasehold.domain.retry import (
 from leasehold.executor.begins import Begins
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
+from leasehold.executor.item import CALLING, MARKED, RECORDING
 from leasehold.executor.lookups import Lookups, after_abort
 from leasehold.executor.submissions import submission_of, submit_in_order, together
 from leasehold.gateway.errors import TrustEnded
@@ -43,13 +43,14 @@ from leasehold.observe.traces import parse_traceparent, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.item import Fence, Item
-    from leasehold.coordination.slots import Slots
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
     from leasehold.executor.completer import Completer
     from leasehold.executor.faults import Faults
+    from leasehold.executor.fences import Fence
+    from leasehold.executor.item import Item
     from leasehold.executor.observer import ObserverThread
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Served, Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.observe.traces import Span

@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import Permit
 from leasehold.domain.retry import Ask, Confirm, Submit, next_step
+from leasehold.executor.item import Permit
 from leasehold.gateway.protocol import LookupBatcher, Submission, SubmissionBatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Clock
+    from leasehold.domain.lease import Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.retry import Step
+    from leasehold.executor.item import Item
     from leasehold.executor.targets import Served
     from leasehold.gateway.protocol import Gateway
     from leasehold.observe.traces import Span

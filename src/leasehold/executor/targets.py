@@ -30,12 +30,12 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Clock
     from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.intent import Claimed
+    from leasehold.domain.lease import Clock
     from leasehold.domain.outcome import Outcome
     from leasehold.domain.timing import Timings
+    from leasehold.executor.item import Item
     from leasehold.gateway.protocol import Gateway
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import TargetStore

@@ -20,9 +20,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.coordination.reaper import Reaper, ReaperWatch, require_other_reaper
-from leasehold.coordination.slots import SlotPool
 from leasehold.executor.faults import NO_FAULTS
 from leasehold.executor.observer import ObserverThread, find_observer
+from leasehold.executor.slots import SlotPool
 from leasehold.executor.targets import Targets
 from leasehold.gateway.python import Threads
 from leasehold.gateway.registry import open_gateway

@@ -10,8 +10,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from leasehold.coordination.slots import Slots
 from leasehold.executor.leader.executor import LeaderExecutor
+from leasehold.executor.slots import Slots
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Loop, Pause
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.coordination.elector import Elector
-    from leasehold.coordination.item import Item
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
+    from leasehold.executor.item import Item
     from leasehold.executor.targets import Targets
     from leasehold.runtime.sessions import Parts
     from leasehold.store.executor_protocol import LeaderHeartbeatStore

@@ -5,26 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.coordination.heartbeat import Heartbeat
-from leasehold.coordination.item import CALLING
-from leasehold.coordination.slots import Slots
-from leasehold.coordination.streams import HeldStreams, StreamHeartbeat
 from leasehold.executor.competing import CompetingExecutor, ItemClaimer
 from leasehold.executor.completer import Completer
 from leasehold.executor.faults import FaultPoint
-from leasehold.executor.ordered import OrderedExecutor
+from leasehold.executor.heartbeat import Heartbeat
+from leasehold.executor.item import CALLING
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import Slots
+from leasehold.executor.streams.executor import OrderedExecutor
+from leasehold.executor.streams.heartbeat import StreamHeartbeat
+from leasehold.executor.streams.held import HeldStreams
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.coordination.slots import SlotPool
     from leasehold.domain.timing import Timings
     from leasehold.executor.competing import Claimer
     from leasehold.executor.faults import Faults
     from leasehold.executor.observer import ObserverThread
+    from leasehold.executor.slots import SlotPool
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service

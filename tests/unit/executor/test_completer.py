@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from leasehold.coordination.item import claimed_items
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import (
     DatabaseUnavailable,
@@ -21,6 +19,8 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected, Submitted
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.completer import Completer
+from leasehold.executor.item import claimed_items
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import Recorded
 from tests.support.claimed_item import NOW, claim_of

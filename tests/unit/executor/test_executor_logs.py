@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from leasehold.coordination.item import claimed_items
 from leasehold.executor import result_reports, runner
+from leasehold.executor.item import claimed_items
 from leasehold.observe.logs import get_logger
 from tests.support.claimed_item import claim_of
 

@@ -7,16 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from leasehold.coordination.item import ItemState, claimed_items
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted, Submitted, Unknown
 from leasehold.executor.completer import Completer
+from leasehold.executor.item import ItemState, claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.metrics import Metrics

@@ -10,8 +10,6 @@ import types
 import pytest
 
 from leasehold import ObservedIntent, Observer
-from leasehold.coordination.item import claimed_items
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.gateway_terms import PythonTerms
@@ -21,9 +19,11 @@ from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Su
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor import observer as observer_module
 from leasehold.executor.completer import Completer
+from leasehold.executor.item import claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.observer import ObserverThread, find_observer
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import Recorded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.coordination.item import claimed_items
 from leasehold.domain.errors import DatabaseUnavailable, Unavailable
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.item import claimed_items
 from leasehold.executor.repeater import SECONDS_MAX, Repeater
 from tests.support.claimed_item import claim_of
 

@@ -8,8 +8,6 @@ from itertools import chain
 
 import pytest
 
-from leasehold.coordination.item import ItemState, claimed_items
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
 from leasehold.domain.gateway_terms import PythonTerms
@@ -17,8 +15,10 @@ from leasehold.domain.lease import Lease, TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.completer import Completer
+from leasehold.executor.item import ItemState, claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.metrics import Metrics

@@ -13,21 +13,21 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import DONE, Mark
 from leasehold.domain.intent import queue_delays
 from leasehold.executor.claim_size import GATHER_SECONDS, should_gather, within_bytes
+from leasehold.executor.item import DONE, Mark
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.intent import IntentId
     from leasehold.domain.timing import Timings
+    from leasehold.executor.item import Item
     from leasehold.executor.leader.due_queue import DueQueue
     from leasehold.executor.runner import Runner
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.leader_protocol import CallMarkStore

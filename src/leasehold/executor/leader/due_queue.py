@@ -21,16 +21,16 @@ from contextlib import contextmanager
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import DONE, READY, WAITING, Item, ItemState
 from leasehold.domain.intent import PRIORITIES
 from leasehold.domain.outcome import Accepted, Rejected
+from leasehold.executor.item import DONE, READY, WAITING, Item, ItemState
 from leasehold.executor.leader.target_queue import TargetQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-    from leasehold.coordination.item import Fence
     from leasehold.coordination.term import Trust
+    from leasehold.executor.fences import Fence
     from leasehold.store.rows import DueRow, Position
 
 # A target of which less than this part of its share is left is read again.

@@ -24,11 +24,11 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
     from leasehold.executor.observer import ObserverThread
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.service.service import Service

@@ -19,10 +19,10 @@ from leasehold.service.service import AGAIN, Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from leasehold.coordination.slots import Slots
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.leader.due_queue import DueQueue
+    from leasehold.executor.slots import Slots
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.leader_protocol import ScheduleStore

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from leasehold.coordination.item import MARKED, READY, WAITING
 from leasehold.domain.intent import PRIORITIES, IntentId
+from leasehold.executor.item import MARKED, READY, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from leasehold.coordination.item import Item
+    from leasehold.executor.item import Item
     from leasehold.store.rows import DueRow, Position
 
     # The arrival number makes every place different, so that items are never compared.

@@ -27,8 +27,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasehold.coordination.item import ItemState
-from leasehold.coordination.slots import SlotPool, Slots
 from leasehold.coordination.term import Term
 from leasehold.domain.intent import IntentId
 from leasehold.domain.lease import Lease, TrustWindow
@@ -37,10 +35,12 @@ from leasehold.domain.timing import Timings
 from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.completer import Completer
 from leasehold.executor.fences import LeaseFence
+from leasehold.executor.item import ItemState
 from leasehold.executor.leader.dispatcher import Dispatcher, Marks
 from leasehold.executor.leader.due_queue import DueQueue
 from leasehold.executor.leader.reader import Reader
 from leasehold.executor.limits import Gate
+from leasehold.executor.slots import SlotPool, Slots
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres.changes import OpenWriters, PostgresChanges
 from leasehold.store.rows import DueRow, Marked, as_claimed

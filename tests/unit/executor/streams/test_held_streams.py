@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from leasehold.coordination.streams import HeldStreams
 from leasehold.domain.lease import Lease, StreamLease
+from leasehold.executor.streams.held import HeldStreams
 
 
 @pytest.fixture

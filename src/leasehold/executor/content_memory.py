@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
-    from leasehold.coordination.item import Item
+    from leasehold.executor.item import Item
 
 # When contents have so many bytes, nothing more is claimed until some end. So an instance holds
 # this, and the budget of one more claim (8 MiB) for each of its executors. Sixty of the largest

@@ -18,17 +18,16 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from leasehold.coordination.content_memory import ContentMemory
-from leasehold.coordination.item import DONE, RECORDING
 from leasehold.domain.lease import trust_clock
+from leasehold.executor.content_memory import ContentMemory
+from leasehold.executor.item import DONE, RECORDING
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
-    from leasehold.coordination.item import Item
-
-    Clock = Callable[[], float]
+    from leasehold.domain.lease import Clock
+    from leasehold.executor.item import Item
 
 # Whoever waits for a slot and does not come for it within this time after it was woken, waits no
 # more: another executor may use the slot.

@@ -13,13 +13,13 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import MARKED, RECORDING, Item
-from leasehold.coordination.streams import STREAMS_MAX
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
 from leasehold.executor.competing import Claims
-from leasehold.executor.fences import StreamFence
+from leasehold.executor.item import MARKED, RECORDING, Item
 from leasehold.executor.log_budget import LogBudget
+from leasehold.executor.streams.fence import StreamFence
+from leasehold.executor.streams.held import STREAMS_MAX
 from leasehold.observe.logs import get_logger
 from leasehold.service.service import AGAIN, Pause
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.coordination.slots import Slots
-    from leasehold.coordination.streams import HeldStream, HeldStreams
     from leasehold.domain.lease import Lease, StreamLease
     from leasehold.domain.timing import Timings
     from leasehold.executor.runner import Runner
+    from leasehold.executor.slots import Slots
+    from leasehold.executor.streams.held import HeldStream, HeldStreams
     from leasehold.executor.targets import Targets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import OrderedStore

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from leasehold.coordination.item import ItemState, claimed_items
-from leasehold.coordination.slots import TURN_SECONDS, SlotPool, Slots
 from leasehold.domain.lease import TrustWindow
+from leasehold.executor.item import ItemState, claimed_items
+from leasehold.executor.slots import TURN_SECONDS, SlotPool, Slots
 from tests.support.claimed_item import claim_of
 
 TRUST = TrustWindow.counted_from(0.0, 30.0)

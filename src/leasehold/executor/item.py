@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.domain.timing import ABORT_LEASES
 from leasehold.observe.traces import trace_of
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from leasehold.coordination.term import Trust
     from leasehold.domain.contract import Contract
-    from leasehold.domain.intent import Claimed, IntentId
-    from leasehold.domain.outcome import Outcome, Result
-    from leasehold.domain.verdict import BeginVerdict
+    from leasehold.domain.intent import Claimed
+    from leasehold.domain.outcome import Outcome
+    from leasehold.executor.fences import Fence
     from leasehold.observe.traces import Span
-    from leasehold.store.rows import DueRow, Recorded
+    from leasehold.store.rows import DueRow
 
 
 class ItemState(IntEnum):
@@ -51,40 +51,6 @@ class ItemState(IntEnum):
 
 # By name, since states are compared several times for each item: on the enum that is a lookup.
 WAITING, READY, MARKED, CALLING, RECORDING, DONE = ItemState
-
-
-class Fence(Protocol):
-    """What the database checks on every write for an item: its claim, or a lease with its epoch."""
-
-    @property
-    def holder_id(self) -> str:
-        """The worker id that claims and leases are held under."""
-        ...
-
-    @property
-    def keeps_slot(self) -> bool:
-        """Whether an item keeps its slot until its result is recorded: for what follows it."""
-        ...
-
-    def must_begin(self, contract: Contract) -> bool:
-        """Say whether "about to call" must be durable before a call."""
-        ...
-
-    async def begin(self, items: Sequence[Item]) -> dict[IntentId, BeginVerdict]:
-        """Make "about to call" durable."""
-        ...
-
-    async def record(self, results: Sequence[Result]) -> list[Recorded]:
-        """Write results to the ledger. The answer leaves out those that became DISPATCHED."""
-        ...
-
-    def is_about_one_result(self, error: Exception) -> bool:
-        """Say whether `record` failed for one of its results, so that the others may be written."""
-        ...
-
-    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
-        """Return items without an attempt, due after the delay. Returns how many were lost."""
-        ...
 
 
 class _Lost:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leasehold.coordination.item import Permit, claimed_items
 from leasehold.coordination.term import Term
 from leasehold.domain.lease import Lease, TrustWindow
+from leasehold.executor.item import Permit, claimed_items
 from tests.support.claimed_item import NOW, claim_of
 
 LEASE = Lease(name="a", holder_id="h", epoch=1, expires_at=NOW, grace_expires_at=NOW)

@@ -6,9 +6,9 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasehold.coordination.item import RECORDING
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.verdict import RenewVerdict
+from leasehold.executor.item import RECORDING
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Pause
@@ -16,9 +16,9 @@ from leasehold.service.service import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasehold.coordination.item import Item
-    from leasehold.coordination.slots import Slots
     from leasehold.domain.timing import Timings
+    from leasehold.executor.item import Item
+    from leasehold.executor.slots import Slots
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import ClaimHeartbeatStore
     from leasehold.store.rows import RenewedClaim

@@ -1,0 +1,1 @@
+"""Streams: many leases per instance, and under each the heads of one stream, in order."""

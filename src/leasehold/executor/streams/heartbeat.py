@@ -1,0 +1,117 @@
+"""The heartbeat that renews the leases of streams, and gives streams up for others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from leasehold.domain.verdict import RenewVerdict
+from leasehold.executor.streams.held import STREAMS_MAX
+from leasehold.observe.logs import get_logger
+from leasehold.service.deadline import within_deadline
+from leasehold.service.service import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from leasehold.domain.timing import Timings
+    from leasehold.executor.item import Item
+    from leasehold.executor.slots import Slots
+    from leasehold.executor.streams.held import HeldStream, HeldStreams
+    from leasehold.observe.metrics import Metrics
+    from leasehold.store.executor_protocol import StreamHeartbeatStore
+
+TARGETS_MAX = 1000  # of one call
+
+_LOG = get_logger(__name__)
+
+
+class StreamHeartbeat:
+    """The service that renews the streams, aborts calls that take too long, and gives streams up
+    for instances that have none and for other streams that wait.
+    """
+
+    name = "stream heartbeat"
+
+    def __init__(
+        self,
+        store: StreamHeartbeatStore,
+        slots: Slots,
+        streams: HeldStreams,
+        timings: Callable[[], Timings],
+        metrics: Metrics,
+        abort: Callable[[Item], None],
+        is_crowded: Callable[[str], bool],
+        leave_to_others: Callable[[str, float], None],
+        during_renewal: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._store = store
+        self._slots = slots
+        self._streams = streams
+        self._timings = timings
+        self._metrics = metrics
+        self._abort = abort
+        self._is_crowded = is_crowded
+        self._leave_to_others = leave_to_others
+        self._during_renewal = during_renewal
+
+    async def step(self) -> Pause:
+        """Renew every stream once. If that fails, trust runs out by itself."""
+        timings = self._timings()
+        started_at = self._slots.clock()
+        for item in self._slots.overdue():
+            self._abort(item)
+        self._lose([one for one in self._streams.all() if one.is_over(started_at)], "trust ended")
+        renewable = [one for one in self._streams.all() if self._is_renewable(one)]
+        for start in range(0, len(renewable), STREAMS_MAX):
+            await self._renew(renewable[start : start + STREAMS_MAX], timings)
+        await self._end_turns(started_at - timings.heartbeat_seconds)
+        if len(self._streams):
+            for one in await self._store.surplus_streams(self._streams.holder_id):
+                self._streams.keep_at_most(one.target, one.kept)
+                self._leave_to_others(one.target, timings.heartbeat_seconds)
+        return Pause(max(0.0, started_at + timings.heartbeat_seconds - self._slots.clock()))
+
+    async def _end_turns(self, since: float) -> None:
+        crowded = [target for target in self._streams.count() if self._is_crowded(target)]
+        if crowded:
+            for one in await self._store.waiting_streams(crowded[:TARGETS_MAX], STREAMS_MAX):
+                self._streams.end_turns(one.target, one.waiting, since)
+
+    def _is_renewable(self, held: HeldStream) -> bool:
+        now = self._slots.clock()
+        return all(item.abort_at > now and not item.is_lost for item in held.items)
+
+    async def _renew(self, streams: Sequence[HeldStream], timings: Timings) -> None:
+        asked_at = self._slots.clock()
+        seconds = timings.stream_claim_seconds, timings.stream_grace_seconds
+        call = self._store.renew_streams(
+            self._streams.holder_id, [one.lease for one in streams], *seconds
+        )
+        left = min(one.seconds_left(asked_at) for one in streams)
+        answers, _ = await asyncio.gather(
+            within_deadline(left, call, "the stream heartbeat"), self._during_renewal()
+        )
+        renewed = {one.lease_name for one in answers if one.verdict is RenewVerdict.RENEWED}
+        # A stream that was freed meanwhile is not lost: we do not hold it any more.
+        held = [one for one in streams if self._streams.find(one.lease.name) is one]
+        self._lose([one for one in held if one.lease.name not in renewed], "refused")
+        now = self._slots.clock()
+        granted = [one for one in held if one.lease.name in renewed]
+        late = [one for one in granted if not one.extend(now, asked_at, *seconds)]
+        self._lose(late, "the answer to the renewal is late")
+
+    def _lose(self, streams: Iterable[HeldStream], reason: str) -> None:
+        for held in streams:
+            items = held.items
+            self._streams.forget(held)
+            self._metrics.lease_lost()
+            _LOG.warning(
+                "lease_lost",
+                worker_id=self._streams.holder_id,
+                lease_name=held.lease.name,
+                lease_epoch=held.lease.epoch,
+                reason=reason,
+            )
+            self._slots.lose(items)
