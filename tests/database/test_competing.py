@@ -73,7 +73,7 @@ class Worker:
             Metrics(),
             Timings,
             lease_seconds=lambda target: served.current[target].lease_seconds,
-            trouble=self.troubles.append,
+            on_error=self.troubles.append,
         )
 
     async def step(self, seconds=GATHER_SECONDS):

@@ -107,10 +107,10 @@ class Leader:
         self.runner = IdleRunner()
         self.queue = DueQueue(1000, LeaseFence(self.store, lease), self.term)
         parts = self.store, self.term, self.queue, self.slots, Groups(targets)
-        trouble = self.troubles.append
-        self.completer = Completer(self.slots, Metrics(), trouble=trouble)
-        self.reader = Reader(*parts, Metrics(), Timings, trouble=trouble)
-        self.dispatcher = Dispatcher(*parts, self.runner, Metrics(), Timings, trouble=trouble)
+        on_error = self.troubles.append
+        self.completer = Completer(self.slots, Metrics(), on_error=on_error)
+        self.reader = Reader(*parts, Metrics(), Timings, on_error=on_error)
+        self.dispatcher = Dispatcher(*parts, self.runner, Metrics(), Timings, on_error=on_error)
 
     async def build(self):
         await self.reader.build()
@@ -542,7 +542,7 @@ async def test_answer_about_a_submission_that_an_operator_has_resolved_is_droppe
         Contracts(guarantee, gateway),
         leader.completer,
         Metrics(),
-        trouble=leader.troubles.append,
+        on_error=leader.troubles.append,
     )
     await work(leader)
     outbox.make_due()

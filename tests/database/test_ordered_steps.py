@@ -136,9 +136,9 @@ class Instance:
         self.slots = Slots("a", SlotPool(concurrency))
         self.targets = Targets(gateway, guarantee, **terms)
         self.metrics = metrics = Metrics()
-        trouble = self.troubles.append
-        self.completer = Completer(self.slots, metrics, trouble=trouble)
-        self.runner = Runner(self.slots, self.targets, self.completer, metrics, trouble=trouble)
+        on_error = self.troubles.append
+        self.completer = Completer(self.slots, metrics, on_error=on_error)
+        self.runner = Runner(self.slots, self.targets, self.completer, metrics, on_error=on_error)
         self.streams = HeldStreams("a")
         self.ordered = OrderedExecutor(
             store, self.slots, self.streams, self.targets, self.runner, metrics, Timings
@@ -331,7 +331,7 @@ async def test_more_streams_than_one_call_may_name_are_renewed_and_released(
     for row in rows:
         stream = row["name"].removeprefix("stream/pay/")
         lease = StreamLease(target="pay", stream=stream, lease=Lease(**row))
-        instance.streams.hold(lease, now, 30, 150).look_at = now
+        instance.streams.hold(lease, now, 30, 150).recheck_at = now
     await instance.heartbeat.step()
     assert len(instance.streams) == 10_001
     await instance.ordered.leave()

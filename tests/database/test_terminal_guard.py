@@ -47,7 +47,7 @@ async def test_result_that_would_end_an_intent_twice_is_counted_and_logged(
     claimed = await stores.executor.claim_outbox_batch(2, "worker-1", 60.0, ["sms"])
     outbox.database.owner_execute(END_BY_HAND, [ids[0]])
     slots = Slots("worker-1", SlotPool(10))
-    completer = Completer(slots, metrics, trouble=lambda _: None)
+    completer = Completer(slots, metrics, on_error=lambda _: None)
     fence = ClaimFence(stores.executor, "worker-1")
     trust = TrustWindow.counted_from(slots.clock(), 60.0)
     items = claimed_items(claimed, fence, trust, 60.0, slots.clock())

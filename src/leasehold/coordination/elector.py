@@ -204,13 +204,13 @@ class Elector:
         If that fails, the term is closed or ended and the error is raised.
         """
         self._refuse_closing(term)
-        asked_at = self._clock()
+        sent_at = self._clock()
         trust_seconds = self._backend.renewal_seconds
         # The renewal may shorten the lease, and its answer may be lost.
-        term.shorten(TrustWindow.counted_from(asked_at, trust_seconds))
+        term.shorten(TrustWindow.counted_from(sent_at, trust_seconds))
         renewal = self._backend.renew(term.lease, trust_seconds)
         try:
-            renewed = await within_deadline(term.seconds_left(asked_at), renewal, "the renewal")
+            renewed = await within_deadline(term.seconds_left(sent_at), renewal, "the renewal")
         except Exception as error:
             self._log_failure("leader_renew_failed", error, term.lease)
             self.step_down(term, error)
@@ -221,17 +221,17 @@ class Elector:
         if not term.extend(
             self._clock(),
             renewed.expires_at,
-            TrustWindow.counted_from(asked_at, renewed.trust_seconds),
-            TrustWindow.counted_from(asked_at, renewed.start_seconds),
+            TrustWindow.counted_from(sent_at, renewed.trust_seconds),
+            TrustWindow.counted_from(sent_at, renewed.start_seconds),
         ):
             late = LeaseLost("the answer to the renewal is late", lease_name=self.lease_name)
             self._log_failure("leader_renew_failed", late, term.lease)
             self.step_down(term, late)
             raise late
         self.seen = term.lease
-        self._renew_at = asked_at + self._backend.renew_seconds
-        if asked_at >= self._log_renewed_at:
-            self._log_renewed_at = asked_at + RENEWED_LOG_SECONDS
+        self._renew_at = sent_at + self._backend.renew_seconds
+        if sent_at >= self._log_renewed_at:
+            self._log_renewed_at = sent_at + RENEWED_LOG_SECONDS
             _LOG.info("leader_renewed", **self._fields(term.lease))
 
     def step_down(self, term: Term, error: Exception) -> None:
@@ -252,7 +252,7 @@ class Elector:
         await self._backend.close()
 
     async def _acquire(self) -> Pause:
-        asked_at = self._clock()
+        sent_at = self._clock()
         try:
             answer = await self._backend.acquire()
         except Exception as error:
@@ -266,10 +266,10 @@ class Elector:
             return Pause(self._until_next_acquire(self.seconds_left))
         term = self._term = Term(
             answer.lease,
-            TrustWindow.counted_from(asked_at, self._backend.trust_seconds),
-            TrustWindow.counted_from(asked_at, self._backend.start_seconds),
+            TrustWindow.counted_from(sent_at, self._backend.trust_seconds),
+            TrustWindow.counted_from(sent_at, self._backend.start_seconds),
         )
-        self._renew_at = asked_at + self._backend.renew_seconds
+        self._renew_at = sent_at + self._backend.renew_seconds
         self._metrics.leader(self.lease_name, is_leader=True)
         self._metrics.election(self.lease_name)
         _LOG.info("leader_acquired", **self._fields(answer.lease))

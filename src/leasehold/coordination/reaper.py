@@ -84,7 +84,7 @@ class Reaper:
         pause = Pause(self._timings().reaper_seconds)
         held = self._lease
         self._lease = None  # until the database confirms it
-        asked_at = self._clock()
+        sent_at = self._clock()
         lease = await self._renew(held) if held else await self._acquire()
         if lease is None:
             return pause
@@ -93,7 +93,7 @@ class Reaper:
         if started_at < self._repair_due_at:
             # We keep the lease meanwhile, or another instance would repair now.
             return Pause(min(pause.seconds, self._repair_due_at - started_at))
-        trust = TrustWindow.counted_from(asked_at, self._lease_seconds())
+        trust = TrustWindow.counted_from(sent_at, self._lease_seconds())
         is_more = await self._repair(trust)
         ended_at = self._clock()
         await self._create_partitions()

@@ -90,9 +90,9 @@ class TrustWindow:
     ends_at: float
 
     @classmethod
-    def counted_from(cls, asked_at: float, lease_seconds: float) -> TrustWindow:
-        """Trust a lease that was requested at `asked_at`, for slightly less than its duration."""
-        return cls(asked_at + lease_seconds * (1 - CLOCK_DRIFT))
+    def counted_from(cls, sent_at: float, lease_seconds: float) -> TrustWindow:
+        """Trust a lease that was requested at `sent_at`, for slightly less than its duration."""
+        return cls(sent_at + lease_seconds * (1 - CLOCK_DRIFT))
 
     def seconds_left(self, now: float) -> float:
         """How long trust lasts; 0 if it is over."""

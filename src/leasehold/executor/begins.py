@@ -40,13 +40,13 @@ class Begins:
         completer: Completer,
         metrics: Metrics,
         *,
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         faults: Faults,
     ) -> None:
         self._slots = slots
         self._completer = completer
         self._metrics = metrics
-        self._trouble = trouble
+        self._on_error = on_error
         self._faults = faults
 
     async def begin(self, items: Sequence[Item]) -> set[Item]:
@@ -82,7 +82,7 @@ class Begins:
                 item.is_begun = not is_rolled_back(error)
                 _LOG.warning("begin_failed", error=str(error), **item.log_fields())
             self._give_back(items)
-            self._trouble(error)
+            self._on_error(error)
             return []
         await self._faults.reach(FaultPoint.AFTER_BEGIN)
         begun: list[Item] = []

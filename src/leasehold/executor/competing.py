@@ -88,7 +88,7 @@ class ItemClaimer:
         due_from: Sequence[datetime] | None,
     ) -> Claims:
         """Claim due items."""
-        asked_at = self._slots.clock()
+        sent_at = self._slots.clock()
         claimed = await self._store.claim_outbox_batch(
             batch_size,
             self._slots.worker_id,
@@ -97,8 +97,8 @@ class ItemClaimer:
             list(rooms.values()),
             due_from,
         )
-        trust = TrustWindow.counted_from(asked_at, lease_seconds)
-        items = claimed_items(claimed, self._fence, trust, lease_seconds, asked_at)
+        trust = TrustWindow.counted_from(sent_at, lease_seconds)
+        items = claimed_items(claimed, self._fence, trust, lease_seconds, sent_at)
         return Claims(items, Counter(one.target for one in claimed))
 
 
@@ -117,7 +117,7 @@ class CompetingExecutor:
         timings: Callable[[], Timings],
         *,
         lease_seconds: Callable[[str], float],
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class CompetingExecutor:
         self._runner = runner
         self._metrics = metrics
         self._timings = timings
-        self._trouble = trouble
+        self._on_error = on_error
         self._faults = faults
         self._poll_seconds = POLL_SECONDS_MIN
         self._hungry: set[str] = set()  # targets that may have more due than we took
@@ -209,7 +209,7 @@ class CompetingExecutor:
         )
         if batch_size == 0:
             return 0
-        asked_at = self._slots.clock()
+        sent_at = self._slots.clock()
         self._hinted -= rooms.keys()
         with self._slots.reserved(batch_size):
             due_from = None if is_full_walk else self._marks.due_from(rooms)
@@ -229,9 +229,9 @@ class CompetingExecutor:
         if is_full_walk:
             # A full batch that is smaller than the number of targets has not looked at all of them.
             walked = rooms if not is_full or batch_size >= len(rooms) else taken
-            self._marks.full_walk_ended(walked, asked_at)
+            self._marks.full_walk_ended(walked, sent_at)
         else:
-            self._marks.claim_ended(rooms, asked_at)
+            self._marks.claim_ended(rooms, sent_at)
         for target, room in rooms.items():
             is_satisfied = not is_full and taken.get(target, 0) < room
             # A hint that came during the claim may be about work that the claim did not see.
@@ -246,7 +246,7 @@ class CompetingExecutor:
         try:
             return await call
         except DatabaseUnavailable as error:
-            self._trouble(error)
+            self._on_error(error)
             raise
 
     def _count(self, claimed: list[Claimed]) -> None:

@@ -60,7 +60,7 @@ class Completer:
         slots: Slots,
         metrics: Metrics,
         *,
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
         observer: ObserverThread | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Completer:
         self.repeater = Repeater(slots.clock)
         self._slots = slots
         self._metrics = metrics
-        self._trouble = trouble
+        self._on_error = on_error
         self._faults = faults
         self._reports = ResultReports(slots, metrics, observer)
         self._finished: list[Item] = []
@@ -156,7 +156,7 @@ class Completer:
             await self._write_under(fence, items)
         except Exception as error:
             if not is_rolled_back(error):
-                self._trouble(error)
+                self._on_error(error)
                 self._slots.let_go(items)
             raise
         self._slots.let_go(items)
@@ -176,7 +176,7 @@ class Completer:
         except LeaseLost as error:
             for item in trusted:
                 self._reports.drop(item, RecordVerdict.LEASE_LOST)
-            self._trouble(error)
+            self._on_error(error)
 
     async def _record(self, fence: Fence, items: Sequence[Item]) -> None:
         items = [item for item in items if item.outcome is not None]  # else: put back
@@ -230,7 +230,7 @@ class Completer:
             self._metrics.terminal_guard_hit()
         self._reports.log(logging.ERROR, event, items[0], error=str(error))
         # Else a leader would read the row again and make the call again. Claims and streams expire.
-        self._trouble(error)
+        self._on_error(error)
 
     def _discard(self, item: Item) -> None:
         """Report a result that came after its lease was trusted. It is not sent.
@@ -241,7 +241,7 @@ class Completer:
         self._slots.let_go([item])
         self._metrics.late_result()
         self._reports.log(logging.WARNING, "late_result_discarded", item)
-        self._trouble(LeaseLost("trust ended before the result was written"))
+        self._on_error(LeaseLost("trust ended before the result was written"))
 
     async def _release(self) -> None:
         given_back, self._given_back = self._given_back[:BATCH_MAX], self._given_back[BATCH_MAX:]

@@ -68,17 +68,17 @@ class Heartbeat:
         return Pause(max(0.0, self._next_at - self._slots.clock()))
 
     async def _renew(self, items: Sequence[Item], lease_seconds: float) -> None:
-        asked_at = self._slots.clock()
+        sent_at = self._slots.clock()
         is_answered = False
         try:
-            renewals = await self._ask(items, lease_seconds, asked_at)
+            renewals = await self._ask(items, lease_seconds, sent_at)
             is_answered = True
         finally:
             # Also when cancelled: without an answer, nobody can say which claims are still ours.
             if not is_answered:
                 lost = self._slots.lose(self._slots.all())
                 self._report_lost(lost, "the heartbeat failed")
-        trust = TrustWindow.counted_from(asked_at, lease_seconds)
+        trust = TrustWindow.counted_from(sent_at, lease_seconds)
         verdicts = {one.intent_id: one.verdict for one in renewals}
         # An answer that came too late revives no claim: its result may have been discarded already.
         now = self._slots.clock()
@@ -97,10 +97,10 @@ class Heartbeat:
                 _LOG.warning("lease_lost", reason="the database refused it", **item.log_fields())
 
     async def _ask(
-        self, items: Sequence[Item], lease_seconds: float, asked_at: float
+        self, items: Sequence[Item], lease_seconds: float, sent_at: float
     ) -> list[RenewedClaim]:
         """Wait for the answer no longer than we trust our leases."""
-        trust_left = min(item.trust.seconds_left(asked_at) for item in items)
+        trust_left = min(item.trust.seconds_left(sent_at) for item in items)
         call = self._store.renew_outbox_leases(
             self._slots.worker_id, [item.claimed.claim for item in items], lease_seconds
         )

@@ -132,7 +132,7 @@ class Item:
     trace: Span | None = None
 
     # The contract under which its gateway is being asked; None while it is submitted.
-    asked_under: Contract | None = None
+    lookup_contract: Contract | None = None
 
     # The attempt that its result is about, if it is not of a call: no mark in the database says
     # that we work on it, so an operator may decide about it meanwhile.

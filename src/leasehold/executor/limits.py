@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
-# A gateway may ask for any time; the breaker probes at least this often.
-ASKED_PAUSE_SECONDS_MAX = 300.0
+# A gateway may request any pause; the breaker probes at least this often.
+REQUESTED_PAUSE_SECONDS_MAX = 300.0
 # A bucket holds the calls of this time, so that no second sees many more calls than the rate.
 BURST_SECONDS = 0.1
 
@@ -32,23 +32,23 @@ class Breaker:
     """Whether a target may be called, judged by its last outcomes."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        self.asked_seconds_max = ASKED_PAUSE_SECONDS_MAX
+        self.requested_seconds_max = REQUESTED_PAUSE_SECONDS_MAX
         self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, jitter=(1.0, 1.0))
         self._pause_seconds = 0.0
-        self._opens_at: float | None = None
+        self._open_until: float | None = None
 
     @property
     def state(self) -> BreakerState:
         """The state, in the words of the metrics."""
-        if self._opens_at is None:
+        if self._open_until is None:
             return "closed"
-        return "open" if self._clock() < self._opens_at else "half_open"
+        return "open" if self._clock() < self._open_until else "half_open"
 
     @property
     def seconds_until_probe(self) -> float:
         """How long it stays open; 0 if calls may go."""
-        return 0.0 if self._opens_at is None else max(0.0, self._opens_at - self._clock())
+        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
@@ -65,19 +65,19 @@ class Breaker:
             case _:
                 assert_never(outcome)
 
-    def _open(self, asked_seconds: float | None) -> None:
+    def _open(self, requested_seconds: float | None) -> None:
         """Pause. Many calls may report one saturation: only a failed probe doubles the pause."""
         if self.state != "open":
             self._pause_seconds = self._backoff.next_seconds()
         seconds = self._pause_seconds
-        if asked_seconds is not None:
-            seconds = min(asked_seconds, self.asked_seconds_max)
-        self._opens_at = max(self._opens_at or 0.0, self._clock() + seconds)
+        if requested_seconds is not None:
+            seconds = min(requested_seconds, self.requested_seconds_max)
+        self._open_until = max(self._open_until or 0.0, self._clock() + seconds)
 
     def close(self) -> None:
         """Let calls go."""
         self._backoff.reset()
-        self._opens_at = None
+        self._open_until = None
 
 
 class Gate:
@@ -89,21 +89,21 @@ class Gate:
         rate_per_second: float | None,
         clock: Clock = time.monotonic,
         *,
-        asked_seconds_max: float = ASKED_PAUSE_SECONDS_MAX,
+        requested_seconds_max: float = REQUESTED_PAUSE_SECONDS_MAX,
     ) -> None:
         self.breaker = Breaker(clock)
         self._clock = clock
-        self.adopt(concurrency, rate_per_second, asked_seconds_max)
+        self.adopt(concurrency, rate_per_second, requested_seconds_max)
 
     def adopt(
-        self, concurrency: int, rate_per_second: float | None, asked_seconds_max: float
+        self, concurrency: int, rate_per_second: float | None, requested_seconds_max: float
     ) -> None:
         """Adopt the terms of a newer contract. Whoever publishes one wants it tried: calls go."""
         self.concurrency = concurrency
         capacity = max(1.0, (rate_per_second or 0.0) * BURST_SECONDS)
         self.bucket = TokenBucket(rate_per_second, capacity, self._clock)
         self.breaker.close()
-        self.breaker.asked_seconds_max = min(asked_seconds_max, ASKED_PAUSE_SECONDS_MAX)
+        self.breaker.requested_seconds_max = min(requested_seconds_max, REQUESTED_PAUSE_SECONDS_MAX)
 
     def room(self, in_flight: int) -> int:
         """Return how many more items of the target can start now."""

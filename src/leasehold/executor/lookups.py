@@ -88,7 +88,7 @@ def _lookups_max(gateway: Gateway) -> int:
 
 def after_abort(item: Item, unknown: Unknown) -> Outcome | AskAgain:
     """Decide what follows a call that is given up. A lookup tried nothing: it is repeated."""
-    contract = item.asked_under
+    contract = item.lookup_contract
     return unknown if contract is None else after_asking(unknown, item.claimed, contract)
 
 
@@ -108,7 +108,7 @@ class Lookups:
 
         Raises nothing but cancellation and TrustEnded.
         """
-        item.asked_under = served.contract
+        item.lookup_contract = served.contract
         answer = await self._ask(item, served, submission)
         return after_asking(answer, item.claimed, served.contract)
 

@@ -106,7 +106,7 @@ class ObserverThread:
 
     def ended(self, item: Item, decided: Outcome | AskAgain) -> None:
         """Tell how a call or a lookup ended, unless it was given up before or brought no news."""
-        has_asked = item.is_observed or item.asked_under is not None
+        has_asked = item.is_observed or item.lookup_contract is not None
         if not has_asked or item.state >= RECORDING or isinstance(decided, AskAgain):
             return
         if isinstance(decided, Unknown):

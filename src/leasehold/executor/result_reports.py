@@ -103,7 +103,7 @@ class ResultReports:
             # The database has just confirmed our lease, so the gateway saw a token that it forgot.
             self._metrics.stale_token_refused()
             self._stale_tokens.warn(code=outcome.code, **item.log_fields())
-        if item.asked_under is not None and (answer.attempt_no or 0) < item.claimed.attempt_no:
+        if item.lookup_contract is not None and (answer.attempt_no or 0) < item.claimed.attempt_no:
             return None  # a lookup without news
         if answer.is_held:
             self.log(logging.WARNING, "intent_held", item, state=answer.state)

@@ -77,7 +77,7 @@ class Runner:
         completer: Completer,
         metrics: Metrics,
         *,
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
         observer: ObserverThread | None = None,
     ) -> None:
@@ -86,11 +86,11 @@ class Runner:
         self._targets = targets
         self._completer = completer
         self._metrics = metrics
-        self._trouble = trouble
+        self._on_error = on_error
         self._faults = faults
         self._observer = observer
         self._lookups = Lookups(slots, metrics, faults)
-        self._begins = Begins(slots, completer, metrics, trouble=trouble, faults=faults)
+        self._begins = Begins(slots, completer, metrics, on_error=on_error, faults=faults)
         self._is_closed = False
         self._batches: set[asyncio.Task[None]] = set()
         self._unbegun: dict[asyncio.Task[None], Sequence[Item]] = {}
@@ -118,7 +118,7 @@ class Runner:
         """Give back the calls that were not sent: they are not sent any more."""
         followers = {one for item in items for one in item.followers}
         for item in items:
-            is_submitted = item.state is CALLING and item.asked_under is None
+            is_submitted = item.state is CALLING and item.lookup_contract is None
             if item in followers:
                 continue
             if item.state is MARKED or (is_submitted and item.withdraw()):
@@ -198,7 +198,7 @@ class Runner:
                 return  # the contract is the problem, not the database
         else:
             _LOG.error("contract_unavailable", exc_info=error, **item.log_fields())
-        self._trouble(error)
+        self._on_error(error)
 
     async def _wait_for_renewal(self, item: Item) -> None:
         """Hold a call that was begun until a late renewal is answered, or cannot be any more."""

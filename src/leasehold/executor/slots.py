@@ -90,15 +90,15 @@ class SlotPool:
             return free
         self._forget_absent(slots)
         share = self.share_of(slots)
-        owed = owed_before = 0
+        owed = owed_to_earlier = 0
         for one in self._waiting:
             if one is slots:
-                owed_before = owed
+                owed_to_earlier = owed
             else:
                 owed += max(0, share - self._used[one])
         if slots not in self._waiting:
-            owed_before = owed
-        within_share = min(share - self._used[slots], free - owed_before)
+            owed_to_earlier = owed
+        within_share = min(share - self._used[slots], free - owed_to_earlier)
         return max(0, within_share, free - owed)
 
     def owed_by(self, slots: Slots) -> int:

@@ -40,18 +40,18 @@ class ClusterContracts:
     Any error makes leaders step down: whoever cannot read the database must not lead.
     """
 
-    def __init__(self, targets: Targets, trouble: Callable[[Exception], None]) -> None:
+    def __init__(self, targets: Targets, on_error: Callable[[Exception], None]) -> None:
         self.name = targets.name
         self.wake = targets.wake
         self._targets = targets
-        self._trouble = trouble
+        self._on_error = on_error
 
     async def step(self) -> Pause:
         """Read contracts again."""
         try:
             return await self._targets.step()
         except Exception as error:
-            self._trouble(error)
+            self._on_error(error)
             raise
 
 

@@ -48,7 +48,7 @@ class LeaderSession:
         self._term = term
         self._metrics = parts.metrics
 
-        def trouble(error: Exception) -> None:
+        def on_error(error: Exception) -> None:
             elector.step_down(term, error)
 
         async def confirm() -> None:
@@ -62,11 +62,11 @@ class LeaderSession:
             parts.metrics,
             parts.timings,
             confirm=confirm,
-            trouble=trouble,
+            on_error=on_error,
             faults=parts.faults,
             observer=parts.observer,
         )
-        heartbeat = LeaderHeartbeat(parts.store, term, self._detail, parts.timings, trouble)
+        heartbeat = LeaderHeartbeat(parts.store, term, self._detail, parts.timings, on_error)
         self._loops = [
             Loop(service, elector.holder_id) for service in (*self._executor.services, heartbeat)
         ]
@@ -137,7 +137,7 @@ class LeaderHeartbeat:
         term: Term,
         detail: Callable[[], dict[str, Any]],
         timings: Callable[[], Timings],
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self.name = f"leader heartbeat {term.lease.name}"
         self.wake = asyncio.Event()
@@ -145,7 +145,7 @@ class LeaderHeartbeat:
         self._term = term
         self._detail = detail
         self._timings = timings
-        self._trouble = trouble
+        self._on_error = on_error
 
     async def step(self) -> Pause:
         """Write the heartbeat, unless the term is closing. Any error makes the leader step down:
@@ -157,5 +157,5 @@ class LeaderHeartbeat:
         try:
             await self._store.record_leader_heartbeat(self._term.lease, self._detail())
         except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
-            self._trouble(error)
+            self._on_error(error)
         return pause

@@ -60,7 +60,7 @@ class Session:
         self._completer = Completer(
             self.slots,
             parts.metrics,
-            trouble=self._trouble,
+            on_error=self._on_error,
             faults=parts.faults,
             observer=parts.observer,
         )
@@ -69,7 +69,7 @@ class Session:
             targets,
             self._completer,
             parts.metrics,
-            trouble=self._trouble,
+            on_error=self._on_error,
             faults=parts.faults,
             observer=parts.observer,
         )
@@ -109,11 +109,11 @@ class Session:
             self._parts.metrics,
             self._parts.timings,
             lease_seconds=lease_seconds,
-            trouble=self._trouble,
+            on_error=self._on_error,
             faults=self._parts.faults,
         )
 
-    def _trouble(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         """A database call failed: let the heartbeat check at once whether our leases are lost."""
         del error
         self.heartbeat.wake.set()

@@ -63,13 +63,13 @@ class QueueLimits:
         turn_no = await self._store.begin_watch_turn("depths")
         if turn_no is not None:
             await self._store.record_queue_depths(turn_no)
-        asked_at = self._clock()
+        sent_at = self._clock()
         rows = await self._store.read_queue_depths()
         # Without a pause in between, in which no queue would have a limit.
         known, self._queues = self._queues, {}
         for row in rows:
             queue = self._queues[row.target] = known.get(row.target) or _Queue(self._clock)
-            queue.learn(row, asked_at)
+            queue.learn(row, sent_at)
         ended_at = self._clock()
         self._recount_at = ended_at + max(RECOUNT_SECONDS, 10 * (ended_at - began_at))
         return Pause(COUNT_SECONDS)
@@ -118,14 +118,14 @@ class _Queue:
     def mark(self, now: float) -> None:
         self._marks.append((now, self._accepted))
 
-    def learn(self, row: QueueDepth, asked_at: float) -> None:
+    def learn(self, row: QueueDepth, sent_at: float) -> None:
         """Learn a count. It may be another instance's, and it may have been made a while ago."""
         self._limit = row.pending_max
         if row.seen_at == self._seen_at:
             return
         self._depth, self._seen_at = row.depth, row.seen_at
         # What was accepted before the count began is in it; later ones may be, so they are added.
-        counted_at = -math.inf if row.age_seconds is None else asked_at - row.age_seconds
+        counted_at = -math.inf if row.age_seconds is None else sent_at - row.age_seconds
         while self._marks and self._marks[0][0] <= counted_at:
             self._counted = self._marks.popleft()[1]
 

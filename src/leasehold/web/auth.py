@@ -59,9 +59,9 @@ class TokenCache:
 
     async def step(self) -> Pause:
         """Read the tokens again."""
-        asked_at = self._clock()
+        sent_at = self._clock()
         self._tokens = await self._store.read_active_tokens()
-        self._read_at = asked_at
+        self._read_at = sent_at
         return Pause(self._refresh_seconds)
 
     def authenticate(self, authorization: bytes | None) -> ApiToken:

@@ -8,10 +8,10 @@ from leasehold.domain.lease import TrustWindow
 
 
 def test_trust_is_counted_from_before_the_renewal_was_sent():
-    asked_at, answered_at, lease_seconds = 1000.0, 1004.0, 30.0
-    trust = TrustWindow.counted_from(asked_at, lease_seconds)
+    sent_at, answered_at, lease_seconds = 1000.0, 1004.0, 30.0
+    trust = TrustWindow.counted_from(sent_at, lease_seconds)
     # The database granted the lease between the two readings, so it expires after this.
-    assert trust.ends_at < asked_at + lease_seconds
+    assert trust.ends_at < sent_at + lease_seconds
     assert trust.seconds_left(answered_at) < lease_seconds - 4
 
 

@@ -91,10 +91,10 @@ def slots():
 
 @pytest.fixture
 def completer(slots, events):
-    def trouble(error):
+    def on_error(error):
         events.append(type(error).__name__)
 
-    return Completer(slots, Metrics(), trouble=trouble)
+    return Completer(slots, Metrics(), on_error=on_error)
 
 
 def complete(completer, slots, fence, count, outcome=None):
@@ -174,14 +174,14 @@ class AnsweringFence(RecordingFence):
 
 async def test_lookup_without_news_is_not_counted_as_an_attempt(slots, events):
     metrics = Metrics()
-    completer = Completer(slots, metrics, trouble=events.append)
+    completer = Completer(slots, metrics, on_error=events.append)
     written, unwritten = (
         Recorded(claim_of(number).intent_id, APPLIED, row, SUBMITTED, None, NOW, is_held=False)
         for number, row in ((0, 1), (1, 0))
     )
     still = Submitted(reference="r", ask_after_seconds=1)
     items = complete(completer, slots, AnsweringFence(events, written, unwritten), 2, still)
-    items[1].asked_under = Contract(
+    items[1].lookup_contract = Contract(
         target="sms",
         scope="item",
         guarantee="lookup",

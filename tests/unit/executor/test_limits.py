@@ -84,10 +84,10 @@ def test_endless_retry_after_is_probed_within_minutes(gate):
 
 
 def test_contract_bounds_the_pause_that_a_gateway_asks_for(gate):
-    gate.adopt(5, None, asked_seconds_max=20)
+    gate.adopt(5, None, requested_seconds_max=20)
     gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e6))
     assert gate.breaker.seconds_until_probe == 20
-    gate.adopt(5, None, asked_seconds_max=86_400)
+    gate.adopt(5, None, requested_seconds_max=86_400)
     gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=1e6))
     assert gate.breaker.seconds_until_probe == 300
 

@@ -114,9 +114,9 @@ class Setup:
     def __init__(self, gateway, concurrency=10):
         self.slots, self.fence = Slots("w", SlotPool(concurrency)), RecordingFence()
         self.metrics = Metrics()
-        self.completer = Completer(self.slots, self.metrics, trouble=_fail)
+        self.completer = Completer(self.slots, self.metrics, on_error=_fail)
         self.targets = Targets(gateway)
-        self.runner = Runner(self.slots, self.targets, self.completer, self.metrics, trouble=_fail)
+        self.runner = Runner(self.slots, self.targets, self.completer, self.metrics, on_error=_fail)
 
     def start(self, *numbers, state=SUBMITTED, ages=None):
         """Claim items that are to be asked about, and start them. `ages` is in seconds."""

@@ -127,7 +127,7 @@ class Setup:
         self.slots, self.fence = Slots("w", SlotPool(10)), Fence(states or {})
         self.thread = ObserverThread(self.notes, self.metrics, "worker-1")
         self.thread.start()
-        given = {"trouble": _fail, "observer": self.thread}
+        given = {"on_error": _fail, "observer": self.thread}
         self.completer = Completer(self.slots, self.metrics, **given)
         targets = Targets(Gateway(answer, answer))
         self.runner = Runner(self.slots, targets, self.completer, self.metrics, **given)

@@ -91,13 +91,13 @@ async def accept(submission):
 class Setup:
     def __init__(self, submit=accept):
         self.slots, self.metrics, self.troubles = Slots("worker-1", SlotPool(10)), Metrics(), []
-        self.completer = Completer(self.slots, self.metrics, trouble=self.troubles.append)
+        self.completer = Completer(self.slots, self.metrics, on_error=self.troubles.append)
         self.runner = Runner(
             self.slots,
             Targets(submit),
             self.completer,
             self.metrics,
-            trouble=self.troubles.append,
+            on_error=self.troubles.append,
         )
 
     def take(self, fence, *numbers):

@@ -78,7 +78,7 @@ class Dispatcher:
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self.name = f"dispatcher {term.lease.name}"
         self.wake = queue.dispatcher_wake
@@ -90,7 +90,7 @@ class Dispatcher:
         self._runner = runner
         self._metrics = metrics
         self._timings = timings
-        self._trouble = trouble
+        self._on_error = on_error
         self._is_open = False
         self._marks = Marks()
         self._marks_stale = False  # the database has a mark of a call that was given back
@@ -118,7 +118,7 @@ class Dispatcher:
             try:
                 return await self._step()
             except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
-                self._trouble(error)
+                self._on_error(error)
                 return _IDLE
 
     async def _step(self) -> Pause:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from leasehold.executor.fences import Fence
     from leasehold.store.rows import DueRow, Position
 
-# A target of which less than this part of its share is left is read again.
-_LOW_WATER = 100
+# A target with gaps is read again when no more than this fraction of its share is left.
+_LOW_FRACTION = 1 / 100
 _target, _priority, _due_at = map(attrgetter, ("target", "priority", "due_at"))
 _level = attrgetter("target", "priority")
 
@@ -89,7 +89,7 @@ class DueQueue:
 
     def lacking(self) -> list[str]:
         """Name the targets to read from the beginning."""
-        low = self.share // _LOW_WATER
+        low = int(self.share * _LOW_FRACTION)
         return [
             target
             for target, queue in self._queues.items()

@@ -3,7 +3,7 @@
 It puts the parts together, promotes the leader in a fixed order (the lease was acquired; rebuild
 the due queue, verify the lease, act), and then aborts calls that take too long.
 
-Every error of the database makes the leader step down: `trouble` says so to the elector.
+Every error of the database makes the leader step down: `on_error` tells the elector.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LeaderExecutor:
         timings: Callable[[], Timings],
         *,
         confirm: Callable[[], Awaitable[None]],
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         faults: Faults = NO_FAULTS,
         observer: ObserverThread | None = None,
     ) -> None:
@@ -65,24 +65,24 @@ class LeaderExecutor:
         self._term = term
         self._slots = slots
         self._confirm = confirm
-        self._trouble = trouble
+        self._on_error = on_error
         self._faults = faults
         self._is_promoted = False
         self._queue = DueQueue(SIZE_MAX, LeaseFence(store, term.lease), term)
         self._completer = Completer(
-            slots, metrics, trouble=trouble, faults=faults, observer=observer
+            slots, metrics, on_error=on_error, faults=faults, observer=observer
         )
         self._runner = Runner(
             slots,
             targets,
             self._completer,
             metrics,
-            trouble=trouble,
+            on_error=on_error,
             faults=faults,
             observer=observer,
         )
         self._reader = Reader(
-            store, term, self._queue, slots, targets, metrics, timings, trouble=trouble
+            store, term, self._queue, slots, targets, metrics, timings, on_error=on_error
         )
         self._dispatcher = Dispatcher(
             store,
@@ -93,7 +93,7 @@ class LeaderExecutor:
             self._runner,
             metrics,
             timings,
-            trouble=trouble,
+            on_error=on_error,
         )
 
     @property
@@ -127,7 +127,7 @@ class LeaderExecutor:
             try:
                 await self._promote()
             except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
-                self._trouble(error)
+                self._on_error(error)
         return Pause(ABORT_SECONDS)
 
     async def _promote(self) -> None:

@@ -49,7 +49,7 @@ class Reader:
         metrics: Metrics,
         timings: Callable[[], Timings],
         *,
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self.name = f"reader {term.lease.name}"
         self.wake = queue.reader_wake
@@ -60,7 +60,7 @@ class Reader:
         self._targets = targets
         self._metrics = metrics
         self._timings = timings
-        self._trouble = trouble
+        self._on_error = on_error
         self._is_built = False
         self._is_hinted = False  # something has changed since the last refresh
         self._refresh_at = 0.0
@@ -90,7 +90,7 @@ class Reader:
         try:
             return await self._step()
         except Exception as error:  # noqa: BLE001 (whatever it is, the leader steps down)
-            self._trouble(error)
+            self._on_error(error)
             return _IDLE
 
     async def _step(self) -> Pause:

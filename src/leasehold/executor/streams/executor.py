@@ -83,7 +83,7 @@ class OrderedExecutor:
         due_from: Sequence[datetime] | None,
     ) -> Claims:
         """Claim streams whose head is due, and return their heads as items."""
-        asked_at = self._slots.clock()
+        sent_at = self._slots.clock()
         grace_seconds = self._timings().stream_grace_seconds
         work = await self._store.claim_streams(
             batch_size,
@@ -98,8 +98,8 @@ class OrderedExecutor:
         self._report_takeover(Counter(one.lease.target for one in work if one.is_taken_over))
         for one in work:
             if one.is_held and one.state is not StreamState.BEGUN:
-                self._hold(one.lease, asked_at, lease_seconds, grace_seconds)
-        return Claims(self._take(work, asked_at), Counter(one.lease.target for one in work))
+                self._hold(one.lease, sent_at, lease_seconds, grace_seconds)
+        return Claims(self._take(work, sent_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
         """Look again at streams that had nothing visible while an enqueuer was open.
@@ -111,23 +111,23 @@ class OrderedExecutor:
             return Pause(_IDLE_SECONDS)
         await self._hint()
         now = self._slots.clock()
-        streams = self._streams.to_look_at(now)[: self._slots.free]
+        streams = self._streams.due_for_recheck(now)[: self._slots.free]
         if streams:
             with self._slots.reserved(len(streams)):
                 work = await self._store.refresh_streams(
                     self._streams.holder_id, [one.lease for one in streams], begin=True
                 )
                 for one in streams:
-                    one.look_at = None
+                    one.recheck_at = None
                 self._start(self._take(work, now))
             for one in streams:
-                if not one.items and one.look_at is None:  # nothing was said about it
+                if not one.items and one.recheck_at is None:  # nothing was said about it
                     self._streams.forget(one)
             return AGAIN
-        next_look = self._streams.next_look()
-        if next_look is None:
+        next_recheck_at = self._streams.next_recheck_at()
+        if next_recheck_at is None:
             return Pause(_IDLE_SECONDS)
-        return Pause(max(LOOK_AGAIN_SECONDS / 2, next_look - now))
+        return Pause(max(LOOK_AGAIN_SECONDS / 2, next_recheck_at - now))
 
     async def leave(self) -> None:
         """Release the streams that have no call in flight."""
@@ -176,9 +176,9 @@ class OrderedExecutor:
         """Say whether we want to go on with a stream. One that shares its call has no slot."""
         return self._streams.is_kept(held) and any(map(self._slots.has_slot, held.items))
 
-    def go_on(self, work: Iterable[StreamWork], asked_at: float) -> None:
+    def go_on(self, work: Iterable[StreamWork], sent_at: float) -> None:
         """Start the next heads of streams whose results were recorded."""
-        self._start(self._take(work, asked_at))
+        self._start(self._take(work, sent_at))
 
     def _start(self, items: Sequence[Item]) -> None:
         if items:
@@ -187,7 +187,7 @@ class OrderedExecutor:
             self._slots.take(items)
             self._runner.start(items)
 
-    def _take(self, works: Iterable[StreamWork], asked_at: float) -> list[Item]:
+    def _take(self, works: Iterable[StreamWork], sent_at: float) -> list[Item]:
         """Learn what the database said of streams; return the items to start.
 
         Ignore a stream that was lost while the database answered: its lease was not extended, so it
@@ -212,17 +212,17 @@ class OrderedExecutor:
                     )
                 self._forget(held, work.state)
             elif work.state is StreamState.READY:
-                held.look_at = None
-                items += self._heads(held, work, asked_at)
+                held.recheck_at = None
+                items += self._heads(held, work, sent_at)
             elif work.state is StreamState.LOOK_AGAIN:
                 self._streams.work_on(held, [])  # its last item ends, and must not end it too
-                held.look_at = self._slots.clock() + LOOK_AGAIN_SECONDS
+                held.recheck_at = self._slots.clock() + LOOK_AGAIN_SECONDS
                 self.wake.set()
             # Otherwise a call of ours is in flight.
         return items
 
     def _hold(
-        self, lease: StreamLease, asked_at: float, lease_seconds: float, grace_seconds: float
+        self, lease: StreamLease, sent_at: float, lease_seconds: float, grace_seconds: float
     ) -> None:
         former = self._streams.find(lease.lease.name)
         if former is not None:
@@ -230,9 +230,9 @@ class OrderedExecutor:
             # epoch is asked again: its answer must not be recorded under the new one.
             self._slots.lose(former.items)
             self._forget(former, StreamState.LEASE_LOST)
-        self._streams.hold(lease, asked_at, lease_seconds, grace_seconds)
+        self._streams.hold(lease, sent_at, lease_seconds, grace_seconds)
 
-    def _heads(self, held: HeldStream, work: StreamWork, asked_at: float) -> list[Item]:
+    def _heads(self, held: HeldStream, work: StreamWork, sent_at: float) -> list[Item]:
         fence = self._begun if work.is_begun else self._unbegun
         timings = self._timings()
         # A call may outlast the first expiry many times over, as long as it is renewed.
@@ -242,7 +242,7 @@ class OrderedExecutor:
         is_asked = work.heads[0].last_state in (AttemptState.IN_DOUBT, AttemptState.SUBMITTED)
         for claimed in work.heads if work.is_begun or is_asked else work.heads[:1]:
             item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
-            item.take(claimed, lease_seconds, asked_at)
+            item.take(claimed, lease_seconds, sent_at)
             item.is_begun = work.is_begun
             items.append(item)
         self._streams.work_on(held, items)

@@ -123,11 +123,11 @@ class StreamFence:
     ) -> list[Recorded]:
         ids = [*(result.intent_id for result in results), *deferred]
         held = self._held(one.int for one in ids)
-        asked_at = self._clock()
+        sent_at = self._clock()
         # The other items of these streams go with them, because the streams go on after this write.
         put_back = [one for stream in held for one in stream.items if one.is_put_back]
         deferred = {
-            one.claimed.intent_id: _deferral(one, one.delay_left(asked_at)) for one in put_back
+            one.claimed.intent_id: _deferral(one, one.delay_left(sent_at)) for one in put_back
         } | deferred
         recorded = await self._store.record_stream_attempts(
             self.holder_id,
@@ -138,7 +138,7 @@ class StreamFence:
             begin=True,
             tell_dispatched=False,
         )
-        self._go_on(recorded.streams, asked_at)
+        self._go_on(recorded.streams, sent_at)
         return recorded.results
 
     def _held(self, intent_numbers: Iterable[int]) -> list[HeldStream]:

@@ -84,12 +84,12 @@ class StreamHeartbeat:
         return all(item.abort_at > now and not item.is_lost for item in held.items)
 
     async def _renew(self, streams: Sequence[HeldStream], timings: Timings) -> None:
-        asked_at = self._slots.clock()
+        sent_at = self._slots.clock()
         seconds = timings.stream_claim_seconds, timings.stream_grace_seconds
         call = self._store.renew_streams(
             self._streams.holder_id, [one.lease for one in streams], *seconds
         )
-        left = min(one.seconds_left(asked_at) for one in streams)
+        left = min(one.seconds_left(sent_at) for one in streams)
         answers, _ = await asyncio.gather(
             within_deadline(left, call, "the stream heartbeat"), self._during_renewal()
         )
@@ -99,7 +99,7 @@ class StreamHeartbeat:
         self._lose([one for one in held if one.lease.name not in renewed], "refused")
         now = self._slots.clock()
         granted = [one for one in held if one.lease.name in renewed]
-        late = [one for one in granted if not one.extend(now, asked_at, *seconds)]
+        late = [one for one in granted if not one.extend(now, sent_at, *seconds)]
         self._lose(late, "the answer to the renewal is late")
 
     def _lose(self, streams: Iterable[HeldStream], reason: str) -> None:

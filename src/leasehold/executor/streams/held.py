@@ -31,11 +31,11 @@ class HeldStream:
     second: TrustWindow
     since: float  # when we asked for it
     items: list[Item] = field(default_factory=list["Item"])
-    look_at: float | None = None  # when to look again; then it has no items
+    recheck_at: float | None = None  # when to look again; then it has no items
     is_surplus: bool = False  # it is given up after its present call, for others
 
     def extend(
-        self, now: float, asked_at: float, lease_seconds: float, grace_seconds: float
+        self, now: float, sent_at: float, lease_seconds: float, grace_seconds: float
     ) -> bool:
         """Trust the lease anew after an answer that came now, counted from before it was asked for.
 
@@ -43,13 +43,13 @@ class HeldStream:
         """
         if self.is_over(now):
             return False
-        self.trust(asked_at, lease_seconds, grace_seconds)
+        self.trust(sent_at, lease_seconds, grace_seconds)
         return True
 
-    def trust(self, asked_at: float, lease_seconds: float, grace_seconds: float) -> None:
+    def trust(self, sent_at: float, lease_seconds: float, grace_seconds: float) -> None:
         """Trust the lease for this long, counted from before it was asked for."""
-        self.first = TrustWindow.counted_from(asked_at, lease_seconds)
-        self.second = TrustWindow.counted_from(asked_at, lease_seconds + grace_seconds)
+        self.first = TrustWindow.counted_from(sent_at, lease_seconds)
+        self.second = TrustWindow.counted_from(sent_at, lease_seconds + grace_seconds)
 
     def is_over(self, now: float) -> bool:
         """Whether no result may be written any more."""
@@ -90,12 +90,12 @@ class HeldStreams:
         return self._held.get(lease_name)
 
     def hold(
-        self, lease: StreamLease, asked_at: float, lease_seconds: float, grace_seconds: float
+        self, lease: StreamLease, sent_at: float, lease_seconds: float, grace_seconds: float
     ) -> HeldStream:
         """Hold a stream that was claimed."""
-        window = TrustWindow.counted_from(asked_at, 0)
-        held = HeldStream(lease.target, lease.lease, window, window, asked_at)
-        held.trust(asked_at, lease_seconds, grace_seconds)
+        window = TrustWindow.counted_from(sent_at, 0)
+        held = HeldStream(lease.target, lease.lease, window, window, sent_at)
+        held.trust(sent_at, lease_seconds, grace_seconds)
         self._held[lease.lease.name] = held
         return held
 
@@ -131,16 +131,19 @@ class HeldStreams:
         """Say whether we may go on with a stream after its present call."""
         return not self.is_closing and not held.is_surplus
 
-    def to_look_at(self, now: float) -> list[HeldStream]:
+    def due_for_recheck(self, now: float) -> list[HeldStream]:
         """Return the streams that must be looked at again now."""
         return [
-            one for one in self._held.values() if one.look_at is not None and one.look_at <= now
+            one
+            for one in self._held.values()
+            if one.recheck_at is not None and one.recheck_at <= now
         ]
 
-    def next_look(self) -> float | None:
+    def next_recheck_at(self) -> float | None:
         """Return when the next stream must be looked at again."""
         return min(
-            (one.look_at for one in self._held.values() if one.look_at is not None), default=None
+            (one.recheck_at for one in self._held.values() if one.recheck_at is not None),
+            default=None,
         )
 
     def count(self) -> Counter[str]:

@@ -247,7 +247,7 @@ class Leader:
     times = CallTimes(Metrics())
 
     def __init__(self, database, queue_class, marks_class, size_max):
-        def trouble(error):
+        def on_error(error):
             raise error
 
         lease = Lease(
@@ -258,10 +258,10 @@ class Leader:
         self.term = Term(lease, TrustWindow(math.inf))
         self.slots = Slots("a", SlotPool(SLOTS, lambda: database.now))
         self.queue = queue_class(size_max, LeaseFence(database, lease), self.term)
-        self.completer = Completer(self.slots, METRICS, trouble=trouble)
+        self.completer = Completer(self.slots, METRICS, on_error=on_error)
         parts = database, self.term, self.queue, self.slots, Targets()
-        self.reader = Reader(*parts, METRICS, Timings, trouble=trouble)
-        self.dispatcher = Dispatcher(*parts, self, METRICS, Timings, trouble=trouble)
+        self.reader = Reader(*parts, METRICS, Timings, on_error=on_error)
+        self.dispatcher = Dispatcher(*parts, self, METRICS, Timings, on_error=on_error)
         self.dispatcher._marks = marks_class()
 
     def start(self, items):
