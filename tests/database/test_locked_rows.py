@@ -51,6 +51,14 @@ PRUNE_STREAMS = (
     "  SELECT pruned AS count FROM leasehold.prune_streams(now() - interval '2 days', 10))"
     " SELECT 'second' AS stream FROM pruned, generate_series(1, count)"
 )
+CANCEL = (
+    "SELECT intent_id FROM leasehold.outbox_pending"
+    " WHERE leasehold.cancel_intent(intent_id, 'ann', 'a test') = 'cancelled'"
+)
+SKIP = (
+    "SELECT intent_id FROM leasehold.outbox_pending"
+    " WHERE leasehold.skip_stream_head('sms', stream, intent_id, 'ann', 'a test') = 'skipped'"
+)
 BEGIN_TURN = "SELECT begun FROM leasehold.begin_watch_turn('counts') AS begun WHERE begun = 2"
 COUNT = "SELECT 1 FROM leasehold.record_queue_counts(1) AS seconds WHERE seconds IS NOT NULL"
 COUNT_DEPTHS = "SELECT 1 FROM leasehold.record_queue_depths(1) AS seconds WHERE seconds IS NOT NULL"
@@ -116,6 +124,11 @@ def free_streams(outbox):
     return ["first", "second"]
 
 
+def heads(outbox):
+    outbox.publish(scope="stream")
+    return [*outbox.enqueue(1, stream="first"), *outbox.enqueue(1, stream="second")]
+
+
 def expired_streams(outbox):
     streams = free_streams(outbox)
     for held in claim_streams(outbox, "gone", ["sms"]):
@@ -177,6 +190,8 @@ MEETINGS = {
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
+    "lock_for_intervention": (heads, LOCK_ITEM, CANCEL, "operator"),
+    "skip_stream_head": (heads, LOCK_ITEM, SKIP, "operator"),
     "next_stream_heads": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
     "prune_streams": (idle_streams, LOCK_STREAM, PRUNE_STREAMS, "owner"),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),

@@ -4,7 +4,8 @@
 -- Verdicts: skipped; skipped_paused (skipped, but nothing of the stream is begun while a reason for its pause stands); not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
 -- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the intent is not of
 -- this stream).
--- Locks: as lock_stream_for_intervention; then the pending row. Reads the clock after that. Then as next_stream_heads.
+-- Locks: as lock_stream_for_intervention; then the pending row, SKIP LOCKED: if another transaction has it, that is in_flight,
+-- because the stream's holder needs the lease row. Reads the clock after that. Then as next_stream_heads.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
   p_target text, p_stream text, p_intent_id uuid, p_operator text, p_note text
@@ -16,10 +17,11 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
   v_lease := leasehold.lock_stream_for_intervention(p_target, p_stream, p_operator, p_note);
+  -- The lock of the lease keeps the head what it is.
   SELECT * INTO v_head FROM leasehold.outbox_pending p
    WHERE p.scope = 'stream' AND p.target = p_target AND p.stream = p_stream
      AND NOT p.awaits_confirmation
-   ORDER BY p.stream_seq LIMIT 1 FOR UPDATE;
+   ORDER BY p.stream_seq LIMIT 1;
   IF v_lease.lease_name IS NULL THEN
     RETURN 'not_found';
   ELSIF v_head.intent_id IS DISTINCT FROM p_intent_id THEN
@@ -27,7 +29,9 @@ BEGIN
                                   WHERE intent_id = p_intent_id AND target = p_target AND stream = p_stream) THEN 'not_found'
                 WHEN EXISTS (SELECT FROM leasehold.outbox_pending WHERE intent_id = p_intent_id) THEN 'not_head'
                 ELSE leasehold.missing_verdict(p_intent_id) END;
-  ELSIF v_head.begun_at IS NOT NULL THEN
+  END IF;
+  SELECT * INTO v_head FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND OR v_head.begun_at IS NOT NULL THEN
     RETURN 'in_flight';
   ELSIF v_head.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN
     RETURN CASE v_head.last_state WHEN 'IN_DOUBT' THEN 'in_doubt' ELSE 'confirming' END;
