@@ -188,3 +188,29 @@ async def test_command_line_overrides_the_environment(leasehold, api, outbox, da
     assert by_api.returncode == 0, by_api.stderr
     by_database = await leasehold(*asked, "--database-url", database.url_as("operator"), **nowhere)
     assert by_database.returncode == 0, by_database.stderr
+
+
+@pytest.mark.parametrize("has_api", [True, False])
+async def test_streams_as_json_have_the_members_that_the_api_answers_with(
+    leasehold, api, outbox, has_api
+):
+    outbox.publish("orders", scope="stream")
+    outbox.enqueue(2, "orders", stream="zo\u00eb")
+    where = {} if has_api else {"LEASEHOLD_API_URL": None, "LEASEHOLD_API_TOKEN": None}
+    if not has_api:
+        where |= {"LEASEHOLD_DATABASE_URL": api.database.url_as("operator")}
+    assert (await leasehold("streams", "list", "--json", **where)).stdout == "[]\n"
+    for operator, seconds in (("ann", None), ("bob", 3600)):
+        outbox.database.execute(
+            "SELECT leasehold.pause_stream('orders', 'zo\u00eb', %s, 'audit', %s)",
+            [operator, seconds],
+        )
+    listed = await leasehold("streams", "list", "--json", **where)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert json.loads(listed.stdout) == (await api.get("/v1/streams")).json()["streams"]
+    shown = await leasehold("streams", "show", "orders", "zo\u00eb", "--json", **where)
+    answer = await api.get("/v1/stream?target=orders&stream=zo%C3%AB")
+    assert json.loads(shown.stdout) == answer.json()
+    assert answer.json()["pauses"][1]["paused_until"].endswith("Z")
+    missing = await leasehold("streams", "show", "orders", "nosuch", "--json", **where)
+    assert (missing.returncode, missing.stdout) == (1, "")

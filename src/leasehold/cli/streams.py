@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, TypeVar
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 from uuid import UUID
 
 import typer
@@ -16,9 +19,10 @@ from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold.cli.backend import Backend
+    from leasehold.store.reader_rows import BlockedStream, StreamSeen
 
 Answer = TypeVar("Answer")
 
@@ -32,6 +36,7 @@ Stream = Annotated[str, typer.Argument(help="Name of the stream.", show_default=
 Head = Annotated[
     UUID, typer.Argument(help="The intent that you saw at the head.", show_default=False)
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the names of the API.")]
 Note = Annotated[str, typer.Option(help="Reason; it stays on record.", show_default=False)]
 
 # What to do about each refusal.
@@ -58,6 +63,7 @@ def list_(
         typer.Option("--target", help="Only of this target; repeat for more.", show_default="all"),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most streams to list.")] = 100,
+    as_json: AsJson = False,
 ) -> None:
     """List streams that are paused, or whose head was tried and has not ended.
 
@@ -67,52 +73,34 @@ def list_(
     blocked = _call(
         database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
     )
-    if not blocked:
+    if as_json:
+        echo(json.dumps([_members(one) for one in blocked], indent=2))
+    elif blocked:
+        _print_blocked(blocked)
+    else:
         echo("No stream is blocked.")
-        return
-    print_table(
-        (
-            "target",
-            "stream",
-            "state",
-            "paused for",
-            "reason",
-            "since",
-            "next",
-            "attempts",
-            "waiting",
-            "submitted",
-        ),
-        [
-            (
-                one.target,
-                one.stream,
-                one.state,
-                one.paused_for,
-                one.reason if len(one.pauses) < 2 else f"{one.reason} (1 of {len(one.pauses)})",
-                f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
-                one.head,
-                one.attempts,
-                one.waiting,
-                one.submitted,
-            )
-            for one in blocked
-        ],
-    )
     if len(blocked) == limit:
         echo(f"There may be more than {limit}: use --target or a higher --limit.", err=True)
 
 
 @app.command()
 def show(
-    target: Target, stream: Stream, database_url: DatabaseUrl = None, api_url: ApiUrl = None
+    target: Target,
+    stream: Stream,
+    database_url: DatabaseUrl = None,
+    api_url: ApiUrl = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Show a stream, blocked or not: its head, its state and its holder."""
     seen = _call(database_url, api_url, lambda backend: backend.stream(target, stream))
     if seen is None:
         echo(f"{target}/{stream}: no such stream", err=True)
         raise typer.Exit(1)
-    console().print(stream_table(seen))
+    if as_json:
+        echo(json.dumps(_members(seen), indent=2))
+    else:
+        console().print(stream_table(seen))
 
 
 @app.command()
@@ -209,6 +197,58 @@ def _call(
             return await call(backend)
 
     return asyncio.run(connect_and_call())
+
+
+def _print_blocked(blocked: Sequence[BlockedStream]) -> None:
+    print_table(
+        (
+            "target",
+            "stream",
+            "state",
+            "paused for",
+            "reason",
+            "since",
+            "next",
+            "attempts",
+            "waiting",
+            "submitted",
+        ),
+        [
+            (
+                one.target,
+                one.stream,
+                one.state,
+                one.paused_for,
+                one.reason if len(one.pauses) < 2 else f"{one.reason} (1 of {len(one.pauses)})",
+                f"{one.blocked_since:%Y-%m-%d %H:%M:%S}",
+                one.head,
+                one.attempts,
+                one.waiting,
+                one.submitted,
+            )
+            for one in blocked
+        ],
+    )
+
+
+def _members(seen: BlockedStream | StreamSeen) -> dict[str, object]:
+    """Return the members that the API answers with; times are UTC."""
+    return {name: _json_value(value) for name, value in asdict(seen).items()}
+
+
+def _json_value(value: object) -> object:
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case UUID():
+            return str(value)
+        case list():
+            return [_json_value(one) for one in cast("list[object]", value)]
+        case dict():
+            members = cast("dict[str, object]", value)
+            return {name: _json_value(one) for name, one in members.items()}
+        case _:
+            return value
 
 
 def _report(target: str, stream: str, verdict: str, *, is_done: bool) -> None:
