@@ -14,6 +14,7 @@ from leasehold.domain.errors import LeaseholdError, MigrationError
 from leasehold.store.examination import Check
 from leasehold.store.postgres.database_url import connect, unverified_hosts
 from leasehold.store.postgres.migrate import OLDEST_POSTGRES
+from leasehold.store.postgres.schema_objects import missing_or_broken
 from leasehold.store.postgres.schema_version import read, require_usable
 from leasehold.store.postgres.sql_files import SqlFiles
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # The database's clock decides about every lease. People compare logs, and gateways timestamps.
 CLOCK_SECONDS_MAX = 2.0
+_NAMES_MAX = 5  # of what is missing
 # How long any one look may take. For its transaction only: a pooler lends the session to others.
 _LIMITS = (
     "SELECT set_config('statement_timeout', '5s', true), set_config('lock_timeout', '2s', true)"
@@ -129,11 +131,22 @@ def _encoding(connection: Connection) -> Check:
 
 def _schema(connection: Connection) -> Check:
     current = read(connection)
+    files = SqlFiles()
     try:
-        require_usable(SqlFiles(), current)
+        require_usable(files, current)
     except MigrationError as error:
         advice = "run `leasehold migrate`, of the newest release"
         return Check("schema", "fail", str(error).partition(": run ")[0], advice)
+    lacking = [] if current.is_newer_than(files) else missing_or_broken(connection, files)
+    if lacking:
+        more = f" and {len(lacking) - _NAMES_MAX} more" if len(lacking) > _NAMES_MAX else ""
+        names = f"{', '.join(lacking[:_NAMES_MAX])}{more}"
+        advice = (
+            "stop the instances and restore the backup into an empty database, not with pg_restore"
+            " --clean. If it was no restore: `leasehold migrate --print` shows how each is created,"
+            " and REINDEX mends an invalid index"
+        )
+        return Check("schema", "fail", f"missing, invalid or switched off: {names}", advice)
     return Check("schema", "ok", f"version {current.version}")
 
 

@@ -2,22 +2,27 @@
 -- recorded. A second run changes nothing. Every runtime role may read them: at start it checks that the schema
 -- is new enough for its release.
 CREATE TABLE IF NOT EXISTS leasehold.schema_migrations (
-  version    integer     PRIMARY KEY CHECK (version > 0),
+  version    integer     NOT NULL,
   name       text        NOT NULL,
   checksum   text        NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   applied_by text        NOT NULL DEFAULT session_user,
-  oldest_release text
+  oldest_release text,
+
+  CONSTRAINT schema_migrations_pkey PRIMARY KEY (version),
+  CONSTRAINT schema_migrations_version_check CHECK (version > 0)
 );
 COMMENT ON TABLE leasehold.schema_migrations IS
   'The numbered migrations that were applied, with the checksum of the file as it was then, and the oldest '
   'release that can run after it (NULL: the same as before it).';
 
 CREATE TABLE IF NOT EXISTS leasehold.schema_sources (
-  path       text        PRIMARY KEY,
+  path       text        NOT NULL,
   checksum   text        NOT NULL,
   release    text        NOT NULL,
-  applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+  CONSTRAINT schema_sources_pkey PRIMARY KEY (path)
 );
 COMMENT ON TABLE leasehold.schema_sources IS
   'The repeatable sources (functions, views) as last applied, and the release that applied them: an '
