@@ -42,7 +42,7 @@ OPERATOR_VARIABLE = "LEASEHOLD_OPERATOR"
 # How much a variable must resemble a setting to be taken for it. They share a prefix.
 _LIKENESS = 0.85
 _OBSERVER = "must be an import path such as package.module:object"
-_HOLDER = "must be 1 to 128 letters, digits or signs of ASCII, without spaces"
+_HOLDER = "must be 1 to 124 letters, digits or signs of ASCII, without spaces"
 
 
 def _split_targets(value: object) -> object:
@@ -156,9 +156,9 @@ class Settings(BaseSettings):
     cluster_ping_seconds: float = Field(default=0.3, ge=0.05, le=3600)
     """How often a leader pings the session that holds its advisory lock. After four missed pings
     it begins no new call."""
-    holder_id: Annotated[str, matching(r"[!-~]{1,128}", _HOLDER)] | None = None
+    holder_id: Annotated[str, matching(r"[!-~]{1,124}", _HOLDER)] | None = None
     """The name of this instance in leases, claims, logs and the ledger; None: host, process id and
-    random digits. No two live instances may have the same name."""
+    random digits. Unique among live instances; those that only serve the API add `/api` to it."""
     standalone: bool = False
     """Lead every group from the start, or refuse to start. Uses the lease row."""
 

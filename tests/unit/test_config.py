@@ -81,7 +81,7 @@ def test_missing_database_url_is_refused_with_advice():
         ({"pool_size_max": 0}, "^pool_size_max: must be greater than"),
         ({"through_pooler": "perhaps"}, "^through_pooler: "),
         ({"observer": "shop.watch"}, "^observer: must be an import path such as package.module"),
-        ({"holder_id": "a b"}, "^holder_id: must be 1 to 128 letters"),
+        ({"holder_id": "a b"}, "^holder_id: must be 1 to 124 letters"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_by_name(given, reason):

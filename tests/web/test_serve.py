@@ -85,16 +85,28 @@ async def test_death_of_an_instance_that_only_accepts_intents_is_reported(engine
         async with await one.client() as client:
             await until(lambda: {"api"} == set(listed(engine.database).values()))
             shown = (await client.get("/v1/instances")).json()["instances"]
-    assert {(one["instance_id"], one["role"]) for one in shown} >= {("stopped", "api")}
+    assert {(one["instance_id"], one["role"]) for one in shown} >= {("stopped/api", "api")}
     dead.send(signal.SIGKILL)
     stopped.send(signal.SIGTERM)
     assert await stopped.ended() == 0
     worker = engine.worker()
     died = await worker.logged("worker_died")
-    assert died["dead_worker"] == "dead"
-    assert listed(engine.database) | {"dead": "silent", "stopped": "stopped"} == listed(
-        engine.database
-    )
+    assert died["dead_worker"] == "dead/api"
+    assert listed(engine.database).items() >= {("dead/api", "silent"), ("stopped/api", "stopped")}
+
+
+async def test_death_of_an_instance_of_the_api_is_not_hidden_by_one_that_executes_under_its_name(
+    engine, serving
+):
+    engine.publish("sms")
+    one = serving("--no-execute", holder_id="pod-1")
+    async with await one.client() as client:
+        worker = engine.worker(holder_id="pod-1")
+        await until(lambda: listed(engine.database) == {"pod-1/api": "api", "pod-1": "worker"})
+        assert (await client.get("/readyz")).json()["instance_id"] == "pod-1/api"
+    one.send(signal.SIGKILL)
+    assert (await worker.logged("worker_died"))["dead_worker"] == "pod-1/api"
+    assert listed(engine.database) == {"pod-1/api": "silent", "pod-1": "worker"}
 
 
 async def test_instance_of_the_api_cannot_take_the_name_of_one_that_executes(outbox, database):

@@ -226,7 +226,10 @@ def _service(settings: Settings, stores: RoleStores, instance: Instance | None) 
 
 
 def _new_id(settings: Settings) -> str:
-    return settings.holder_id or new_worker_id()
+    """Name an instance that only serves the API: a row of its own in `instances`, or the death of
+    one that executes, under the same name, could be taken for its death, or hide it.
+    """
+    return f"{settings.holder_id}/api" if settings.holder_id else new_worker_id()
 
 
 def _no_scopes() -> dict[str, ScopeState]:
