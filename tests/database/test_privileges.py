@@ -110,6 +110,7 @@ INTERVENTION = (
 OWNERS = (
     "missing_verdict",
     "announce_change",
+    "append_and_continue_streams",
     "append_attempts",
     "content_hash",
     "copy_late_ledger_rows",

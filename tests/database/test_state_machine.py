@@ -118,14 +118,14 @@ CHANGED = {
         "WHERE",
     ),
     "a cancelled head leaves its stream without one": (
-        "append_attempts",
+        "append_and_continue_streams",
         r"PERFORM leasehold\.next_stream_heads\(.*?\);",
         "",
     ),
     "a failure does not pause its stream": (
         "pause_failed_streams",
-        r"'FAILED' = ANY \(p_states\)",
-        "false",
+        r"WHERE c\.scope = 'stream' AND",
+        "WHERE false AND",
     ),
     "a resumed stream forgets its other reasons": (
         "end_stream_pauses",

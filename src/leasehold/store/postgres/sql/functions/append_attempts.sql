@@ -7,11 +7,9 @@
 -- judge_outcomes decides what each outcome means. Most batches need no decision: every outcome is DISPATCHED or FAILED and of
 -- a call, every row is pending under the fence, and every call that had to be begun was begun. Such a batch is applied directly,
 -- which saves a sixth of the time. It needs the outcomes in the order of their ids.
--- If a row of a stream fails, the stream is paused as its contract says. If nobody holds the stream, its next row becomes
--- the head; a holder is told its next head by whoever called this function for it.
+-- It knows nothing of streams: their callers continue them with what it returns (pause_failed_streams, next_stream_heads).
 -- Verdicts: applied, lease_lost, superseded, ceiling_reached, already_terminal, not_found.
--- Locks nothing: callers have locked the pending rows and have read the clock after that (p_now). Before those they have
--- locked the lease rows of streams, at least FOR NO KEY UPDATE.
+-- Locks nothing: callers have locked the pending rows and have read the clock after that (p_now).
 -- Raises: P7003 if a reported call had to be begun and was not; 23505 if an intent would end twice.
 CREATE OR REPLACE FUNCTION leasehold.append_attempts(
   p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text
@@ -23,7 +21,6 @@ DECLARE
   v_ids uuid[];
   v_tokens uuid[];
   v_lease_names text[];
-  v_streams text[];
   v_is_plain boolean;
   -- One entry for each of p_outcomes; see judge_outcomes.
   v_places tid[];
@@ -65,10 +62,6 @@ BEGIN
   IF v_is_plain IS NOT TRUE THEN
     SELECT * INTO v_places, v_begun_at, v_references, v_numbers, v_refusals, v_states, v_reasons, v_due_at
       FROM leasehold.judge_outcomes(p_outcomes, p_now, p_fence);
-  END IF;
-  -- Claims are of items, and the outcomes of one call under leases are all of streams or all of one cluster.
-  IF p_fence = 'none' OR 'FAILED' = ANY (v_states) AND p_outcomes[1].lease_name LIKE 'stream/%' THEN
-    v_streams := leasehold.pause_failed_streams(v_places, v_refusals, v_states, v_reasons, p_now);
   END IF;
 
   INSERT INTO leasehold.outbox_attempts (
@@ -120,12 +113,6 @@ BEGIN
                 intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
                 retry_after_seconds, elapsed_seconds, asked_no, place, attempt_no, refusal, new_state, next_due_at)) AS o
      WHERE p.ctid = o.place AND o.refusal IS NULL AND o.next_due_at IS NOT NULL;
-  END IF;
-  IF p_fence = 'none' AND v_streams IS NOT NULL THEN
-    -- A stream that somebody holds, or that somebody must look at, has a finite expiry.
-    v_streams := ARRAY(SELECT l.lease_name FROM leasehold.leases l
-                        WHERE l.lease_name = ANY (v_streams) AND l.expires_at = '-infinity');
-    PERFORM leasehold.next_stream_heads(v_streams, '{}', p_free_idle => true, p_begin => false);
   END IF;
 
   RETURN QUERY

@@ -26,6 +26,8 @@ DECLARE
   v_held text[];
   v_now timestamptz;
   v_result leasehold.stream_work;
+  v_failed uuid[] := '{}';
+  v_reasons text[] := '{}';
   v_token_floor bigint := leasehold.current_token_floor();
 BEGIN
   IF num_nulls(p_free_idle, p_begin) > 0 THEN
@@ -62,8 +64,15 @@ BEGIN
     FOR v_result.intent_id, v_result.verdict, v_result.attempt_no, v_result.state, v_result.reason, v_result.due_at IN
       SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease')
     LOOP
+      IF v_result.verdict = 'applied' AND v_result.state = 'FAILED' THEN
+        v_failed := v_failed || v_result.intent_id;
+        v_reasons := v_reasons || v_result.reason;
+      END IF;
       RETURN NEXT v_result;
     END LOOP;
+    IF v_failed <> '{}' THEN
+      PERFORM leasehold.pause_failed_streams(v_failed, v_reasons, v_now);
+    END IF;
   END IF;
 
   RETURN QUERY

@@ -42,13 +42,13 @@ BEGIN
     INTO v_outcomes FROM unnest(v_missed) AS m;
   BEGIN
     RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context
-      FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a
+      FROM leasehold.append_and_continue_streams(v_outcomes, v_now) AS a
       LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
   EXCEPTION WHEN others THEN
     FOR v_place IN 1..cardinality(v_outcomes) LOOP
       BEGIN
         RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context
-          FROM leasehold.append_attempts(v_outcomes[v_place:v_place], v_now, 'none') AS a
+          FROM leasehold.append_and_continue_streams(v_outcomes[v_place:v_place], v_now) AS a
           LEFT JOIN leasehold.intents i ON i.intent_id = a.intent_id;
       EXCEPTION WHEN others THEN
         RAISE WARNING 'intent % could not be repaired (%): %', v_outcomes[v_place].intent_id, SQLSTATE, SQLERRM;

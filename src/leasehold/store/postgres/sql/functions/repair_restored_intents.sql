@@ -66,7 +66,7 @@ BEGIN
      AND leasehold.may_be_sent_unseen(c.guarantee, c.key_window_seconds, p, v_now);
   IF v_outcomes IS NOT NULL THEN
     SELECT count(*) FILTER (WHERE a.verdict = 'applied') INTO put_in_doubt
-      FROM leasehold.append_attempts(v_outcomes, v_now, 'none') AS a;
+      FROM leasehold.append_and_continue_streams(v_outcomes, v_now) AS a;
   END IF;
   in_doubt_so_far := in_doubt_so_far + put_in_doubt;
   UPDATE leasehold.generations g
