@@ -46,6 +46,34 @@ LOOK_AT_STREAMS = (
     "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
     " '{1,1}') WHERE stream_state = 'drained'"
 )
+NEXT_HEADS = (
+    "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
+    " '{1,1}', p_begin => true) WHERE stream_state = 'ready'"
+)
+TAKE_OVER = (
+    "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
+    " WHERE reason = 'taken_over'"
+)
+BEGIN_HEADS = (
+    "WITH due AS MATERIALIZED (SELECT array_agg(intent_id) AS ids FROM leasehold.outbox_pending)"
+    " SELECT split_part(p.lease_name, '/', 3) AS stream FROM due"
+    "  CROSS JOIN leasehold.begin_stream_attempts("
+    "    'gone', '{stream/sms/first,stream/sms/second}', '{1,1}', ids) AS begun"
+    "  JOIN leasehold.outbox_pending p ON p.intent_id = begun.intent_id WHERE verdict = 'begun'"
+)
+CREATE_RELEASE = """
+CREATE FUNCTION public.release_unsent() RETURNS TABLE (unbegun text) LANGUAGE plpgsql AS $$
+DECLARE begun uuid[] := ARRAY(SELECT intent_id FROM leasehold.outbox_pending
+                               WHERE begun_at IS NOT NULL);
+BEGIN
+  PERFORM FROM leasehold.claim_streams(10, 'gone', 30, 150, '{sms}', p_begin => true);
+  PERFORM FROM leasehold.release_streams('gone', (
+    SELECT array_agg(lease_name ORDER BY lease_name) FROM leasehold.leases), (
+    SELECT array_agg(lease_epoch ORDER BY lease_name) FROM leasehold.leases), begun);
+  RETURN QUERY SELECT stream FROM leasehold.outbox_pending
+                WHERE intent_id = ANY (begun) AND begun_at IS NULL;
+END $$"""
+RELEASE = "SELECT unbegun FROM public.release_unsent()"
 PRUNE_STREAMS = (
     "WITH pruned AS MATERIALIZED ("
     "  SELECT pruned AS count FROM leasehold.prune_streams(now() - interval '2 days', 10))"
@@ -67,6 +95,7 @@ LOCK_ITEM = "SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDAT
 LOCK_LEASE = "SELECT FROM leasehold.leases WHERE lease_name = %s FOR UPDATE"
 LOCK_LEASE_OF_STREAM = "SELECT FROM leasehold.leases WHERE stream = %s FOR UPDATE"
 LOCK_STREAM = "SELECT FROM leasehold.streams WHERE stream = %s FOR UPDATE"
+LOCK_HEAD = "SELECT FROM leasehold.outbox_pending WHERE stream = %s FOR UPDATE"
 LOCK_TURN = "SELECT FROM leasehold.watch_turns WHERE name = %s FOR UPDATE"
 FUNCTIONS = files("leasehold.store.postgres").joinpath("sql/functions").iterdir()
 SKIPPING = sorted(
@@ -136,6 +165,31 @@ def expired_streams(outbox):
     return streams
 
 
+def held_streams(outbox):
+    streams = free_streams(outbox)
+    claim_streams(outbox, "gone", ["sms"])
+    return streams
+
+
+def begun_streams(outbox):
+    streams = free_streams(outbox)
+    for held in claim_streams(outbox, "gone", ["sms"]):
+        held.begin([head["intent_id"] for head in held.heads])
+    return streams
+
+
+def unsent_streams(outbox):
+    outbox.database.execute(CREATE_RELEASE)
+    return begun_streams(outbox)
+
+
+def calls_of_the_dead(outbox):
+    streams = begun_streams(outbox)
+    for stream in streams:
+        outbox.expire_lease(f"stream/sms/{stream}")
+    return streams
+
+
 def drained_streams(outbox):
     streams = free_streams(outbox)
     for held in claim_streams(outbox, "gone", ["sms"]):
@@ -180,7 +234,8 @@ def due_turn(outbox):
 
 
 # For each function that skips locked rows: what there is, how another session locks the first of
-# it, and the call that must not wait, with its role.
+# it, and the call that must not wait, with its role. A function that meets several kinds of rows
+# has several lines, with the kind in brackets.
 MEETINGS = {
     "begin_leased_attempts": (led, LOCK_ITEM, BEGIN_LEASED, "owner"),
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
@@ -189,10 +244,15 @@ MEETINGS = {
     "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
+    "claim_streams (head)": (free_streams, LOCK_HEAD, CLAIM_STREAMS),
+    "take_streams": (calls_of_the_dead, LOCK_HEAD, TAKE_OVER),
+    "begin_stream_attempts": (held_streams, LOCK_HEAD, BEGIN_HEADS, "owner"),
+    "release_streams": (unsent_streams, LOCK_HEAD, RELEASE, "owner"),
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "lock_for_intervention": (heads, LOCK_ITEM, CANCEL, "operator"),
     "skip_stream_head": (heads, LOCK_ITEM, SKIP, "operator"),
     "next_stream_heads": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
+    "next_stream_heads (head)": (held_streams, LOCK_HEAD, NEXT_HEADS),
     "prune_streams": (idle_streams, LOCK_STREAM, PRUNE_STREAMS, "owner"),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),
@@ -207,9 +267,13 @@ MEETINGS = {
 }
 
 
-def meet(outbox, function):
+def function_of(meeting):
+    return meeting.partition(" ")[0]
+
+
+def meet(outbox, meeting):
     """Lock the first row in one session and make the call in another; returns both."""
-    make, lock, call, role = (*MEETINGS[function], "executor")[:4]
+    make, lock, call, role = (*MEETINGS[meeting], "executor")[:4]
     locked, *others = make(outbox)
     writer = outbox.database.session()
     writer.run("BEGIN")
@@ -219,28 +283,28 @@ def meet(outbox, function):
 
 
 def test_every_function_that_skips_locked_rows_is_tested_here():
-    assert sorted(MEETINGS) == SKIPPING
+    assert sorted(set(map(function_of, MEETINGS))) == SKIPPING
 
 
-@pytest.mark.parametrize("function", MEETINGS)
-def test_caller_that_meets_a_locked_row_takes_the_others_and_does_not_wait(outbox, function):
-    writer, caller, calling, others = meet(outbox, function)
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_caller_that_meets_a_locked_row_takes_the_others_and_does_not_wait(outbox, meeting):
+    writer, caller, calling, others = meet(outbox, meeting)
     assert [value for row in calling.result() for value in row.values() if value] == others
     writer.run("COMMIT")
-    assert len(caller.run(MEETINGS[function][2])) == 1, (
+    assert len(caller.run(MEETINGS[meeting][2])) == 1, (
         "the row that was locked is still there to be taken"
     )
 
 
-@pytest.mark.parametrize("function", MEETINGS)
-def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, function):
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, meeting):
     outbox.database.execute("SET search_path = pg_catalog")  # so that all types are in full
     [source] = outbox.database.execute(
-        "SELECT pg_get_functiondef(%s::regproc) AS text", [f"leasehold.{function}"]
+        "SELECT pg_get_functiondef(%s::regproc) AS text", [f"leasehold.{function_of(meeting)}"]
     )
     assert " SKIP LOCKED" in source["text"]
     outbox.database.execute(source["text"].replace(" SKIP LOCKED", ""))
-    writer, _, calling, others = meet(outbox, function)
+    writer, _, calling, others = meet(outbox, meeting)
     calling.assert_blocked()
     writer.run("ROLLBACK")
     assert len(calling.result()) == 1 + len(others)

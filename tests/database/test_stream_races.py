@@ -329,3 +329,62 @@ def test_one_lost_stream_does_not_fail_the_results_of_the_others(streams):
         ids["kept"]: "already_terminal",
     }
     assert streams.states(ids["lost"]) == ["IN_DOUBT"]
+
+
+def locked_row(database, intent_id):
+    """Lock a pending row in a transaction that stays open, as a person may do."""
+    session = database.session("owner")
+    session.run("BEGIN")
+    session.run("SELECT FROM leasehold.outbox_pending WHERE intent_id = %s FOR UPDATE", [intent_id])
+    return session
+
+
+def test_result_is_recorded_although_somebody_has_locked_the_next_head(streams, database):
+    holder, head = in_flight(streams)
+    [following] = streams.enqueue(target="pay", stream="s")
+    person = locked_row(database, following)
+    rows = database.session("executor").run(
+        "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s, NULL, true, true)",
+        [*holder.fences, json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])],
+    )
+    assert [row["verdict"] for row in rows] == ["applied", None]
+    assert (rows[1]["stream_state"], rows[1]["is_held"]) == ("look_again", True)
+    assert heads_of(rows[1:]) == []
+    person.run("ROLLBACK")
+    [row] = holder.look()
+    assert (row["stream_state"], row["intent_id"]) == ("ready", following)
+    assert holder.begin([following]) == ["begun"]
+
+
+def test_batch_ends_before_a_row_that_somebody_has_locked(streams, database):
+    streams.publish("pay", scope="stream", guarantee="lookup", batch_max=3)
+    ids = streams.enqueue(3, target="pay", stream="s")
+    person = locked_row(database, ids[2])
+    claim = (
+        "SELECT * FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{pay}', NULL, NULL, true)"
+    )
+    assert heads_of(database.session("executor").run(claim)) == ids[:2]
+    person.run("ROLLBACK")
+
+
+@pytest.mark.parametrize("how", ["dies", "releases"])
+def test_stream_that_is_given_up_while_its_head_is_locked_is_found(streams, database, how):
+    [head] = streams.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(streams)
+    person = locked_row(database, head)
+    if how == "dies":
+        streams.expire_lease(holder.lease_name)
+    else:
+        assert holder.release()
+    person.run("ROLLBACK")
+    [successor] = claim_streams(streams, "holder-2")
+    assert heads_of(successor.heads) == [head]
+
+
+def test_claim_of_a_stream_whose_head_is_locked_takes_nothing_of_it(streams, database):
+    [head] = streams.enqueue(target="pay", stream="s")
+    person = locked_row(database, head)
+    assert database.session("executor").run(CLAIM, ["holder-1"]) == []
+    person.run("ROLLBACK")
+    [holder] = claim_streams(streams, "holder-2")
+    assert (holder.epoch, heads_of(holder.heads)) == (1, [head])

@@ -83,6 +83,20 @@ async def test_one_locked_row_holds_up_no_other_call_of_a_leader(engine, gateway
     assert not worker.lines("leader_stepped_down")
 
 
+async def test_one_locked_head_holds_up_no_other_stream(engine, gateway):
+    ids = enqueue(engine, gateway, "stream", "blind")
+    gateway.may_answer.set()
+    with engine.database.connect(autocommit=False) as other:
+        other.execute(LOCK, [ids[:1]])
+        worker = engine.worker(**SETTINGS)
+        await engine.until_status(ids[1:])
+        assert engine.statuses(ids[:1]) == ["pending"]
+    await engine.until_status(ids)
+    assert [engine.outbox.states(one) for one in ids] == [["DISPATCHED"]] * COUNT
+    assert set(gateway.received.values()) == {1}
+    assert "lock timeout" not in worker.log.read_text()
+
+
 @pytest.mark.parametrize(("scope", "guarantee"), CLASSES)
 async def test_one_locked_row_holds_up_no_other_result(engine, gateway, scope, guarantee):
     worker, ids = await calls_under_way(engine, gateway, scope, guarantee)

@@ -63,8 +63,9 @@ class StreamLease:
 class StreamState(StrEnum):
     """What can be done in a stream now, as the database sees it.
 
-    LOOK_AGAIN: nothing is visible, but an enqueuer's transaction is open. Its row will not be
-    claimable by itself, so the holder keeps the stream and looks again a moment later.
+    LOOK_AGAIN: nothing is visible, but an enqueuer's transaction is open, whose row will not be
+    claimable by itself; or somebody has locked the head. So the holder keeps the stream and looks
+    again a moment later.
     """
 
     READY = "ready"

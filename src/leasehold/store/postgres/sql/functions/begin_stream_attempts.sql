@@ -1,11 +1,12 @@
 -- Write the durable "about to call" mark for heads of streams that this holder has, in one statement for many streams.
 -- The caller may call the gateway for the items with the verdict begun, and for no others. Items of one stream
 -- that begin in one call are one ordered batch.
--- Verdicts: begun, already_begun, not_due, paused, ceiling_reached, already_terminal, lease_lost (also after the first expiry),
+-- Verdicts: begun, already_begun, not_due, paused, ceiling_reached, locked (another transaction has the row: try again
+-- later), already_terminal, lease_lost (also after the first expiry),
 -- not_found (also if none of these leases covers the item), out_of_order (a call of the stream is in flight; an earlier item is
 -- unfinished, does not await its confirmation in a pipeline and does not begin in this call; the batch is longer than batch_max,
 -- is interrupted or has several contracts; more than pipeline_max items would await their confirmation; this one does already).
--- Locks: the lease rows FOR KEY SHARE, by name; then the pending rows by id. Reads the clock after each.
+-- Locks: the lease rows FOR KEY SHARE, by name; then the pending rows by id, SKIP LOCKED. Reads the clock after each.
 -- Raises: P7006; 22023 for bad arguments, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.begin_stream_attempts(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_intent_ids uuid[]
@@ -15,14 +16,16 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_held text[];
+  v_ours uuid[];
   v_now timestamptz;
   v_pipelined text[];
 BEGIN
   PERFORM leasehold.require_list('p_intent_ids', p_intent_ids, 10000);
   PERFORM leasehold.require_generation();
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => true);
-  PERFORM FROM leasehold.outbox_pending p
-    WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE;
+  SELECT coalesce(array_agg(ours.intent_id), '{}') INTO v_ours
+    FROM (SELECT p.intent_id FROM leasehold.outbox_pending p
+           WHERE p.intent_id = ANY (p_intent_ids) ORDER BY p.intent_id FOR NO KEY UPDATE SKIP LOCKED) AS ours;
   v_now := clock_timestamp();
   v_pipelined := ARRAY(SELECT DISTINCT c.target FROM leasehold.contracts c WHERE c.pipeline_max > 1);
 
@@ -33,6 +36,7 @@ BEGIN
              WHEN l.lease_name IS NULL OR p.scope <> 'stream' THEN 'not_found'
              -- Check the expiry again, because this session may have waited for the rows.
              WHEN l.lease_name <> ALL (v_held) OR l.expires_at <= v_now THEN 'lease_lost'
+             WHEN p.intent_id NOT IN (SELECT unnest(v_ours)) THEN 'locked'
              WHEN p.begun_at IS NOT NULL THEN 'already_begun'
              WHEN p.attempt_count >= 20 THEN 'ceiling_reached'
              WHEN l.paused_until > v_now THEN 'paused'
@@ -45,7 +49,7 @@ BEGIN
                     AND earlier.stream_seq >= head.stream_seq AND earlier.stream_seq < p.stream_seq
                     AND (earlier.due_at > v_now OR earlier.attempt_count >= 20 OR earlier.awaits_confirmation
                          OR earlier.contract_version <> p.contract_version
-                         OR earlier.intent_id <> ALL (p_intent_ids)))
+                         OR earlier.intent_id <> ALL (v_ours)))
                OR batch.rows > least(c.batch_max, CASE
                  -- It was counted when it was called first.
                  WHEN p.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN c.batch_max

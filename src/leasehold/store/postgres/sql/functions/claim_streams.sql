@@ -10,7 +10,10 @@
 -- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already is not
 -- returned: the holder may be asking about some of its rows, which leaves no mark. The rows of a stream that was taken over
 -- from another holder have the reason taken_over.
--- Locks: the lease rows FOR UPDATE, SKIP LOCKED, so it never waits. Reads the clock after that. Then as next_stream_heads.
+-- A stream whose head somebody has locked is passed over, as items are in claim_outbox_batch. If it is another row of the
+-- stream that somebody has locked, or the stream had another holder, its state may be look_again.
+-- Locks: the lease rows FOR UPDATE and the heads FOR NO KEY UPDATE, SKIP LOCKED, so it never waits. Reads the clock after
+-- that. Then as next_stream_heads.
 -- Raises: P7006; 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   p_streams_max integer, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision,
@@ -83,7 +86,7 @@ BEGIN
                AND l.expires_at <= v_now
              ORDER BY p.due_at, p.intent_id
              LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
-               FOR UPDATE OF l SKIP LOCKED) AS level_due
+               FOR UPDATE OF l SKIP LOCKED FOR NO KEY UPDATE OF p SKIP LOCKED) AS level_due
           LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
        LIMIT v_left
     )

@@ -5,10 +5,12 @@
 -- The head is the first row that does not await its confirmation in a pipeline (awaits_confirmation). While pipeline_max rows
 -- do, no further one is called. Whatever has been due longer is next: the head, or the rows to ask about.
 -- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
--- (a call is in flight); drained (nothing is pending); look_again (nothing is visible, but an enqueuer's transaction is
--- open: it saw the former head and will not make its row a head, so the stream must be looked at again later).
--- To tell the last two apart, the function takes the row of the stream, SKIP LOCKED, and looks again in a new statement:
--- whoever has the lock knows that no enqueuer is open. It never waits for one.
+-- (a call is in flight); drained (nothing is pending); look_again (the stream must be looked at again later: either nothing
+-- is visible, but an enqueuer's transaction is open, which saw the former head and will not make its row a head; or
+-- somebody has locked a pending row that must change, for example a person in an open transaction).
+-- To tell drained from look_again, the function takes the row of the stream, SKIP LOCKED, and looks again in a new
+-- statement: whoever has the lock knows that no enqueuer is open. It never waits for anybody.
+-- A batch ends before a row that somebody has locked.
 -- The contents that one call returns have a budget, 8 MiB, so that a few large payloads never make it so slow that it fails for
 -- all streams. Those that have been due longest come first; the first of them is always served. The others are waiting,
 -- although they are due. The further heads of a stream have an equal part of the budget.
@@ -19,7 +21,7 @@
 -- A head is begun only before the first expiry of the lease.
 -- p_token_floor is the floor of the tokens of the heads that are returned (require_generation). Without heads it is not needed.
 -- Locks: the lease rows, already locked by the caller, at least FOR NO KEY UPDATE; rows of streams FOR SHARE, SKIP LOCKED;
--- the pending rows of these streams, which only a holder of their lease row changes.
+-- then the pending rows that change FOR NO KEY UPDATE, SKIP LOCKED. Only a holder of their lease row changes these.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.next_stream_heads(
   p_lease_names text[], p_kept text[], p_free_idle boolean, p_begin boolean, p_token_floor bigint DEFAULT NULL
@@ -122,13 +124,6 @@ BEGIN
            is_kept AND (stream_state IN ('ready', 'begun', 'look_again') OR NOT p_free_idle) AS is_held,
            stream_state NOT IN ('begun', 'look_again') AS is_settled
       FROM afforded
-  ), freed AS (
-    UPDATE leasehold.leases l
-       SET expires_at = CASE WHEN d.is_settled THEN '-infinity'
-                             WHEN l.expires_at = '-infinity' THEN v_now  -- nobody held it
-                             ELSE least(l.expires_at, v_now) END,
-           grace_expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE v_now END, lease_seconds = 0, grace_seconds = 0
-      FROM decided d WHERE l.lease_name = d.lease_name AND NOT d.is_held
   ), served AS MATERIALIZED (
     -- One row per head that the caller gets, and one for each other stream. Nothing is joined with itself later: that would
     -- take the square of the number of streams.
@@ -164,6 +159,49 @@ BEGIN
                    AND p.due_at <= v_now AND p.contract_version = d.awaited_version
                  ORDER BY p.stream_seq LIMIT 100) AS p) AS asked
          WHERE asked.place = 1 OR asked.bytes <= d.batch_bytes) AS batch ON true
+  ), changing AS MATERIALIZED (
+    SELECT c.*
+      -- While somebody holds a stream, claimers pass over its head, also if it is marked as claimable.
+      FROM (SELECT s.lease_name, s.place, coalesce(s.intent_id, s.next_id) AS intent_id, s.due_at, s.paused_until,
+                   s.is_begun_now, s.expires_at > '-infinity' AS was_held,
+                   NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
+              FROM served s
+             UNION ALL
+            -- The head does not lead to the stream while others must be asked about first.
+            SELECT s.lease_name, 1, s.head_id, s.due_at, s.paused_until, false, false, false
+              FROM served s WHERE s.is_asking AND s.place = 1) AS c
+      JOIN leasehold.outbox_pending p ON p.intent_id = c.intent_id
+     WHERE c.is_begun_now OR p.is_claimable <> c.is_claimable
+        OR c.is_claimable AND (p.due_at < nullif(c.paused_until, 'infinity') OR p.due_at > c.due_at
+                               OR c.was_held AND p.due_at < v_now)
+  ), ours AS MATERIALIZED (
+    SELECT p.intent_id FROM leasehold.outbox_pending p
+     WHERE p.intent_id = ANY (ARRAY(SELECT changing.intent_id FROM changing))
+       FOR NO KEY UPDATE SKIP LOCKED
+  ), others AS MATERIALIZED (
+    -- Streams with a row that somebody else has locked, and the first place that they cannot get.
+    SELECT changing.lease_name, min(changing.place) AS place FROM changing
+     WHERE changing.intent_id NOT IN (SELECT ours.intent_id FROM ours)
+     GROUP BY changing.lease_name
+  ), answered AS MATERIALIZED (
+    SELECT s.lease_name, s.lease_epoch, s.expires_at, s.grace_expires_at, s.target, s.stream, s.paused_until, s.due_at,
+           s.place, NOT passed.is_over AND s.is_begun_now AS is_begun_now,
+           CASE WHEN NOT passed.is_over THEN s.intent_id END AS intent_id,
+           CASE WHEN passed.is_over THEN 'look_again' ELSE s.stream_state END AS stream_state,
+           CASE WHEN passed.is_over THEN s.is_kept ELSE s.is_held END AS is_held,
+           s.is_settled AND NOT passed.is_over AS is_settled
+      FROM served s
+      LEFT JOIN others ON others.lease_name = s.lease_name
+     -- The holder of a stream with a call in flight comes back to it anyway.
+     CROSS JOIN LATERAL (SELECT coalesce(others.place = 1 AND s.stream_state <> 'begun', false) AS is_over) AS passed
+     WHERE s.place = 1 OR s.place < coalesce(others.place, s.place + 1)
+  ), freed AS (
+    UPDATE leasehold.leases l
+       SET expires_at = CASE WHEN d.is_settled THEN '-infinity'
+                             WHEN l.expires_at = '-infinity' THEN v_now  -- nobody held it
+                             ELSE least(l.expires_at, v_now) END,
+           grace_expires_at = CASE WHEN d.is_settled THEN '-infinity' ELSE v_now END, lease_seconds = 0, grace_seconds = 0
+      FROM answered d WHERE d.place = 1 AND l.lease_name = d.lease_name AND NOT d.is_held
   ), changed AS (
     UPDATE leasehold.outbox_pending p
        SET is_claimable = c.is_claimable,
@@ -173,18 +211,10 @@ BEGIN
                          ELSE p.due_at END,
            begun_at = CASE WHEN c.is_begun_now THEN v_now ELSE p.begun_at END,
            first_tried_at = CASE WHEN c.is_begun_now THEN coalesce(p.first_tried_at, v_now) ELSE p.first_tried_at END
-      -- While somebody holds a stream, claimers pass over its head, also if it is marked as claimable.
-      FROM (SELECT coalesce(s.intent_id, s.next_id) AS intent_id, s.due_at, s.paused_until, s.is_begun_now,
-                   s.expires_at > '-infinity' AS was_held,
-                   NOT s.is_held AND s.is_settled AND s.paused_until IS DISTINCT FROM 'infinity' AS is_claimable
-              FROM served s
-             UNION ALL
-            -- The head does not lead to the stream while others must be asked about first.
-            SELECT s.head_id, s.due_at, s.paused_until, false, false, false FROM served s WHERE s.is_asking AND s.place = 1) AS c
-     WHERE p.intent_id = c.intent_id
-       AND (c.is_begun_now OR p.is_claimable <> c.is_claimable
-            OR c.is_claimable AND (p.due_at < nullif(c.paused_until, 'infinity') OR p.due_at > c.due_at
-                                   OR c.was_held AND p.due_at < v_now))
+      FROM changing c
+     -- Hashed; a join of the two would compare each row with all others.
+     WHERE p.intent_id = c.intent_id AND (c.intent_id IN (SELECT ours.intent_id FROM ours)) IS TRUE
+       AND NOT EXISTS (SELECT FROM others o WHERE o.lease_name = c.lease_name AND o.place <= c.place)
   )
   SELECT s.lease_name, s.lease_epoch, s.expires_at, s.grace_expires_at, s.target, s.stream, s.stream_state,
          CASE WHEN s.stream_state IN ('waiting', 'paused') THEN extract(epoch FROM
@@ -194,7 +224,7 @@ BEGIN
          i.submission_key, leasehold.fencing_token(p_token_floor, i.token_base, s.lease_epoch, p.attempt_count + 1), i.payload, i.body, i.content_type, i.metadata, i.trace_context,
          i.created_at, p.due_at, p.deadline_at, coalesce(p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END),
          CASE WHEN s.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
-    FROM served s
+    FROM answered s
     LEFT JOIN leasehold.outbox_pending p ON p.intent_id = s.intent_id
     LEFT JOIN leasehold.intents i ON i.intent_id = s.intent_id
    ORDER BY s.lease_name, s.place;

@@ -3,7 +3,9 @@
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
 -- next_stream_heads marks the row that leads to the stream next time.
--- Locks: the lease rows, already locked FOR UPDATE by the caller. Reads the clock. Then the reasons of pauses and the begun rows.
+-- A stream is not taken while somebody has locked a row of a call in flight, for that row could not be put in doubt.
+-- Locks: the lease rows and p_rows, already locked by the caller. Reads the clock. Then the begun rows FOR UPDATE, SKIP LOCKED, and
+-- the reasons of pauses.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_streams(
   p_lease_names text[], p_rows uuid[], p_holder_id text, p_lease_seconds double precision,
@@ -15,6 +17,7 @@ DECLARE
   v_free text[];
   v_expired text[];
   v_paused text[];  -- or with a pause that is over, to be forgotten
+  v_locked text[];
   v_doubts leasehold.outcome[];
 BEGIN
   -- A free stream has no call in flight: whoever freed it has looked.
@@ -27,16 +30,28 @@ BEGIN
      AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream));
 
   IF cardinality(v_expired) > 0 THEN
-    SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', l.holder_id, 'lease_taken_over', NULL, l.lease_name, l.lease_epoch,
-                          NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL, NULL)::leasehold.outcome
-                     ORDER BY p.intent_id)
-      INTO v_doubts
-      FROM leasehold.leases l
-     CROSS JOIN LATERAL (
-       SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
-        WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-        ORDER BY p.stream_seq LIMIT 200) AS p
-     WHERE l.lease_name = ANY (v_expired) AND p.begun_at IS NOT NULL;
+    WITH begun AS MATERIALIZED (
+      SELECT p.intent_id, l.lease_name, l.holder_id, l.lease_epoch
+        FROM leasehold.leases l
+       CROSS JOIN LATERAL (
+         SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
+          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+          ORDER BY p.stream_seq LIMIT 200) AS p
+       WHERE l.lease_name = ANY (v_expired) AND p.begun_at IS NOT NULL
+    ), ours AS MATERIALIZED (
+      SELECT p.intent_id FROM leasehold.outbox_pending p
+       WHERE p.intent_id = ANY (ARRAY(SELECT begun.intent_id FROM begun)) FOR UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(ROW (begun.intent_id, 'IN_DOUBT', begun.holder_id, 'lease_taken_over', NULL, begun.lease_name,
+                          begun.lease_epoch, NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL,
+                          NULL)::leasehold.outcome ORDER BY begun.intent_id),
+           array_agg(begun.lease_name) FILTER (WHERE begun.intent_id NOT IN (SELECT ours.intent_id FROM ours))
+      INTO v_doubts, v_locked FROM begun;
+    IF v_locked IS NOT NULL THEN
+      v_free := ARRAY(SELECT name FROM unnest(v_free) AS name WHERE name <> ALL (v_locked));
+      v_paused := ARRAY(SELECT name FROM unnest(v_paused) AS name WHERE name <> ALL (v_locked));
+      v_doubts := ARRAY(SELECT doubt FROM unnest(v_doubts) AS doubt WHERE doubt.lease_name <> ALL (v_locked));
+    END IF;
   END IF;
   UPDATE leasehold.leases l
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
