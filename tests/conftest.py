@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leasehold.executor.item import Transitions
 from tests.support import required_programs
 from tests.support.database import Database
 from tests.support.outbox import Outbox
@@ -27,10 +28,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed of the random examples; the option repeats those of another run.
+    """Have illegal transitions of items raise, and draw the seed of the random examples.
 
-    Tests with `derandomize` have the same examples each time. xdist passes the option on.
+    The option repeats those of another run; xdist passes it on. Tests with `derandomize` have the
+    same examples each time.
     """
+    Transitions.are_strict = True
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = secrets.randbelow(2**32)
 

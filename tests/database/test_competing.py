@@ -1,4 +1,4 @@
-"""The competing executor on a real database: no target waits for ever while others are busy.
+"""The claim loop on a real database: no target waits for ever while others are busy.
 
 The executor, its slots and its marks are real. The clock of the worker stands still unless a test
 moves it, and no call is made: a test ends the calls that were started.
@@ -12,14 +12,14 @@ import pytest
 
 from leasehold.domain.errors import DatabaseUnavailable
 from leasehold.domain.timing import Timings
-from leasehold.executor import competing
+from leasehold.executor import claim_loop
+from leasehold.executor.claim_loop import ClaimLoop, ItemClaimer
 from leasehold.executor.claim_size import GATHER_SECONDS, CallTimes
-from leasehold.executor.competing import CompetingExecutor, ItemClaimer
 from leasehold.executor.heartbeat import Heartbeat
 from leasehold.executor.limits import Gate
 from leasehold.executor.slots import SlotPool, Slots
-from leasehold.executor.streams.executor import OrderedExecutor
 from leasehold.executor.streams.held import HeldStreams
+from leasehold.executor.streams.holder import StreamHolder
 from leasehold.observe.metrics import Metrics
 
 
@@ -61,10 +61,10 @@ class Worker:
         self.troubles = []
         served = Served(self.clock, leases, concurrency or {})
         streams = HeldStreams("worker-1")
-        self.executor = CompetingExecutor(
+        self.executor = ClaimLoop(
             "executor",
             store,
-            OrderedExecutor(store, self.slots, streams, served, self.calls, Metrics(), Timings)
+            StreamHolder(store, self.slots, streams, served, self.calls, Metrics(), Timings)
             if of_streams
             else ItemClaimer(store, self.slots),
             self.slots,
@@ -117,7 +117,7 @@ async def test_floods_of_one_length_of_lease_do_not_starve_the_others(outbox, st
 async def test_no_target_starves_beside_more_than_one_claim_may_name(
     outbox, stores, publish, monkeypatch
 ):
-    monkeypatch.setattr(competing, "TARGETS_MAX", 2)
+    monkeypatch.setattr(claim_loop, "TARGETS_MAX", 2)
     targets = [f"flood-{number}" for number in range(6)]
     publish(*targets)
     for target in targets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,10 +107,8 @@ async def test_stream_is_given_up_if_the_answer_to_its_renewal_is_late(outbox, s
         streams,
         Timings,
         Metrics(),
-        abort=lambda _: None,
-        is_crowded=lambda _: False,
-        leave_to_others=lambda _target, _seconds: None,
-        during_renewal=lambda: asyncio.sleep(0),
+        runner=None,
+        claims=SimpleNamespace(is_crowded=lambda _: False),
     )
     await heartbeat.step()
     assert held.is_over(clock())

@@ -121,6 +121,7 @@ class Leader:
         await self.reader.step()
 
     async def finish(self, item, outcome=None):
+        item.call()
         self.completer.complete(item, outcome or Accepted(), 0.001)
         self.completer._first_at = 0.0  # do not wait for others
         await self.completer.step()
@@ -254,6 +255,7 @@ async def test_leader_steps_down_for_a_result_that_is_refused_and_records_the_ot
     if is_ended_by_hand:
         outbox.database.owner_execute(END_BY_HAND, [refused])  # 23505
     for item in leader.runner.started:
+        item.call()
         leader.completer.complete(item, Accepted(), 0.001)  # P7003: it was never begun
     await asyncio.sleep(0.002)
     await leader.completer.step()

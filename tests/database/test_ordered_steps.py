@@ -1,9 +1,10 @@
-"""The ordered executor, the runner and the completer on a real database, one claim at a time."""
+"""The stream holder, the runner and the completer on a real database, one claim at a time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,9 +26,9 @@ from leasehold.executor.completer import Completer
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
-from leasehold.executor.streams.executor import OrderedExecutor
 from leasehold.executor.streams.heartbeat import StreamHeartbeat
 from leasehold.executor.streams.held import HeldStreams
+from leasehold.executor.streams.holder import StreamHolder
 from leasehold.executor.targets import Served
 from leasehold.observe.metrics import Metrics
 from tests.support.engine import until
@@ -140,7 +141,7 @@ class Instance:
         self.completer = Completer(self.slots, metrics, on_error=on_error)
         self.runner = Runner(self.slots, self.targets, self.completer, metrics, on_error=on_error)
         self.streams = HeldStreams("a")
-        self.ordered = OrderedExecutor(
+        self.holder = StreamHolder(
             store, self.slots, self.streams, self.targets, self.runner, metrics, Timings
         )
         self.heartbeat = StreamHeartbeat(
@@ -149,14 +150,12 @@ class Instance:
             self.streams,
             Timings,
             metrics,
-            self.runner.abort,
-            is_crowded=lambda _: False,
-            leave_to_others=lambda _target, _seconds: None,
-            during_renewal=lambda: asyncio.sleep(0),
+            self.runner,
+            SimpleNamespace(is_crowded=lambda _: False),
         )
 
     async def claim(self, size=10):
-        items, _ = await self.ordered.claim(size, 30, {"pay": size}, None)
+        items, _ = await self.holder.claim(size, 30, {"pay": size}, None)
         self.slots.take(items)
         return items
 
@@ -243,7 +242,9 @@ async def test_batch_that_came_too_late_to_be_begun_is_sent_once(outbox, stores,
     assert not work[0].is_begun
     await store.renew_streams("a", leases, 30, 150)
     instance.streams.hold(claimed.lease, instance.slots.clock(), 30, 150)
-    instance.ordered.go_on(work, instance.slots.clock())
+    heads = instance.holder.learn(work, instance.slots.clock())
+    instance.slots.take(heads)
+    instance.holder.start(heads)
     await instance.until_idle()
     assert Counter(gateway.submitted) == Counter(ids)
     assert [outbox.states(one) for one in ids] == [["DISPATCHED"]] * 3
@@ -334,7 +335,7 @@ async def test_more_streams_than_one_call_may_name_are_renewed_and_released(
         instance.streams.hold(lease, now, 30, 150).recheck_at = now
     await instance.heartbeat.step()
     assert len(instance.streams) == 10_001
-    await instance.ordered.leave()
+    await instance.holder.leave()
     assert database.execute(
         "SELECT count(*) AS streams FROM leasehold.leases WHERE renewed_at > acquired_at"
         "   AND expires_at <= clock_timestamp()"

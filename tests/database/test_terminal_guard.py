@@ -53,6 +53,7 @@ async def test_result_that_would_end_an_intent_twice_is_counted_and_logged(
     items = claimed_items(claimed, fence, trust, 60.0, slots.clock())
     slots.take(items)
     for item in items:
+        item.call()
         completer.complete(item, Accepted(), 0.0)
     for _ in range(3):
         await completer.step()

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 
 from leasehold import Instance, read_settings
-from leasehold.executor import competing
+from leasehold.executor import claim_loop
 from leasehold.executor.leader.executor import LeaderExecutor
 from leasehold.store.postgres.claims import PostgresClaims
 from leasehold.store.postgres.leased_items import PostgresLeasedItems
@@ -16,7 +16,7 @@ from tests.support.engine import until
 
 
 async def test_hint_wakes_an_instance_that_would_poll_in_a_minute(engine, monkeypatch):
-    monkeypatch.setattr(competing, "POLL_SECONDS_MIN", 60.0)
+    monkeypatch.setattr(claim_loop, "POLL_SECONDS_MIN", 60.0)
     # Long timeouts: a call that timed out would be retried only at the next poll.
     engine.publish("sms", lease_seconds=30, call_timeout_seconds=25, connect_timeout_seconds=20)
     settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
@@ -60,13 +60,13 @@ def heard_while(monkeypatch, engine, reading, hearing):
 
 
 async def test_hint_that_comes_while_a_worker_claims_is_not_lost(engine, monkeypatch):
-    monkeypatch.setattr(competing, "POLL_SECONDS_MIN", 60.0)
+    monkeypatch.setattr(claim_loop, "POLL_SECONDS_MIN", 60.0)
     engine.publish("sms", lease_seconds=30, call_timeout_seconds=25, connect_timeout_seconds=20)
     hidden = heard_while(
         monkeypatch,
         engine,
         (PostgresClaims, "claim_outbox_batch"),
-        (competing.CompetingExecutor, "work_is_due"),
+        (claim_loop.ClaimLoop, "work_is_due"),
     )
     settings = read_settings(database_url=engine.database.url_as("executor"), poll_seconds=60)
     async with Instance(settings):

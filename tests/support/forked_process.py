@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from leasehold.__main__ import main
+from leasehold.executor.item import Transitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ def _run(
         os.dup2(opened, number)
         os.close(opened)
         setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    Transitions.are_strict = True
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

@@ -2,9 +2,11 @@
 
 There are three ways to get work, and one way to do it:
 
-    competing.py (scope item)     claims due items ──────┐
+    claim_loop.py (scope item)    claims due items ──────┐
     streams/ (scope stream)       claims due streams ────┼──► runner.py ──► completer.py ──► ledger
     leader/ (scope cluster)       marks due items ───────┘    calls         records in batches
+
+The record of a stream's head brings the next head, which goes from the completer to the runner.
 
 A piece of work in memory is one `Item` (`item.py`), in a slot of the instance (`slots.py`).
 

@@ -1,11 +1,17 @@
 """The completer writes results to the ledger: many in one call, within a few milliseconds.
 
-A write is repeated only if the database has certainly rolled it back, and only while the lease is
-trusted (`repeater.py`). If the database refuses a result, that is decided. If it does not answer,
-nobody knows what it did: the results are dropped, and the reaper ends the claims. If it refuses a
-whole batch because of one result, and writes nothing, the results are sent one by one.
-To give back an item for which nothing was sent is repeated after any failure while its lease is
-trusted.
+What follows a write of results:
+
+- The database recorded them: their items are let go. In a stream, the answer brings the next head,
+  which takes the slot of the last one and is started then.
+- It certainly rolled the write back: the write is repeated while the lease is trusted
+  (`repeater.py`).
+- It refused the batch because of one result, and wrote nothing: the results are sent one by one. A
+  result that is refused by itself is reported, and not sent again.
+- It did not answer: nobody knows what it did. The results are dropped, and repair ends the items.
+
+Items that are given back have no result. That write is repeated after any failure while the lease
+is trusted: nothing was sent for them.
 """
 
 from __future__ import annotations
@@ -22,11 +28,9 @@ from leasehold.domain.errors import (
     TerminalGuardHit,
     is_rolled_back,
 )
-from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.faults import NO_FAULTS, FaultPoint
-from leasehold.executor.fences import by_fence
-from leasehold.executor.item import RECORDING
+from leasehold.executor.fences import GIVEN_BACK_MAX, Written, by_fence
 from leasehold.executor.repeater import Repeater
 from leasehold.executor.result_reports import ResultReports
 from leasehold.service.service import AGAIN, Pause
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
     from leasehold.executor.repeater import Write
     from leasehold.executor.slots import Slots
     from leasehold.observe.metrics import Metrics
-    from leasehold.store.rows import Recorded
 
 BATCH_MAX = 500  # so that the next calls are made while the rest is written
 # How long the first result waits for others, so that calls that end together share one write.
@@ -79,28 +82,25 @@ class Completer:
         """Have a result recorded. The item's slot is free at once, unless its fence keeps it."""
         if not self._finished:
             self._first_at = self._slots.clock()
-        item.state = RECORDING
-        if not item.fence.keeps_slot:
-            self._slots.end_call(item)
-        item.outcome = outcome
-        item.is_unsettled = True
-        item.elapsed_seconds = elapsed_seconds
-        self._finished.append(item)
-        self.wake.set()
+        if item.finish(outcome, elapsed_seconds):
+            self._finished.append(item)
+            self._end_call(item)
 
     def give_back(self, item: Item, delay_seconds: float) -> None:
         """Return an item without an attempt: due again after the delay, nothing on the ledger."""
-        item.state = RECORDING
-        if not item.fence.keeps_slot:
-            self._slots.end_call(item)
-        item.given_back_until = self._slots.clock() + delay_seconds
-        self._given_back.append((item, delay_seconds))
-        self.wake.set()
+        if item.give_back(self._slots.clock() + delay_seconds):
+            self._given_back.append((item, delay_seconds))
+            self._end_call(item)
 
     def put_back(self, item: Item) -> None:
         """Return an item of a batch that was not sent, together with the results of the others."""
-        item.state = RECORDING
-        self._finished.append(item)
+        if item.put_back():
+            self._finished.append(item)
+            self.wake.set()
+
+    def _end_call(self, item: Item) -> None:
+        if not item.fence.keeps_slot:
+            self._slots.end_call(item)
         self.wake.set()
 
     async def step(self) -> Pause:
@@ -182,19 +182,8 @@ class Completer:
         items = [item for item in items if item.outcome is not None]  # else: put back
         if not items:
             return
-        results = [
-            Result(
-                item.claimed.intent_id,
-                item.outcome,
-                item.claimed.lease_token,
-                item.elapsed_seconds,
-                item.attempt_no,
-            )
-            for item in items
-            if item.outcome is not None
-        ]
         try:
-            recorded = await self._send(fence, results)
+            written = await self._send(fence, items)
         except Exception as error:
             if not fence.is_about_one_result(error):
                 raise
@@ -202,18 +191,24 @@ class Completer:
             return
         for item in items:
             item.is_unsettled = False
+        self._end(items, written)
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
-        self._reports.report(items, recorded)
+        self._reports.report(items, written.recorded)
 
-    async def _send(self, fence: Fence, results: Sequence[Result]) -> list[Recorded]:
+    def _end(self, items: Iterable[Item], written: Written) -> None:
+        """Let items go, and start what follows them in their streams, in the same slots."""
+        self._slots.let_go(items, followed_by=written.next_heads)
+        written.start(written.next_heads)
+
+    async def _send(self, fence: Fence, items: Sequence[Item]) -> Written:
         if self._faults is NO_FAULTS:
             # Without a task: it would run only after all calls that are about to begin, and the
             # database would sit idle meanwhile.
-            return await fence.record(results)
-        recorded, _ = await asyncio.gather(
-            fence.record(results), self._faults.reach(FaultPoint.DURING_COMPLETE)
+            return await fence.record(items)
+        written, _ = await asyncio.gather(
+            fence.record(items), self._faults.reach(FaultPoint.DURING_COMPLETE)
         )
-        return recorded
+        return written
 
     async def _record_one_by_one(
         self, fence: Fence, items: Sequence[Item], error: Exception
@@ -244,20 +239,25 @@ class Completer:
         self._on_error(LeaseLost("trust ended before the result was written"))
 
     async def _release(self) -> None:
-        given_back, self._given_back = self._given_back[:BATCH_MAX], self._given_back[BATCH_MAX:]
+        given_back = self._given_back[:GIVEN_BACK_MAX]
+        self._given_back = self._given_back[GIVEN_BACK_MAX:]
         groups: defaultdict[tuple[Fence, float], list[Item]] = defaultdict(list)
         for item, delay_seconds in given_back:
             groups[item.fence, delay_seconds].append(item)
-        writes = ((partial(self._give_back, *group), items) for group, items in groups.items())
-        await self._try_each(writes)
+        await self._try_each(
+            (partial(self._give_back, fence, delay_seconds), items[at : at + fence.given_back_max])
+            for (fence, delay_seconds), items in groups.items()
+            for at in range(0, len(items), fence.given_back_max)
+        )
 
     async def _give_back(self, fence: Fence, delay_seconds: float, items: Sequence[Item]) -> None:
         """Return items to the database and let them go. Repeat it later if that may help."""
         stay: set[Item] = set()
+        written = Written()
         try:
-            lost = await fence.give_back(items, delay_seconds)
-            if lost:
-                self._metrics.lease_lost(lost)
+            written = await fence.give_back(items, delay_seconds)
+            if written.lost:
+                self._metrics.lease_lost(written.lost)
         except DatabaseUnavailable as error:
             now = self._slots.clock()
             stay = {item for item in items if not item.trust.is_over(now)}
@@ -266,4 +266,4 @@ class Completer:
                 self.wake.set()  # it was perhaps the repeater that tried
             raise
         finally:
-            self._slots.let_go(item for item in items if item not in stay)
+            self._end([item for item in items if item not in stay], written)

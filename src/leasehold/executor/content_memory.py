@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
 
     from leasehold.executor.item import Item
 
@@ -27,9 +26,9 @@ class ContentMemory:
         """Whether no more content may come into memory."""
         return self._bytes >= CONTENT_BYTES_MAX
 
-    def add(self, items: Iterable[Item], known: AbstractSet[Item]) -> None:
-        """Count items that come into memory; those that are known have been counted."""
-        self._bytes += _content_bytes(item for item in items if item not in known)
+    def add(self, items: Iterable[Item]) -> None:
+        """Count items that come into memory."""
+        self._bytes += _content_bytes(items)
 
     def remove(self, items: Iterable[Item]) -> None:
         """Count items as gone."""

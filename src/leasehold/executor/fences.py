@@ -7,7 +7,7 @@ fence of streams is `streams/fence.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leasehold.domain.errors import (
     DatabaseUnavailable,
@@ -17,25 +17,42 @@ from leasehold.domain.errors import (
     RetryCeilingReached,
     TerminalGuardHit,
 )
+from leasehold.domain.outcome import Result
 from leasehold.domain.verdict import ReleaseVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.domain.contract import Contract
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Lease
-    from leasehold.domain.outcome import Result
     from leasehold.domain.verdict import BeginVerdict
-    from leasehold.executor.fences import Fence
     from leasehold.executor.item import Item
     from leasehold.store.executor_protocol import ClaimWriteStore
     from leasehold.store.leader_protocol import LeasedWriteStore
     from leasehold.store.rows import Recorded
 
 
+# In one write. The fence of streams takes fewer, because each stream may have 100 items.
+GIVEN_BACK_MAX = 500
 # P7003, P7004, and 23505 of the index that allows one terminal row per intent.
 _ABOUT_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
+
+
+def _start_nothing(_: Sequence[Item]) -> None:
+    """Do nothing: only streams have next heads."""
+
+
+class Written(NamedTuple):
+    """What a write brought: what was recorded, without what became DISPATCHED; how many leases were
+    lost; and the next heads of streams, which are to be started when the items of this write are
+    let go.
+    """
+
+    recorded: Sequence[Recorded] = ()
+    lost: int = 0
+    next_heads: Sequence[Item] = ()
+    start: Callable[[Sequence[Item]], None] = _start_nothing
 
 
 class Fence(Protocol):
@@ -51,6 +68,11 @@ class Fence(Protocol):
         """Whether an item keeps its slot until its result is recorded: for what follows it."""
         ...
 
+    @property
+    def given_back_max(self) -> int:
+        """How many items one write may give back."""
+        ...
+
     def must_begin(self, contract: Contract) -> bool:
         """Say whether "about to call" must be durable before a call."""
         ...
@@ -59,17 +81,32 @@ class Fence(Protocol):
         """Make "about to call" durable."""
         ...
 
-    async def record(self, results: Sequence[Result]) -> list[Recorded]:
-        """Write results to the ledger. The answer leaves out those that became DISPATCHED."""
+    async def record(self, items: Sequence[Item]) -> Written:
+        """Write the outcomes of items to the ledger."""
         ...
 
     def is_about_one_result(self, error: Exception) -> bool:
         """Say whether `record` failed for one of its results, so that the others may be written."""
         ...
 
-    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
-        """Return items without an attempt, due after the delay. Returns how many were lost."""
+    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> Written:
+        """Return items without an attempt, due after the delay."""
         ...
+
+
+def results_of(items: Iterable[Item]) -> list[Result]:
+    """Return the outcomes of items as the store takes them."""
+    return [
+        Result(
+            item.claimed.intent_id,
+            item.outcome,
+            item.claimed.lease_token,
+            item.elapsed_seconds,
+            item.attempt_no,
+        )
+        for item in items
+        if item.outcome is not None
+    ]
 
 
 def by_fence(items: Iterable[Item]) -> dict[Fence, list[Item]]:
@@ -84,6 +121,7 @@ class ClaimFence:
     """The fence of a worker: each item has a claim (worker_id, lease_token) of its own."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
 
     def __init__(self, store: ClaimWriteStore, worker_id: str) -> None:
         self.holder_id = worker_id
@@ -100,10 +138,12 @@ class ClaimFence:
         )
         return {one.intent_id: one.verdict for one in begun}
 
-    async def record(self, results: Sequence[Result]) -> list[Recorded]:
+    async def record(self, items: Sequence[Item]) -> Written:
         """Complete claims."""
-        return await self._store.complete_outbox_attempts(
-            self.holder_id, results, tell_dispatched=False
+        return Written(
+            await self._store.complete_outbox_attempts(
+                self.holder_id, results_of(items), tell_dispatched=False
+            )
         )
 
     def is_about_one_result(self, error: Exception) -> bool:
@@ -112,7 +152,7 @@ class ClaimFence:
             error, (DatabaseUnavailable, LeaseLost)
         )
 
-    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
+    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> Written:
         """Release claims."""
         released = await self._store.release_outbox_claims(
             self.holder_id,
@@ -120,13 +160,14 @@ class ClaimFence:
             delay_seconds,
             [item.claimed.intent_id for item in items if item.is_unsent],
         )
-        return sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released)
+        return Written(lost=sum(one.verdict is ReleaseVerdict.LEASE_LOST for one in released))
 
 
 class LeaseFence:
     """The fence of a leader: one lease covers all items, with the epoch received at acquire."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
 
     def __init__(self, store: LeasedWriteStore, lease: Lease) -> None:
         self.holder_id = lease.holder_id
@@ -148,9 +189,11 @@ class LeaseFence:
         )
         return {one.intent_id: one.verdict for one in begun}
 
-    async def record(self, results: Sequence[Result]) -> list[Recorded]:
+    async def record(self, items: Sequence[Item]) -> Written:
         """Record results under the lease; raises LeaseLost."""
-        return await self._store.record_attempts(self._lease, results, tell_dispatched=False)
+        return Written(
+            await self._store.record_attempts(self._lease, results_of(items), tell_dispatched=False)
+        )
 
     def is_about_one_result(self, error: Exception) -> bool:
         """Say yes only to errors that name a result.
@@ -159,10 +202,10 @@ class LeaseFence:
         """
         return isinstance(error, _ABOUT_ONE_RESULT)
 
-    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> int:
+    async def give_back(self, items: Sequence[Item], delay_seconds: float) -> Written:
         """Take back what was begun. There is no claim, and the due queue keeps the delay."""
         del delay_seconds
         unsent = [item.claimed.intent_id for item in items if item.is_unsent]
         if unsent:
             await self._store.release_leased_attempts(self._lease, unsent)
-        return 0
+        return Written()

@@ -1,16 +1,29 @@
 """An item is one piece of work in memory. All scopes share it: worker, stream holder and leader.
 
-The state of an item only moves forward, and nobody revives an item that is DONE:
+The state of an item only moves forward, each time by one method, and nobody revives an item that is
+DONE:
 
-    WAITING ──► READY ──► MARKED ──► CALLING ──► RECORDING ──► DONE
-    due later   due now   claimed,   only an     its result    recorded, given back,
-                          or marked  outcome     is being      replaced by a newer
-                          by a       ends it     written       version, or dropped
-                          leader
+            become_due    take        call           finish
+    WAITING ─────► READY ────► MARKED ────► CALLING ────────► RECORDING ────► DONE
+    due later      due now     claimed,     only an  give_back result or      recorded, given
+                               or marked    outcome  put_back  return is      back, replaced by
+                               by a leader  ends it            being written  a newer version,
+                                                                              or dropped
+    MARKED ───give_back──► RECORDING       any state but DONE ───end──► DONE
+    MARKED ───leave_unmarked──► DONE       CALLING ───call──► CALLING, as nothing was sent
 
 A worker's item starts as MARKED, for it comes with a claim. A leader's item starts as WAITING or
 READY, for the leader reads rows before it marks them. Work that is given back continues as a new
 item, so a task that still holds the old one cannot act on it.
+
+From MARKED on, an item is in flight, and its `slot` says what it counts as (`slots.py` counts):
+
+    NONE ──take──► OWN ──end_call──► RETURNED     its result waits, and the next call may begin
+      └──share_call──┴──share_call──► SHARED      the call of another item is its call too
+
+A transition that is not drawn is a defect. The test suite has it raise. In production it is logged,
+nothing changes, and the item loses the trust in its lease: nothing more is sent or written for it,
+and repair ends it.
 
 An item carries the trust and the fence that it is worked on under. Runner and completer take both
 from the item, so one of each serves any number of leases.
@@ -21,8 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from leasehold.domain.timing import ABORT_LEASES
+from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import trace_of
 
 if TYPE_CHECKING:
@@ -34,6 +49,8 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import Claimed
     from leasehold.domain.outcome import Outcome
     from leasehold.executor.fences import Fence
+    from leasehold.executor.leader.dispatcher import Mark
+    from leasehold.executor.streams.held import HeldStream
     from leasehold.observe.traces import Span
     from leasehold.store.rows import DueRow
 
@@ -51,6 +68,27 @@ class ItemState(IntEnum):
 
 # By name, since states are compared several times for each item: on the enum that is a lookup.
 WAITING, READY, MARKED, CALLING, RECORDING, DONE = ItemState
+
+_LOG = get_logger(__name__)
+
+
+class Slot(IntEnum):
+    """What an item counts as while it is in flight."""
+
+    NONE = 0
+    OWN = 1
+    SHARED = 2
+    RETURNED = 3
+
+
+class Transitions:
+    """What follows a transition that is not drawn above. The test suite turns `are_strict` on."""
+
+    are_strict = False
+
+
+class IllegalTransition(Exception):
+    """An item was to change its state in a way that is not drawn above."""
 
 
 class _Lost:
@@ -70,16 +108,6 @@ class _Lost:
 
 
 _LOST: Trust = _Lost()
-
-
-class Mark:
-    """One batch of marked calls: its number in the database, and how many have not ended."""
-
-    __slots__ = ("number", "open_calls")
-
-    def __init__(self, number: int, open_calls: int) -> None:
-        self.number = number
-        self.open_calls = open_calls
 
 
 class Permit:
@@ -116,6 +144,7 @@ class Item:
     fence: Fence
     trust: Trust
     state: ItemState
+    slot: Slot = Slot.NONE
 
     # Of a leader's items only: the row as it was read, a newer version that arrived while the item
     # was in flight (with the time of its arrival), and the mark in the database.
@@ -128,7 +157,7 @@ class Item:
     lease_seconds: float = field(init=False)
     taken_at: float = field(init=False)
     abort_at: float = field(init=False)
-    call: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None  # that makes the call
     trace: Span | None = None
 
     # The contract under which its gateway is being asked; None while it is submitted.
@@ -151,7 +180,8 @@ class Item:
     # Whether an observer was told that its call is about to be made.
     is_observed: bool = False
 
-    # The next heads of its stream that the same call submits.
+    # Of an item of a stream only: the stream, and the next heads that the same call submits.
+    stream: HeldStream | None = None
     followers: Sequence[Item] = ()
 
     # From RECORDING on: the outcome, or until when the item is given back without one.
@@ -159,13 +189,71 @@ class Item:
     elapsed_seconds: float | None = None
     given_back_until: float | None = None
 
-    def take(self, claimed: Claimed, lease_seconds: float, taken_at: float) -> None:
-        """Become MARKED: from `taken_at` on, the item is worked on under its lease."""
-        self.state = MARKED
+    def become_due(self) -> None:
+        """Be ready to be taken."""
+        self._move(READY, WAITING)
+
+    def take(self) -> None:
+        """Be about to be marked in the database; `work_under` follows."""
+        self._move(MARKED, READY)
+
+    def work_under(self, claimed: Claimed, lease_seconds: float, taken_at: float) -> None:
+        """Know the claim or the mark: from `taken_at` on, it is worked on under its lease."""
         self.claimed = claimed
         self.lease_seconds = lease_seconds
         self.taken_at = taken_at
         self.abort_at = taken_at + ABORT_LEASES * lease_seconds
+
+    def call(self) -> None:
+        """Have its call made: only an outcome ends it."""
+        self._move(CALLING, MARKED, CALLING)
+
+    def finish(self, outcome: Outcome, elapsed_seconds: float | None) -> bool:
+        """Have an outcome, which is to be recorded."""
+        if not self._move(RECORDING, CALLING):
+            return False
+        self.outcome = outcome
+        self.elapsed_seconds = elapsed_seconds
+        self.is_unsettled = True
+        return True
+
+    def give_back(self, until: float) -> bool:
+        """Be given back without an outcome, to be due again then."""
+        if not self._move(RECORDING, MARKED, CALLING):
+            return False
+        self.given_back_until = until
+        return True
+
+    def put_back(self) -> bool:
+        """Be given back together with the results of the others of its batch."""
+        return self._move(RECORDING, CALLING)
+
+    def leave_unmarked(self, until: float) -> None:
+        """Go back to the due queue: no mark in the database is about it."""
+        if self._move(DONE, MARKED):
+            self.given_back_until = until
+
+    def end(self) -> None:
+        """Be over: recorded, given back, replaced or dropped."""
+        self._move(DONE, WAITING, READY, MARKED, CALLING, RECORDING)
+        self.slot = Slot.NONE
+
+    def _move(self, state: ItemState, *allowed: ItemState) -> bool:
+        if self.state in allowed:
+            self.state = state
+            return True
+        if Transitions.are_strict:
+            raise IllegalTransition(f"{self.target}: from {self.state.name} to {state.name}")
+        _LOG.error(
+            "transition_refused",
+            intent_id=str(UUID(int=self.intent_no)),
+            target=self.target,
+            state=self.state.name,
+            refused=state.name,
+            advice="a defect: report it; the intent is repaired when its lease has expired",
+        )
+        self.lose()
+        return False
 
     def bind_result(self) -> None:
         """Let the results of this batch count only for the attempts that we have read."""
@@ -191,6 +279,11 @@ class Item:
         return self.is_begun and not self.is_sent
 
     @property
+    def has_slot(self) -> bool:
+        """Whether it has a slot of its own."""
+        return self.slot is Slot.OWN
+
+    @property
     def is_put_back(self) -> bool:
         """Whether it returns without a result: it was not sent, or is to be asked about later."""
         return self.state is RECORDING and self.outcome is None
@@ -207,8 +300,8 @@ class Item:
     def lose(self) -> None:
         """Stop trusting its lease for good, and cancel its call."""
         self.trust = _LOST
-        if self.call is not None:
-            self.call.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     @property
     def trace_id(self) -> str:
@@ -235,6 +328,6 @@ def claimed_items(
     items: list[Item] = []
     for one in claimed:
         item = Item(one.intent_id.int, one.target, fence, trust, MARKED)
-        item.take(one, lease_seconds, taken_at)
+        item.work_under(one, lease_seconds, taken_at)
         items.append(item)
     return items

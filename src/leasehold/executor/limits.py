@@ -114,7 +114,7 @@ class Gate:
         tokens = self.bucket.available()
         return max(0, room if tokens is None else min(room, tokens))
 
-    def room_to_go_on(self) -> float:
+    def room_to_continue(self) -> float:
         """Return how many of the calls that end may be followed by others; inf means all."""
         if self.breaker.state == "open":
             return 0

@@ -154,7 +154,7 @@ class Lookups:
         gathering.is_crowded = gathering.is_crowded or not self._slots.free
         if gathering.is_crowded:
             self._await_more(item, served, gathering)
-        gathering.slots += self._slots.has_slot(item)
+        gathering.slots += item.has_slot
         gathering.questions.append(question)
         return question
 
@@ -189,16 +189,17 @@ class Lookups:
             self._cover(request)
 
     def _leave(self, question: _Question, request: _Request) -> None:
-        """Wait no longer. The last one ends the request."""
+        """Wait no longer. The last one ends the request, which keeps a slot until it has ended."""
         request.waiting.discard(question)
-        self._cover(request)
-        if not request.waiting:
-            request.task.cancel()
+        if request.waiting:
+            self._cover(request)
+        else:
+            self._slots.keep_slot(request.task)
 
     def _cover(self, request: _Request) -> None:
         """Let a request use a slot of its own, if none of those who wait for it has one."""
-        if not any(self._slots.has_slot(one.item) for one in request.waiting):
-            self._slots.occupy(request.task)
+        if not any(one.item.has_slot for one in request.waiting):
+            self._slots.count_lookup(request.task)
 
     async def _answer(self, gateway: Gateway, questions: Sequence[_Question]) -> None:
         answers: Sequence[LookupAnswer | TrustEnded] = ()

@@ -35,7 +35,7 @@ from leasehold.executor.claim_size import CallTimes
 from leasehold.executor.faults import NO_FAULTS, FaultPoint, with_faults
 from leasehold.executor.item import CALLING, MARKED, RECORDING
 from leasehold.executor.lookups import Lookups, after_abort
-from leasehold.executor.submissions import submission_of, submit_in_order, together
+from leasehold.executor.submissions import batch_of, submission_of, submit_in_order
 from leasehold.gateway.errors import TrustEnded
 from leasehold.observe.logs import get_logger
 from leasehold.observe.traces import parse_traceparent, span
@@ -124,8 +124,8 @@ class Runner:
             if item.state is MARKED or (is_submitted and item.withdraw()):
                 item.note_unsent()
                 self._give_back([item])
-                if item.call is not None:
-                    self._slots.keep_slot(item.call)
+                if item.task is not None:
+                    self._slots.keep_slot(item.task)
 
     def abort(self, item: Item, reason: str = "aborted") -> None:
         """Give up a call: record that its outcome is unknown, while the lease still stands."""
@@ -142,8 +142,8 @@ class Runner:
                     decided = after_abort(one, unknown)
                     self._observe(one, decided)
                     self._hand_in(one, decided, None)
-            if item.call is not None:
-                self._slots.keep_slot(item.call)
+            if item.task is not None:
+                self._slots.keep_slot(item.task)
 
     def _forget_batch(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
@@ -162,7 +162,7 @@ class Runner:
             # A shutdown that could not wait may have given it back meanwhile.
             if item.state is MARKED and item not in not_begun:
                 if item in begun:
-                    item.state = CALLING
+                    item.call()
                 create_task(self._run(item, served, step))
 
     async def _plan(self, items: Sequence[Item]) -> tuple[list[Plan], list[Item]]:
@@ -207,7 +207,7 @@ class Runner:
             await asyncio.sleep(_RENEWAL_CHECK_SECONDS)
 
     async def _run(self, item: Item, served: Served, step: Step) -> None:
-        item.call = asyncio.current_task()  # only now: cancelled unstarted, it would keep its slot
+        item.task = asyncio.current_task()  # only now: cancelled unstarted, it would keep its slot
         served.calls += 1
         try:
             while item.state < RECORDING:  # else it was given back before this task ran
@@ -217,7 +217,8 @@ class Runner:
                 if not item.trust.may_start(now):
                     self._begins.skip(item)
                     break
-                item.state, item.is_unsettled = CALLING, True
+                item.call()
+                item.is_unsettled = True
                 seconds_max = served.contract.call_timeout_seconds + CALL_OVERRUN_SECONDS
                 item.abort_at = min(item.abort_at, now + seconds_max)
                 with suppress(TrustEnded):  # nothing was sent: a late renewal may permit it
@@ -245,7 +246,7 @@ class Runner:
             submission = submission_of(item, trace, self._slots.clock)
             if not isinstance(step, Submit):
                 item.bind_result()
-            batch = together(item, served, step) if item.followers else [item]
+            batch = batch_of(item, served, step) if item.followers else [item]
             if self._observer is not None:
                 self._observer.begun(batch, step)
             if len(batch) > 1:
@@ -271,9 +272,10 @@ class Runner:
         self._finish(item, served, decided, elapsed)
 
     async def _act_on_all(self, batch: list[Item], served: Served, step: Step, trace: Span) -> None:
-        """Submit heads of a stream with one call, or ask about them. The first stands for all."""
+        """Submit heads of a stream with one call, or look them up. The first stands for all."""
         for one in batch:
-            one.state, one.is_sent = CALLING, not served.asks_before_sending
+            one.call()
+            one.is_sent = not served.asks_before_sending
         started_at = self._slots.clock()
         submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
         if not isinstance(step, Submit):

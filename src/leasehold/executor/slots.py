@@ -1,11 +1,11 @@
-"""The slots of an instance, and the items that are in them.
+"""The slots of an instance, and the items that are in flight.
 
 An item takes a slot from its claim or mark until its call has ended. Then it is in flight until its
 result is recorded, but the next call may begin. Results that wait for the database have a bound of
 their own: beyond it no slot is given out, so a slow database slows the calls down.
 
-All executors of an instance, the one for items and one for each group that it leads, take their
-slots from one pool, so there are never more calls at a time than slots.
+All executors of an instance take their slots from one pool: the one for items, the one for streams,
+and one for each group that the instance leads. So there are never more calls at a time than slots.
 
 Nobody removes an item while it is being worked on: to lose an item is to end its trust and cancel
 its call, and whoever works on it lets it go.
@@ -13,38 +13,35 @@ its call, and whoever works on it lets it go.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
-from operator import attrgetter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.domain.lease import trust_clock
 from leasehold.executor.content_memory import ContentMemory
-from leasehold.executor.item import DONE, RECORDING
+from leasehold.executor.item import DONE, RECORDING, Slot
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from leasehold.domain.lease import Clock
     from leasehold.executor.item import Item
 
-# Whoever waits for a slot and does not come for it within this time after it was woken, waits no
-# more: another executor may use the slot.
+# An executor that was woken for a slot and does not take one within this time loses its turn.
 TURN_SECONDS = 0.1
 # How many results may wait to be recorded: this many for each slot, and some for few slots.
 RESULTS_PER_SLOT = 2
 RESULTS_MIN = 100
 
-_target = attrgetter("target")
-
 
 class SlotPool:
     """The slots of one instance, which its executors share.
 
-    Free slots are for everyone. While an executor waits for a slot, the others leave it the slots
-    that it lacks to its share, an equal part for each executor that uses slots or waits; below
-    their shares, executors are served in the order in which they came.
+    While all executors find a free slot, each takes what it wants. While one waits for a slot, the
+    others leave free slots to it until it has its share: the slots divided by the executors that
+    use some or wait. Executors below their shares are served in the order in which they came.
     """
 
     def __init__(self, total: int, clock: Clock = trust_clock) -> None:
@@ -54,7 +51,10 @@ class SlotPool:
         self.memory = ContentMemory()
         self._used: Counter[Slots] = Counter()
         self._by_target: Counter[str] = Counter()
+        # Of claims that are under way: how many items of each target they may bring.
+        self._claims: defaultdict[Slots, Counter[str]] = defaultdict(Counter)
         self._stuck: set[asyncio.Future[Any]] = set()
+        self._lookups: set[asyncio.Future[Any]] = set()
         self._results = 0  # that wait to be recorded
         # Who waits, in this order, and since when there has been a slot to come for.
         self._waiting: dict[Slots, float | None] = {}
@@ -62,7 +62,12 @@ class SlotPool:
     @property
     def used(self) -> int:
         """How many slots are taken or reserved."""
-        return self._used.total() + len(self._stuck)
+        return self._used.total() + len(self._stuck) + len(self._lookups)
+
+    @property
+    def busy(self) -> int:
+        """How many slots have a call. A slot that is reserved may stay free."""
+        return self._by_target.total() + len(self._stuck) + len(self._lookups)
 
     @property
     def is_full(self) -> bool:
@@ -78,6 +83,11 @@ class SlotPool:
     def in_flight(self) -> Mapping[str, int]:
         """How many items of each target have a slot, for all targets that ever had one."""
         return self._by_target
+
+    def in_flight_for(self, slots: Slots, target: str) -> int:
+        """Return how many items of a target have a slot, or may get one by the claim of another."""
+        others = (claims[target] for one, claims in self._claims.items() if one is not slots)
+        return self._by_target[target] + sum(others)
 
     def share_of(self, slots: Slots) -> int:
         """Return how many slots are left to an executor even if all others want more."""
@@ -115,18 +125,35 @@ class SlotPool:
         """Wake an executor when there may be a slot for it."""
         self._waiting[slots] = None
 
-    def occupy(self, slots: Slots, count: int) -> None:
-        """Count slots as used by an executor."""
-        self._waiting.pop(slots, None)
-        if count:
-            self._used[slots] += count
+    def count(self, slots: Slots, targets: Mapping[str, int], results: int = 0) -> None:
+        """Count changes of an executor: items in slots, and results that wait to be recorded."""
+        self._by_target.update(targets)
+        self._results += results
+        self._use(slots, sum(targets.values()))
+        if results < 0:
+            self.wake_waiting()
 
-    def vacate(self, slots: Slots, count: int) -> None:
-        """Count slots as free again, and wake who waits for one."""
-        self._used[slots] -= count
-        if not self._used[slots]:
+    @contextmanager
+    def reserved(self, slots: Slots, count: int, targets: Mapping[str, int]) -> Generator[None]:
+        """Reserve slots during a claim that may bring so many items of these targets."""
+        self._use(slots, count)
+        self._claims[slots].update(targets)
+        try:
+            yield
+        finally:
+            self._claims[slots] -= Counter(targets)
+            if not self._claims[slots]:
+                del self._claims[slots]
+            self._use(slots, -count)
+
+    def _use(self, slots: Slots, change: int) -> None:
+        self._used[slots] += change
+        if change > 0:
+            self._waiting.pop(slots, None)
+        elif not self._used[slots]:
             del self._used[slots]
-        self.wake_waiting()
+        if change < 0:
+            self.wake_waiting()
 
     def wake_waiting(self) -> None:
         """Wake everyone who waits, unless no slot is free."""
@@ -137,41 +164,36 @@ class SlotPool:
             self._waiting[one] = now if woken_at is None else woken_at
             one.wake()
 
-    def end_call(self, slots: Slots, target: str) -> None:
-        """Count a slot as free again, and a result that waits to be recorded."""
-        self._by_target[target] -= 1
-        self._results += 1
-        self.vacate(slots, 1)
-
-    def end_results(self, count: int) -> None:
-        """Count results as not waiting any more."""
-        self._results -= count
-        self.wake_waiting()
-
-    def count_items(self, targets: Mapping[str, int], sign: int) -> None:
-        """Count the items of targets as in slots (1), or not any more (-1)."""
-        for target, count in targets.items():
-            self._by_target[target] += sign * count
-
     def keep_slot(self, call: asyncio.Future[Any]) -> None:
         """Keep a slot for a call or a thread that was given up, until it ends."""
-        if not call.done():
-            self._stuck.add(call)
-            call.add_done_callback(self._free_slot)
+        self._lookups.discard(call)
+        self._keep(call, self._stuck)
 
-    def _free_slot(self, call: asyncio.Future[Any]) -> None:
-        self._stuck.discard(call)
+    def count_lookup(self, request: asyncio.Future[Any]) -> None:
+        """Count a slot for a lookup that several items share, until it ends."""
+        self._keep(request, self._lookups)
+
+    def _keep(self, call: asyncio.Future[Any], calls: set[asyncio.Future[Any]]) -> None:
+        if not call.done():
+            calls.add(call)
+            call.add_done_callback(partial(self._ended, calls))
+
+    def _ended(self, calls: set[asyncio.Future[Any]], call: asyncio.Future[Any]) -> None:
+        calls.discard(call)
         self.wake_waiting()
 
-    def _forget_absent(self, asking: Slots) -> None:
+    def _forget_absent(self, present: Slots) -> None:
         now = self.clock()
         for one, woken_at in list(self._waiting.items()):
-            if one is not asking and woken_at is not None and now - woken_at > TURN_SECONDS:
+            if one is not present and woken_at is not None and now - woken_at > TURN_SECONDS:
                 del self._waiting[one]
 
 
 class Slots:
-    """The items that one worker, or one leader in one term, has in flight, in slots of a pool."""
+    """What one worker, or one leader in one term, has in flight, and counts in a pool.
+
+    Whether an item has a slot is the item's own state (`Item.slot`).
+    """
 
     def __init__(self, worker_id: str, pool: SlotPool) -> None:
         self.worker_id = worker_id
@@ -179,9 +201,6 @@ class Slots:
         self.memory = pool.memory
         self._pool = pool
         self._items: set[Item] = set()
-        self._in_slots: set[Item] = set()  # the others wait to be recorded, or are followers
-        self._followers: set[Item] = set()
-        self._by_target: Counter[str] = Counter()
         self._on_free: list[Callable[[Sequence[Item]], None]] = []
 
     def __len__(self) -> int:
@@ -191,11 +210,6 @@ class Slots:
     def total(self) -> int:
         """How many slots the instance has."""
         return self._pool.total
-
-    @property
-    def results_max(self) -> int:
-        """How many results may wait to be recorded before no slot is given out."""
-        return self._pool.results_max
 
     @property
     def share(self) -> int:
@@ -209,20 +223,21 @@ class Slots:
 
     @property
     def are_busy(self) -> bool:
-        """Whether each slot of the instance has a call. A slot that is reserved may stay free."""
-        return sum(self._pool.in_flight.values()) + self._pool.stuck_calls >= self._pool.total
+        """Whether each slot of the instance has a call."""
+        return self._pool.busy >= self._pool.total
 
     @property
     def owed(self) -> int:
-        """How many slots we should leave to others that wait. Free slots are not enough for them.
+        """How many of our items must not be followed by others, because executors wait for slots.
 
-        For executors whose next item takes the slot of the last one: nobody else can come for it.
+        Free slots are not enough for them, and nobody else can take a slot that passes from an item
+        to the next of its stream.
         """
         return self._pool.owed_by(self)
 
     def in_flight(self, target: str) -> int:
-        """How many items of a target have a slot here."""
-        return self._by_target[target]
+        """How many items of a target have a slot in this instance, in any scope."""
+        return self._pool.in_flight_for(self, target)
 
     def on_free(self, callback: Callable[[Sequence[Item]], None]) -> None:
         """Call back with the items whenever some have ended; with none if a slot may be free."""
@@ -233,74 +248,55 @@ class Slots:
         self._pool.wait(self)
 
     @contextmanager
-    def reserved(self, count: int) -> Generator[None]:
+    def reserved(self, count: int, targets: Mapping[str, int]) -> Generator[None]:
         """Reserve slots for items that are being claimed or marked, until they are taken."""
-        self._pool.occupy(self, count)
-        try:
+        with self._pool.reserved(self, count, targets):
             yield
-        finally:
-            self._pool.vacate(self, count)
 
-    def take(self, items: Sequence[Item]) -> None:
-        """Give each item a slot."""
-        targets = Counter(map(_target, items))
-        self.memory.add(items, known=self._items)
-        self._items.update(items)
-        self._in_slots.update(items)
-        self._by_target.update(targets)
-        self._pool.occupy(self, len(items))
-        self._pool.count_items(targets, 1)
+    def take(self, items: Iterable[Item]) -> None:
+        """Have items in flight, with their followers. Each takes a slot unless it shares a call."""
+        self._pool.count(self, self._enter(items))
 
-    def join(self, followers: Collection[Item]) -> None:
-        """Have items in flight that need no slot: the call of another item is theirs too."""
-        self.memory.add(followers, known=self._items)
-        self._items.update(followers)
-        self._followers.update(followers)
-
-    def has_slot(self, item: Item) -> bool:
-        """Say whether an item has a slot of its own."""
-        return item in self._in_slots
+    def _enter(self, items: Iterable[Item]) -> Counter[str]:
+        new = [one for item in items for one in (item, *item.followers)]
+        self.memory.add(new)
+        self._items.update(new)
+        targets: Counter[str] = Counter()
+        for item in new:
+            if item.slot is Slot.NONE:
+                item.slot = Slot.OWN
+                targets[item.target] += 1
+        return targets
 
     def share_call(self, item: Item) -> None:
         """Free the slot of an item, because the call of another item is its call too."""
-        if item in self._in_slots:
-            self._followers.add(item)
-            self._vacate([item])
+        if item.has_slot:
+            item.slot = Slot.SHARED
+            self._pool.count(self, {item.target: -1})
             self.wake()
-
-    def occupy(self, call: asyncio.Future[Any]) -> None:
-        """Use a slot for a call that several items share, until it ends."""
-        self._pool.keep_slot(call)
 
     def end_call(self, item: Item) -> None:
         """Free the slot of an item whose call has ended; its result waits to be recorded."""
-        if item in self._in_slots:
-            self._in_slots.discard(item)
-            self._by_target[item.target] -= 1
-            self._pool.end_call(self, item.target)
+        if item.has_slot:
+            item.slot = Slot.RETURNED
+            self._pool.count(self, {item.target: -1}, results=1)
             self.wake()
 
-    def _vacate(self, items: Collection[Item]) -> None:
-        targets = Counter(map(_target, items))
-        self._in_slots.difference_update(items)
-        self._by_target.subtract(targets)
-        self._pool.count_items(targets, -1)
-        self._pool.vacate(self, len(items))
+    def let_go(self, items: Iterable[Item], followed_by: Iterable[Item] = ()) -> None:
+        """Forget items that are recorded, given back or dropped, and free the slots they have.
 
-    def let_go(self, items: Iterable[Item]) -> None:
-        """Forget items that are recorded, given back or dropped, and free the slots they have."""
-        ended: list[Item] = []
-        for item in items:
-            if item.state is not DONE:
-                item.state = DONE
-                ended.append(item)
-        self.memory.remove(self._items.intersection(ended))
+        The next items of their streams take these slots, which are not free in between.
+        """
+        ended = [item for item in items if item.state is not DONE]
+        freed = Counter(item.target for item in ended if item.has_slot)
+        results = sum(item.slot is Slot.RETURNED for item in ended)
+        self.memory.remove(item for item in ended if item.slot is not Slot.NONE)
         self._items.difference_update(ended)
-        in_slots = self._in_slots.intersection(ended)
-        followers = self._followers.intersection(ended)
-        self._followers -= followers
-        self._pool.end_results(len(ended) - len(in_slots) - len(followers))
-        self._vacate(in_slots)
+        for item in ended:
+            item.end()
+        changes = self._enter(followed_by)
+        changes.subtract(freed)
+        self._pool.count(self, changes, -results)
         for callback in self._on_free:
             callback(ended)
 
@@ -325,9 +321,13 @@ class Slots:
         return [item for item in late if item.state < RECORDING]
 
     def keep_slot(self, call: asyncio.Task[None]) -> None:
-        """Cancel an aborted call, and keep a slot for it until it ends."""
+        """Cancel a call that was given up, and keep a slot for it until it ends."""
         call.cancel()
         self._pool.keep_slot(call)
+
+    def count_lookup(self, request: asyncio.Task[None]) -> None:
+        """Use a slot for a lookup that several items share, until it ends."""
+        self._pool.count_lookup(request)
 
     def lose(self, items: Iterable[Item]) -> int:
         """Lose items: their calls are cancelled. Returns how many were not lost before."""
@@ -344,6 +344,6 @@ class Slots:
     def close(self) -> None:
         """Let everything go. A call that has not ended, though cancelled, keeps its slot."""
         for item in self._items:
-            if item.call is not None:
-                self._pool.keep_slot(item.call)
+            if item.task is not None:
+                self._pool.keep_slot(item.task)
         self.let_go(self.all())

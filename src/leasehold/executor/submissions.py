@@ -42,19 +42,20 @@ def submission_of(item: Item, trace: Span, clock: Clock) -> Submission:
     )
 
 
-def together(item: Item, served: Served, step: Step) -> list[Item]:
-    """Return the heads of a batch for which one request is made. It has the first at least.
+def batch_of(item: Item, served: Served, step: Step) -> list[Item]:
+    """Return the heads for which one request is made: an item, and as many of its followers as the
+    request may have.
 
-    The others follow when the result of these is recorded. A gateway that takes one lookup at a
-    time is asked about the first: other questions would need slots, and time, of their own. Heads
-    in doubt are sent one by one, because only the first was begun.
+    The others come next, when these are recorded. A gateway that takes one lookup at a time looks
+    up the first: other lookups would need slots, and time, of their own. Heads in doubt are sent
+    one by one, because only the first was begun.
     """
     contract, gateway = served.contract, served.gateway
     if isinstance(step, Submit):
         return [item] if item.fence.must_begin(contract) else [item, *item.followers]
     if not isinstance(step, (Ask, Confirm)) or not isinstance(gateway, LookupBatcher):
         return [item]
-    # A later head may have been tried later, so that it is too early to ask about it.
+    # A later head may have been tried later, so that it is too early to look it up.
     kind = type(step)
     asked = takewhile(lambda one: type(next_step(one.claimed, contract)) is kind, item.followers)
     return [item, *asked]

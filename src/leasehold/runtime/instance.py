@@ -227,8 +227,8 @@ class Instance:
         if not await self._wait_until_empty(ends_at - time.monotonic()):
             self._items.abort()
             self._streams.abort()
-        self._stop_services(self._streams.ordered)
-        await self._join(self._streams.ordered)  # its last look may have begun a head
+        self._stop_services(self._streams.holder)
+        await self._join(self._streams.holder)  # its last look may have begun a head
         await self._wait_until_empty(FLUSH_SECONDS)
         await self._streams.leave()
         await resigned

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.executor.competing import CompetingExecutor, ItemClaimer
+from leasehold.executor.claim_loop import ClaimLoop, ItemClaimer
 from leasehold.executor.completer import Completer
-from leasehold.executor.faults import FaultPoint
 from leasehold.executor.heartbeat import Heartbeat
 from leasehold.executor.item import CALLING
 from leasehold.executor.runner import Runner
 from leasehold.executor.slots import Slots
-from leasehold.executor.streams.executor import OrderedExecutor
 from leasehold.executor.streams.heartbeat import StreamHeartbeat
 from leasehold.executor.streams.held import HeldStreams
+from leasehold.executor.streams.holder import StreamHolder
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.domain.timing import Timings
-    from leasehold.executor.competing import Claimer
+    from leasehold.executor.claim_loop import Claimer
     from leasehold.executor.faults import Faults
     from leasehold.executor.observer import ObserverThread
     from leasehold.executor.slots import SlotPool
@@ -49,7 +47,7 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """What both scopes have: slots, a runner, a completer and an executor that claims."""
+    """What both scopes have: slots, a runner, a completer and a loop that claims."""
 
     heartbeat: Service
 
@@ -98,8 +96,8 @@ class Session:
 
     def _executor(
         self, name: str, claimer: Claimer, lease_seconds: Callable[[str], float]
-    ) -> CompetingExecutor:
-        return CompetingExecutor(
+    ) -> ClaimLoop:
+        return ClaimLoop(
             name,
             self._parts.store,
             claimer,
@@ -147,11 +145,11 @@ class StreamSession(Session):
         super().__init__(parts, targets)
         store, metrics, timings = parts.store, parts.metrics, parts.timings
         self._streams = HeldStreams(parts.worker_id)
-        self.ordered = OrderedExecutor(
+        self.holder = StreamHolder(
             store, self.slots, self._streams, targets, self._runner, metrics, timings
         )
         self.executor = self._executor(
-            "stream executor", self.ordered, lambda _: timings().stream_claim_seconds
+            "stream executor", self.holder, lambda _: timings().stream_claim_seconds
         )
         self.heartbeat = StreamHeartbeat(
             store,
@@ -159,17 +157,16 @@ class StreamSession(Session):
             self._streams,
             timings,
             metrics,
-            self._runner.abort,
-            self.executor.is_crowded,
-            self.executor.leave_to_others,
-            partial(parts.faults.reach, FaultPoint.DURING_RENEWAL),
+            self._runner,
+            self.executor,
+            parts.faults,
         )
         self.services: list[Service] = [
             self.heartbeat,
             self._completer,
             self._completer.repeater,
             self.executor,
-            self.ordered,
+            self.holder,
             targets,
         ]
 
@@ -195,12 +192,12 @@ class StreamSession(Session):
     def close(self) -> None:
         """Begin nothing more: free each stream after its present call."""
         self._streams.is_closing = True
-        self.ordered.wake.set()
+        self.holder.wake.set()
         super().close()
 
     async def leave(self) -> None:
         """Release the streams that have no call, so that others need not wait for their expiry."""
         try:
-            await within_deadline(_LEAVE_SECONDS, self.ordered.leave(), "releasing streams")
+            await within_deadline(_LEAVE_SECONDS, self.holder.leave(), "releasing streams")
         except Exception as error:  # noqa: BLE001 (a courtesy: the leases expire by themselves)
             _LOG.warning("release_failed", worker_id=self._streams.holder_id, error=str(error))

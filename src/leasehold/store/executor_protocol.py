@@ -329,7 +329,7 @@ class ReaperStore(LeaseStore, RepairStore, UpkeepStore, Protocol):
 
 
 class OrderedStore(StreamClaimStore, StreamWriteStore, WakeStore, Protocol):
-    """What an ordered executor needs."""
+    """What a stream holder needs."""
 
 
 class ExecutorStore(

@@ -19,6 +19,7 @@ from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected, Submitted
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor.completer import Completer
+from leasehold.executor.fences import GIVEN_BACK_MAX, Written
 from leasehold.executor.item import claimed_items
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.observe.metrics import Metrics
@@ -32,6 +33,7 @@ class RecordingFence:
     """A fence without a database, which notes what it is asked to write."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
 
     def __init__(self, events, holder_id="worker-1"):
         self.events = events
@@ -40,20 +42,20 @@ class RecordingFence:
     def is_about_one_result(self, error):
         return isinstance(error, InvalidCompletionState)
 
-    async def record(self, results):
-        self.events.append(f"sent {len(results)}")
-        return []
+    async def record(self, items):
+        self.events.append(f"sent {len(items)}")
+        return Written()
 
 
 class RefusingFence(RecordingFence):
     """Refuses every batch in which something was not accepted."""
 
-    async def record(self, results):
-        await super().record(results)
-        others = [one for one in results if not isinstance(one.outcome, Accepted)]
-        if others and len(results) > 1:
+    async def record(self, items):
+        await super().record(items)
+        others = [one for one in items if not isinstance(one.outcome, Accepted)]
+        if others and len(items) > 1:
             raise InvalidCompletionState("one of them")
-        return []
+        return Written()
 
 
 class FailingFence(RecordingFence):
@@ -61,8 +63,8 @@ class FailingFence(RecordingFence):
         super().__init__(events)
         self.error = error
 
-    async def record(self, results):
-        await super().record(results)
+    async def record(self, items):
+        await super().record(items)
         raise self.error
 
 
@@ -76,7 +78,7 @@ class LockedFence(RecordingFence):
             raise DatabaseUnavailable("a lock timeout", reason=Unavailable.LOCKED)
         if len(self.events) == 2:
             raise DatabaseUnavailable("no answer")
-        return 0
+        return Written()
 
 
 @pytest.fixture
@@ -105,6 +107,7 @@ def complete(completer, slots, fence, count, outcome=None):
     items = claimed_items(claimed, fence, trust, 30.0, slots.clock())
     slots.take(items)
     for item in items:
+        item.call()
         completer.complete(item, outcome or Accepted(), 0.001)
     return items
 
@@ -167,9 +170,9 @@ class AnsweringFence(RecordingFence):
         super().__init__(events)
         self._recorded = recorded
 
-    async def record(self, results):
-        await super().record(results)
-        return list(self._recorded)
+    async def record(self, items):
+        await super().record(items)
+        return Written(self._recorded)
 
 
 async def test_lookup_without_news_is_not_counted_as_an_attempt(slots, events):

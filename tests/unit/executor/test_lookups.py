@@ -13,6 +13,7 @@ from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted, Submitted, Unknown
 from leasehold.executor.completer import Completer
+from leasehold.executor.fences import GIVEN_BACK_MAX, Written
 from leasehold.executor.item import ItemState, claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
@@ -29,6 +30,7 @@ class RecordingFence:
     """A fence without a database, which notes what becomes of each item."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
     holder_id = "worker-1"
 
     def __init__(self):
@@ -41,13 +43,13 @@ class RecordingFence:
     async def begin(self, items):
         raise AssertionError(f"lookups of {items} are not begun")
 
-    async def record(self, results):
-        self.outcomes |= {result.intent_id.int: result.outcome for result in results}
-        return []
+    async def record(self, items):
+        self.outcomes |= {item.intent_no: item.outcome for item in items}
+        return Written()
 
     async def give_back(self, items, delay_seconds):
         self.given_back |= dict.fromkeys([item.intent_no for item in items], delay_seconds)
-        return 0
+        return Written()
 
 
 class Ledger:
@@ -112,7 +114,8 @@ class Targets:
 
 class Setup:
     def __init__(self, gateway, concurrency=10):
-        self.slots, self.fence = Slots("w", SlotPool(concurrency)), RecordingFence()
+        self.pool = SlotPool(concurrency)
+        self.slots, self.fence = Slots("w", self.pool), RecordingFence()
         self.metrics = Metrics()
         self.completer = Completer(self.slots, self.metrics, on_error=_fail)
         self.targets = Targets(gateway)
@@ -182,6 +185,7 @@ async def test_questions_give_their_slots_back_for_more_if_no_slot_is_free():
     await ledger.arrived.wait()
     assert ledger.asked == [[1, 2, 3, 4, 5]]
     assert setup.slots.free == 2, "one request uses one slot"
+    assert setup.pool.stuck_calls == 0
     ledger.gate.set()
     await setup.until_idle()
     assert setup.slots.free == 3
@@ -217,6 +221,7 @@ async def test_request_has_a_slot_when_the_item_that_brought_it_is_lost():
     setup.slots.lose([lost])
     await until(lambda: lost.state is ItemState.DONE)
     assert setup.slots.free == 2
+    assert setup.pool.stuck_calls == 0, "the others wait for an answer that comes"
     ledger.gate.set()
     await setup.until_idle()
     await until(lambda: setup.slots.free == 3)
@@ -297,7 +302,7 @@ async def test_item_that_is_lost_before_its_request_is_sent_is_left_out():
     ledger = Ledger()
     setup = Setup(ledger)
     lost, _ = setup.start(1, 2)
-    await until(lambda: lost.call)
+    await until(lambda: lost.task)
     setup.slots.lose([lost])
     await setup.until_idle()
     assert ledger.asked == [[2]]
@@ -335,7 +340,7 @@ async def test_request_that_ignores_its_end_keeps_one_slot_until_it_ends():
         setup.runner.abort(item)
     await setup.until_idle()
     await asyncio.sleep(0)
-    assert setup.slots.free == 9
+    assert (setup.slots.free, setup.pool.stuck_calls) == (9, 1)
     ledger.gate.set()
     await until(lambda: setup.slots.free == 10)
 

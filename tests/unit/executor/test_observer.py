@@ -19,6 +19,7 @@ from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Su
 from leasehold.domain.verdict import RecordVerdict
 from leasehold.executor import observer as observer_module
 from leasehold.executor.completer import Completer
+from leasehold.executor.fences import GIVEN_BACK_MAX, Written
 from leasehold.executor.item import claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.observer import ObserverThread, find_observer
@@ -41,6 +42,7 @@ class Fence:
     """A fence without a database: results become what `states` says, by their number."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
     holder_id = "worker-1"
 
     def __init__(self, states):
@@ -50,18 +52,25 @@ class Fence:
         del contract
         return False
 
-    async def record(self, results):
-        return [
+    async def record(self, items):
+        recorded = [
             Recorded(
-                one.intent_id, RecordVerdict.APPLIED, 1, state, "a reason", None, is_held=False
+                one.claimed.intent_id,
+                RecordVerdict.APPLIED,
+                1,
+                state,
+                "a reason",
+                None,
+                is_held=False,
             )
-            for one in results
-            if (state := self._states.get(one.intent_id.int)) is not None
+            for one in items
+            if (state := self._states.get(one.intent_no)) is not None
         ]
+        return Written(recorded)
 
     async def give_back(self, items, delay_seconds):
         del items, delay_seconds
-        return 0
+        return Written()
 
 
 class Notes(Observer):

@@ -15,6 +15,7 @@ from leasehold.domain.lease import Lease, TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.completer import Completer
+from leasehold.executor.fences import GIVEN_BACK_MAX, Written
 from leasehold.executor.item import ItemState, claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
@@ -31,6 +32,7 @@ class RecordingFence:
     """A fence without a database, which notes what it is asked for."""
 
     keeps_slot = False
+    given_back_max = GIVEN_BACK_MAX
 
     def __init__(self, holder_id="worker-1", *, must_begin=False):
         self.holder_id = holder_id
@@ -48,13 +50,13 @@ class RecordingFence:
         self.begun.append([item.intent_no for item in items])
         return {item.claimed.intent_id: BeginVerdict.BEGUN for item in items}
 
-    async def record(self, results):
-        self.recorded.append([result.intent_id.int for result in results])
-        return []
+    async def record(self, items):
+        self.recorded.append([item.intent_no for item in items])
+        return Written()
 
     async def give_back(self, items, delay_seconds):
         del items, delay_seconds
-        return 0
+        return Written()
 
 
 class Gateway:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from leasehold.domain.lease import TrustWindow
-from leasehold.executor.item import ItemState, claimed_items
+from leasehold.executor.item import ItemState, Slot, claimed_items
 from leasehold.executor.slots import TURN_SECONDS, SlotPool, Slots
 from tests.support.claimed_item import claim_of
 
@@ -44,7 +44,7 @@ def test_item_is_let_go_once_and_the_callback_learns_which():
 def test_slot_that_is_only_reserved_is_not_busy():
     slots = Slots("worker-1", SlotPool(2))
     item = take(slots, 7)
-    with slots.reserved(1):
+    with slots.reserved(1, {"sms": 1}):
         assert (slots.free, slots.are_busy) == (0, False)
     take(slots, 8)
     assert slots.are_busy
@@ -115,7 +115,7 @@ def test_slots_that_others_leave_unused_are_usable_by_one_executor():
 def test_slots_that_are_reserved_during_a_claim_are_not_given_twice():
     pool = SlotPool(10)
     first, second = Slots("worker-1", pool), Slots("worker-1", pool)
-    with first.reserved(8):
+    with first.reserved(8, {"sms": 8}):
         assert (first.free, second.free) == (2, 2)
         take_many(first, 3)
     assert (first.free, second.free) == (7, 7)
@@ -169,11 +169,11 @@ async def test_leader_session_that_ends_frees_all_slots_but_those_of_calls_that_
     pool, may_end = SlotPool(10), asyncio.Event()
     slots = Slots("worker-1", pool)
     items = take_many(slots, 3)
-    items[0].call = asyncio.create_task(may_end.wait())
+    items[0].task = asyncio.create_task(may_end.wait())
     slots.close()
     assert (pool.used, pool.stuck_calls, pool.in_flight["sms"]) == (1, 1, 0)
     may_end.set()
-    await items[0].call
+    await items[0].task
     await asyncio.sleep(0)
     assert pool.used == 0
 
@@ -214,3 +214,37 @@ def test_executor_owes_the_slots_beyond_its_share_to_those_that_wait():
     take_many(items, 3)
     items.wait_for_one()
     assert streams.owed == 2
+
+
+def test_slot_passes_from_an_ended_item_to_the_next_without_becoming_free(clock):
+    pool, woken = SlotPool(2, clock), []
+    streams, items = Slots("streams", pool), Slots("items", pool)
+    items.on_free(woken.append)
+    ended, _ = take_many(streams, 2)
+    [following] = claimed_items([claim_of(7)], None, TRUST, 30.0, 0.0)
+    items.wait_for_one()
+    streams.let_go([ended], followed_by=[following])
+    assert (pool.used, pool.in_flight["sms"], woken) == (2, 2, [])
+    assert following.has_slot
+    assert not ended.has_slot
+
+
+def test_items_of_one_target_count_for_it_in_every_scope():
+    pool = SlotPool(10)
+    items, streams = Slots("worker-1", pool), Slots("worker-1", pool)
+    take_many(items, 3)
+    with items.reserved(2, {"sms": 2}):
+        assert (items.in_flight("sms"), streams.in_flight("sms")) == (3, 5)
+    assert (items.in_flight("sms"), streams.in_flight("sms")) == (3, 3)
+
+
+def test_follower_that_shares_a_call_counts_no_slot_and_no_result():
+    pool = SlotPool(3)
+    slots = Slots("worker-1", pool)
+    first, sharing, own = claimed_items(map(claim_of, range(3)), None, TRUST, 30.0, 0.0)
+    sharing.slot = Slot.SHARED
+    first.followers = [sharing, own]
+    slots.take([first])
+    assert (len(slots), pool.used) == (3, 2)
+    slots.let_go([first, sharing, own])
+    assert (len(slots), pool.used, slots.free) == (0, 0, 3)

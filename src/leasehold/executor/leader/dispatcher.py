@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from leasehold.domain.intent import queue_delays
 from leasehold.executor.claim_size import GATHER_SECONDS, should_gather, within_bytes
-from leasehold.executor.item import DONE, Mark
 from leasehold.service.service import AGAIN, Pause
 
 if TYPE_CHECKING:
@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 # How soon to look again while a renewal is late and nothing may be started.
 _RENEWAL_CHECK_SECONDS = 0.05
 _IDLE = Pause(60.0)
+
+
+class Mark:
+    """One batch of marked calls: its number in the database, and how many have not ended."""
+
+    __slots__ = ("number", "open_calls")
+
+    def __init__(self, number: int, open_calls: int) -> None:
+        self.number = number
+        self.open_calls = open_calls
 
 
 class Marks:
@@ -144,7 +154,7 @@ class Dispatcher:
         taken = len(items)
         if items:
             items = self._within_bytes(items, now)
-            with self._slots.reserved(len(items)):
+            with self._slots.reserved(len(items), Counter(item.target for item in items)):
                 await self._dispatch(items, now)
         if taken == free or len(items) < taken:
             return AGAIN
@@ -157,8 +167,7 @@ class Dispatcher:
         """Put back what does not fit into the budget of one mark; it was not marked yet."""
         count = within_bytes(items)
         for item in items[count:]:
-            item.state = DONE
-            item.given_back_until = now
+            item.leave_unmarked(now)
         self._queue.end(items[count:])
         return items[:count]
 
@@ -184,7 +193,7 @@ class Dispatcher:
             return
         lease_seconds = self._timings().cluster_lease_seconds
         for item, claimed in zip(items, marked.calls, strict=True):
-            item.take(claimed, lease_seconds, taken_at)
+            item.work_under(claimed, lease_seconds, taken_at)
         self._slots.take(items)
         self._runner.start(items)
         for target, seconds in queue_delays(marked.calls).items():
@@ -204,8 +213,7 @@ class Dispatcher:
     def _return(self, items: Sequence[Item], until: float) -> None:
         """Put items that never had a slot back into the queue."""
         for item in items:
-            item.state = DONE
-            item.given_back_until = until
+            item.leave_unmarked(until)
         self._end(items)
 
     def _end(self, items: Sequence[Item]) -> None:

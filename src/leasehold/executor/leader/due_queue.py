@@ -249,7 +249,7 @@ class DueQueue:
 
     def _drop(self, items: Iterable[Item]) -> None:
         for item in items:
-            item.state = DONE
+            item.end()
             del self._items[item.intent_no]
             self._queues[item.target].size -= 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from leasehold.domain.intent import PRIORITIES, IntentId
-from leasehold.executor.item import MARKED, READY, WAITING
+from leasehold.executor.item import READY, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,7 +73,7 @@ class TargetQueue:
         while self.waiting and self.waiting[0][0] <= now:
             item = heapq.heappop(self.waiting)[-1]
             if item.state is WAITING:
-                item.state = READY
+                item.become_due()
                 self.insert_ready(item, next(arrivals))
 
     def insert_ready(self, item: Item, arrival: int) -> None:
@@ -135,6 +135,6 @@ class TargetQueue:
         places, self.ready[:places_max] = self.ready[:places_max], []
         items = [place[-1] for place in places if place[-1].state is READY]
         for item in items:
-            item.state = MARKED
+            item.take()
         self.size -= len(items)
         return items

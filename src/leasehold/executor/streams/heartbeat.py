@@ -6,16 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from leasehold.domain.verdict import RenewVerdict
+from leasehold.executor.faults import NO_FAULTS, FaultPoint, while_reaching
 from leasehold.executor.streams.held import STREAMS_MAX
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.domain.timing import Timings
-    from leasehold.executor.item import Item
+    from leasehold.executor.claim_loop import ClaimLoop
+    from leasehold.executor.faults import Faults
+    from leasehold.executor.runner import Runner
     from leasehold.executor.slots import Slots
     from leasehold.executor.streams.held import HeldStream, HeldStreams
     from leasehold.observe.metrics import Metrics
@@ -40,10 +43,9 @@ class StreamHeartbeat:
         streams: HeldStreams,
         timings: Callable[[], Timings],
         metrics: Metrics,
-        abort: Callable[[Item], None],
-        is_crowded: Callable[[str], bool],
-        leave_to_others: Callable[[str, float], None],
-        during_renewal: Callable[[], Awaitable[None]],
+        runner: Runner,
+        claims: ClaimLoop,
+        faults: Faults = NO_FAULTS,
     ) -> None:
         self.wake = asyncio.Event()
         self._store = store
@@ -51,17 +53,16 @@ class StreamHeartbeat:
         self._streams = streams
         self._timings = timings
         self._metrics = metrics
-        self._abort = abort
-        self._is_crowded = is_crowded
-        self._leave_to_others = leave_to_others
-        self._during_renewal = during_renewal
+        self._runner = runner
+        self._claims = claims
+        self._faults = faults
 
     async def step(self) -> Pause:
         """Renew every stream once. If that fails, trust runs out by itself."""
         timings = self._timings()
         started_at = self._slots.clock()
         for item in self._slots.overdue():
-            self._abort(item)
+            self._runner.abort(item)
         self._lose([one for one in self._streams.all() if one.is_over(started_at)], "trust ended")
         renewable = [one for one in self._streams.all() if self._is_renewable(one)]
         for start in range(0, len(renewable), STREAMS_MAX):
@@ -70,11 +71,11 @@ class StreamHeartbeat:
         if len(self._streams):
             for one in await self._store.surplus_streams(self._streams.holder_id):
                 self._streams.keep_at_most(one.target, one.kept)
-                self._leave_to_others(one.target, timings.heartbeat_seconds)
+                self._claims.leave_to_others(one.target, timings.heartbeat_seconds)
         return Pause(max(0.0, started_at + timings.heartbeat_seconds - self._slots.clock()))
 
     async def _end_turns(self, since: float) -> None:
-        crowded = [target for target in self._streams.count() if self._is_crowded(target)]
+        crowded = [target for target in self._streams.count() if self._claims.is_crowded(target)]
         if crowded:
             for one in await self._store.waiting_streams(crowded[:TARGETS_MAX], STREAMS_MAX):
                 self._streams.end_turns(one.target, one.waiting, since)
@@ -90,9 +91,8 @@ class StreamHeartbeat:
             self._streams.holder_id, [one.lease for one in streams], *seconds
         )
         left = min(one.seconds_left(sent_at) for one in streams)
-        answers, _ = await asyncio.gather(
-            within_deadline(left, call, "the stream heartbeat"), self._during_renewal()
-        )
+        renewal = within_deadline(left, call, "the stream heartbeat")
+        answers = await while_reaching(FaultPoint.DURING_RENEWAL, renewal, self._faults)
         renewed = {one.lease_name for one in answers if one.verdict is RenewVerdict.RENEWED}
         # A stream that was freed meanwhile is not lost: we do not hold it any more.
         held = [one for one in streams if self._streams.find(one.lease.name) is one]

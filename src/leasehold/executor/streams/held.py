@@ -29,15 +29,20 @@ class HeldStream:
     lease: Lease
     first: TrustWindow
     second: TrustWindow
-    since: float  # when we asked for it
+    since: float  # when the claim was sent
+
+    # What is being worked on: the heads that the database's last answer gave. Each answer replaces
+    # them before their predecessors are let go. So if an item that is let go is still here, the
+    # database has not said what became of it, and the stream is left to expire.
     items: list[Item] = field(default_factory=list["Item"])
-    recheck_at: float | None = None  # when to look again; then it has no items
+
+    recheck_at: float | None = None  # when to look at it again; then it has no items
     is_surplus: bool = False  # it is given up after its present call, for others
 
     def extend(
         self, now: float, sent_at: float, lease_seconds: float, grace_seconds: float
     ) -> bool:
-        """Trust the lease anew after an answer that came now, counted from before it was asked for.
+        """Trust the lease anew after an answer that came now, counted from before the renewal.
 
         Return whether it came in time: trust that has ended never comes back.
         """
@@ -47,7 +52,7 @@ class HeldStream:
         return True
 
     def trust(self, sent_at: float, lease_seconds: float, grace_seconds: float) -> None:
-        """Trust the lease for this long, counted from before it was asked for."""
+        """Trust the lease for this long, counted from before the statement was sent."""
         self.first = TrustWindow.counted_from(sent_at, lease_seconds)
         self.second = TrustWindow.counted_from(sent_at, lease_seconds + grace_seconds)
 
@@ -76,7 +81,6 @@ class HeldStreams:
         self.is_closing = False
         self.freed_targets: set[str] = set()  # of which others can go on with streams
         self._held: dict[str, HeldStream] = {}
-        self._of_item: dict[int, HeldStream] = {}  # by the integer of the intent's id
 
     def __len__(self) -> int:
         return len(self._held)
@@ -99,35 +103,18 @@ class HeldStreams:
         self._held[lease.lease.name] = held
         return held
 
-    def of(self, intent_no: int) -> HeldStream | None:
-        """Return the stream of an item that is being worked on."""
-        return self._of_item.get(intent_no)
-
-    def work_on(self, held: HeldStream, items: list[Item]) -> None:
-        """Replace the items of a stream that are being worked on."""
-        for item in held.items:
-            self._of_item.pop(item.intent_no, None)
-        held.items = items
-        for item in items:
-            self._of_item[item.intent_no] = held
-
     def forget(self, held: HeldStream) -> None:
         """Hold a stream no longer: it is freed, or lost, or left to expire."""
         if self._held.get(held.lease.name) is held:
             del self._held[held.lease.name]
-            self.work_on(held, [])
+            held.items = []
 
     def end(self, item: Item) -> None:
         """Leave a stream to expire whose item ended without a word from the database."""
-        if self.has(item):
-            self.forget(self._of_item[item.intent_no])
+        if item.stream is not None and item in item.stream.items:
+            self.forget(item.stream)
 
-    def has(self, item: Item) -> bool:
-        """Say whether an item is being worked on. It may have been replaced by a newer one."""
-        held = self._of_item.get(item.intent_no)
-        return held is not None and item in held.items
-
-    def is_kept(self, held: HeldStream) -> bool:
+    def may_continue(self, held: HeldStream) -> bool:
         """Say whether we may go on with a stream after its present call."""
         return not self.is_closing and not held.is_surplus
 

@@ -256,7 +256,8 @@ class Leader:
         self.started = []
         self.database = database
         self.term = Term(lease, TrustWindow(math.inf))
-        self.slots = Slots("a", SlotPool(SLOTS, lambda: database.now))
+        self.pool = SlotPool(SLOTS, lambda: database.now)
+        self.slots = Slots("a", self.pool)
         self.queue = queue_class(size_max, LeaseFence(database, lease), self.term)
         self.completer = Completer(self.slots, METRICS, on_error=on_error)
         parts = database, self.term, self.queue, self.slots, Targets()
@@ -405,7 +406,7 @@ class LeaderItems(RuleBasedStateMachine):
         if stamp == self.database.rows[number].stamp:
             assert self.database.now >= until, "called before its delay was over"
         self.called.add((key, self.database.mark_of[key]))
-        item.state = ItemState.CALLING
+        item.call()
 
     @precondition(lambda self: self.leader.of_state(ItemState.CALLING))
     @rule(
@@ -499,7 +500,7 @@ class LeaderItems(RuleBasedStateMachine):
         queue = self.leader.queue
         ended = 0 if "read" not in self.tasks else self.size_max + SLOTS
         results = len(self.leader.of_state(ItemState.RECORDING))
-        assert results <= self.leader.slots.results_max + SLOTS
+        assert results <= self.leader.pool.results_max + SLOTS
         assert len(queue.known()) <= self.size_max + SLOTS + results + ended
         places = queue._queues["sms"]
         assert len(places.ready) + len(places.waiting) <= 2 * self.size_max + 1

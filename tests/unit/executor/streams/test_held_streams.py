@@ -19,7 +19,7 @@ def streams():
         lease = Lease(name=f"stream/pay/{name}", holder_id="w", epoch=1, **times)
         stream = StreamLease(target="pay", stream=name, lease=lease)
         one = held.hold(stream, float(since), 30, 150)
-        held.work_on(one, [SimpleNamespace(intent_no=since)])
+        one.items = [SimpleNamespace(intent_no=since)]
     return held
 
 
@@ -44,7 +44,7 @@ def test_turns_that_are_ending_already_count(streams):
 
 
 def test_turns_of_other_targets_and_of_streams_without_a_call_go_on(streams):
-    streams.work_on(streams.find("stream/pay/a"), [])
+    streams.find("stream/pay/a").items = []
     streams.end_turns("sms", 5, since=9.0)
     assert given_up(streams) == ""
     streams.end_turns("pay", 1, since=9.0)

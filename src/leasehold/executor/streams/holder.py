@@ -1,10 +1,10 @@
-"""The ordered executor works on streams: one head of each at a time, in the order of their commits.
+"""The stream holder works on streams: one head of each at a time, in the order of their commits.
 
 It claims streams whose head is due, as many as it has free slots, and the claim marks the heads as
-begun. When a head has its result, recording it returns the next head of the stream, begun too, so
-a busy stream costs one visit per item. A stream without due work is freed at once. If the database
-cannot tell whether a stream is drained, because an enqueuer's transaction is open, we hold the
-stream and look again a moment later.
+begun. The record of a head's result returns the next head of the stream, begun too, and the slot
+passes to it: a busy stream costs one statement per item. A stream without due work is freed at
+once. If the database cannot tell whether a stream is drained, because an enqueuer's transaction is
+open, we hold the stream and look at it again a moment later.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import StreamState
-from leasehold.executor.competing import Claims
-from leasehold.executor.item import MARKED, RECORDING, Item
+from leasehold.executor.claim_loop import Claims
+from leasehold.executor.item import MARKED, RECORDING, Item, Slot
 from leasehold.executor.log_budget import LogBudget
 from leasehold.executor.streams.fence import StreamFence
 from leasehold.executor.streams.held import STREAMS_MAX
@@ -46,10 +46,10 @@ _TARGETS_LOGGED = 20
 _LOG = get_logger(__name__)
 
 
-class OrderedExecutor:
-    """Claims streams, and starts the next head of each; the service looks again at some."""
+class StreamHolder:
+    """Claims streams and learns their next heads. The service looks again at some streams."""
 
-    name = "ordered executor"
+    name = "stream holder"
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class OrderedExecutor:
         self._metrics = metrics
         self._timings = timings
         self._pauses = LogBudget(_LOG, "stream_paused")
-        common = store, streams, slots.clock, self._kept, self.go_on
-        self._begun = StreamFence(*common, is_begun=True)
-        self._unbegun = StreamFence(*common, is_begun=False)
+        self.clock = slots.clock
+        self._begun = StreamFence(store, streams, self, is_begun=True)
+        self._unbegun = StreamFence(store, streams, self, is_begun=False)
         slots.on_free(self._on_free)
 
     async def claim(
@@ -99,7 +99,7 @@ class OrderedExecutor:
         for one in work:
             if one.is_held and one.state is not StreamState.BEGUN:
                 self._hold(one.lease, sent_at, lease_seconds, grace_seconds)
-        return Claims(self._take(work, sent_at), Counter(one.lease.target for one in work))
+        return Claims(self.learn(work, sent_at), Counter(one.lease.target for one in work))
 
     async def step(self) -> Pause:
         """Look again at streams that had nothing visible while an enqueuer was open.
@@ -113,13 +113,15 @@ class OrderedExecutor:
         now = self._slots.clock()
         streams = self._streams.due_for_recheck(now)[: self._slots.free]
         if streams:
-            with self._slots.reserved(len(streams)):
+            with self._slots.reserved(len(streams), Counter(one.target for one in streams)):
                 work = await self._store.refresh_streams(
                     self._streams.holder_id, [one.lease for one in streams], begin=True
                 )
                 for one in streams:
                     one.recheck_at = None
-                self._start(self._take(work, now))
+                heads = self.learn(work, now)
+                self._slots.take(heads)
+                self.start(heads)
             for one in streams:
                 if not one.items and one.recheck_at is None:  # nothing was said about it
                     self._streams.forget(one)
@@ -140,7 +142,7 @@ class OrderedExecutor:
         await self._hint()
 
     async def _hint(self) -> None:
-        """Tell other instances of streams that we gave up with work in them."""
+        """Tell other instances of streams that we gave up although work is due in them."""
         freed, self._streams.freed_targets = self._streams.freed_targets, set()
         if freed:
             await self._store.notify_targets(sorted(freed)[:TARGETS_MAX])
@@ -156,40 +158,38 @@ class OrderedExecutor:
             for target, count in streams.items():
                 self._metrics.streams_taken_over(target, count)
 
-    def _kept(self, ended: Sequence[HeldStream]) -> list[Lease]:
-        """Return the leases of those streams that we go on with: as many as their targets take, and
-        not those whose slots others wait for.
+    def leases_to_continue(self, ended: Sequence[HeldStream]) -> list[Lease]:
+        """Return the leases of the streams whose next heads we start after these results.
+
+        They are as many as their targets have room for, without those whose slots others wait for.
         """
         rooms: dict[str, float] = {}
-        kept: list[Lease] = []
+        continued: list[Lease] = []
         for one in ended:
             room = rooms.get(one.target)
             if room is None:
-                room = self._targets.gate(one.target).room_to_go_on()
-            if room > 0 and self._goes_on(one):
-                kept.append(one.lease)
+                room = self._targets.gate(one.target).room_to_continue()
+            if room > 0 and self._may_continue(one):
+                continued.append(one.lease)
                 room -= 1
             rooms[one.target] = room
-        return [] if self._slots.memory.is_full else kept[self._slots.owed :]
+        return [] if self._slots.memory.is_full else continued[self._slots.owed :]
 
-    def _goes_on(self, held: HeldStream) -> bool:
-        """Say whether we want to go on with a stream. One that shares its call has no slot."""
-        return self._streams.is_kept(held) and any(map(self._slots.has_slot, held.items))
+    def _may_continue(self, held: HeldStream) -> bool:
+        """Say whether we may start the next head. It needs the slot of the last one."""
+        return self._streams.may_continue(held) and any(item.has_slot for item in held.items)
 
-    def go_on(self, work: Iterable[StreamWork], sent_at: float) -> None:
-        """Start the next heads of streams whose results were recorded."""
-        self._start(self._take(work, sent_at))
-
-    def _start(self, items: Sequence[Item]) -> None:
-        if items:
-            for target, calls in Counter(item.target for item in items).items():
+    def start(self, heads: Sequence[Item]) -> None:
+        """Start heads, which have their slots."""
+        if heads:
+            for target, calls in Counter(item.target for item in heads).items():
                 self._targets.gate(target).bucket.take(calls)
-            self._slots.take(items)
-            self._runner.start(items)
+            self._runner.start(heads)
 
-    def _take(self, works: Iterable[StreamWork], sent_at: float) -> list[Item]:
-        """Learn what the database said of streams; return the items to start.
+    def learn(self, works: Iterable[StreamWork], sent_at: float) -> list[Item]:
+        """Learn what the database said of streams; return the heads to start.
 
+        Whatever it said replaces the items of a stream, before those that have ended are let go.
         Ignore a stream that was lost while the database answered: its lease was not extended, so it
         cannot be trusted anew.
         """
@@ -199,7 +199,7 @@ class OrderedExecutor:
             if held is None or held.lease.epoch != work.lease.lease.epoch:
                 continue
             if not work.is_held:
-                if work.state is StreamState.READY and not self._goes_on(held):
+                if work.state is StreamState.READY and not self._may_continue(held):
                     self._streams.freed_targets.add(held.target)
                     self.wake.set()
                 if work.state is StreamState.PAUSED:
@@ -215,7 +215,7 @@ class OrderedExecutor:
                 held.recheck_at = None
                 items += self._heads(held, work, sent_at)
             elif work.state is StreamState.LOOK_AGAIN:
-                self._streams.work_on(held, [])  # its last item ends, and must not end it too
+                held.items = []
                 held.recheck_at = self._slots.clock() + LOOK_AGAIN_SECONDS
                 self.wake.set()
             # Otherwise a call of ours is in flight.
@@ -226,8 +226,8 @@ class OrderedExecutor:
     ) -> None:
         former = self._streams.find(lease.lease.name)
         if former is not None:
-            # It had expired, and we took it over from ourselves. What we ask about under the former
-            # epoch is asked again: its answer must not be recorded under the new one.
+            # It had expired, and we took it over from ourselves. A lookup that was made under the
+            # former epoch is repeated: its answer must not be recorded under the new one.
             self._slots.lose(former.items)
             self._forget(former, StreamState.LEASE_LOST)
         self._streams.hold(lease, sent_at, lease_seconds, grace_seconds)
@@ -238,21 +238,20 @@ class OrderedExecutor:
         # A call may outlast the first expiry many times over, as long as it is renewed.
         lease_seconds = timings.stream_claim_seconds + timings.stream_grace_seconds
         items: list[Item] = []
-        # The runner begins only the first, which is enough for heads to ask about.
-        is_asked = work.heads[0].last_state in (AttemptState.IN_DOUBT, AttemptState.SUBMITTED)
-        for claimed in work.heads if work.is_begun or is_asked else work.heads[:1]:
+        # The runner begins only the first, which is enough for heads that are looked up.
+        is_lookup = work.heads[0].last_state in (AttemptState.IN_DOUBT, AttemptState.SUBMITTED)
+        for claimed in work.heads if work.is_begun or is_lookup else work.heads[:1]:
             item = Item(claimed.intent_id.int, claimed.target, fence, held, MARKED)
-            item.take(claimed, lease_seconds, sent_at)
+            item.work_under(claimed, lease_seconds, sent_at)
+            item.stream = held
             item.is_begun = work.is_begun
             items.append(item)
-        self._streams.work_on(held, items)
-        # One call submits all of them, or asks about them; the first stands for the others.
-        first, *followers = items
-        first.followers = followers
-        if is_asked:
-            self._slots.join(followers)
-        else:
-            self._slots.take(followers)
+        held.items = items
+        # One call submits all of them, or looks them up; the first stands for the others.
+        first, *first.followers = items
+        if is_lookup:
+            for one in first.followers:
+                one.slot = Slot.SHARED
         return [first]
 
     def _forget(self, held: HeldStream, state: StreamState) -> None:

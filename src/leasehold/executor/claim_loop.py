@@ -1,5 +1,5 @@
-"""The competing executor claims due items, or streams whose head is due, for the slots that are
-free, and starts them at once.
+"""The claim loop claims work for the slots that are free, and starts it at once. What it claims is
+the claimer's affair: due items, or streams whose head is due (`streams/holder.py`).
 
 It claims only what can start now: free slots and each target's gate bound every claim. A claim also
 shrinks if its calls, one after the other, would outlive the lease.
@@ -102,8 +102,8 @@ class ItemClaimer:
         return Claims(items, Counter(one.target for one in claimed))
 
 
-class CompetingExecutor:
-    """The service that claims."""
+class ClaimLoop:
+    """The service that claims for one scope."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class CompetingExecutor:
             return 0
         sent_at = self._slots.clock()
         self._hinted -= rooms.keys()
-        with self._slots.reserved(batch_size):
+        with self._slots.reserved(batch_size, rooms):
             due_from = None if is_full_walk else self._marks.due_from(rooms)
             claim = self._claimer.claim(batch_size, lease_seconds, rooms, due_from)
             items, taken = await self._answer(
