@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from leasehold.store.postgres.database_url import unverified_hosts
-from tests.support.cli_process import leasehold
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.engine import Engine
 from tests.support.pooler import SESSIONS
 

@@ -12,7 +12,8 @@ import pytest
 from leasehold.embedded.binaries import find_binaries
 from leasehold.sandbox import Sandbox
 from tests.embedded.workspace import Workspace
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.engine import Worker, until
 
 TARGETS = """

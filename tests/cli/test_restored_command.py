@@ -11,8 +11,8 @@ NOTE = ("--note", "backup of last night", "--operator", "ann")
 
 @pytest.fixture
 def run(database):
-    def run(*arguments, role="operator"):
-        return forked_leasehold("restored", *arguments, url=database.url_as(role))
+    def run(*arguments, role="operator", **settings):
+        return forked_leasehold("restored", *arguments, url=database.url_as(role), **settings)
 
     return run
 
@@ -48,7 +48,9 @@ def test_locked_row_ends_it_with_advice_and_it_can_go_on(run, outbox, database):
     blocker = database.session("owner")
     blocker.run("BEGIN")
     blocker.run(f"SELECT FROM leasehold.outbox_pending WHERE intent_id = '{intent_id}' FOR UPDATE")
-    assert_one_line_of_error(run(*NOTE), "run `leasehold restored` again", "goes on")
+    assert_one_line_of_error(
+        run(*NOTE, lock_seconds="0.5"), "run `leasehold restored` again", "goes on"
+    )
     blocker.run("ROLLBACK")
     assert run(*NOTE).returncode == 0
     assert outbox.status(intent_id) == "held"

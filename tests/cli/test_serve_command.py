@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.serve_process import Serving
 
 NAME = "cluster/submission-manager-executor"

@@ -7,7 +7,8 @@ from signal import SIGTERM
 
 import pytest
 
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.engine import Worker, until
 
 

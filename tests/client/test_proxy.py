@@ -53,7 +53,7 @@ async def test_try_ends_however_slowly_the_proxy_opens_a_tunnel(connect, monkeyp
 
     async with RawServer(drip).running() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        limits = {"retry_seconds": 0, "response_seconds": 0.5}
+        limits = {"retry_seconds": 0, "response_seconds": 2}
         async with connect("https://leasehold.invalid", **limits) as client:
             with pytest.raises(ApiUnavailable, match="did not answer"):
                 await asyncio.wait_for(client.enqueue("sms", 1), 20)

@@ -22,6 +22,7 @@ from tests.support.http_gateways import (
     make_submission,
 )
 from tests.support.log_stream import log_stream
+from tests.support.passing_time import pass_time
 
 FUNCTIONS = "tests.unit.gateway.gateway_functions"
 PAYLOAD = "the payload of a customer"
@@ -77,8 +78,8 @@ def ledger(url, **changes):
     )
 
 
-# For a call that is never answered; the connection must be made meanwhile.
-IMPATIENT = {"call_timeout_seconds": 2, "connect_timeout_seconds": 1.5}
+# Longer than any call may take.
+LONG_SECONDS = 10_000
 
 
 async def lose_connection(_reader, writer):
@@ -86,7 +87,12 @@ async def lose_connection(_reader, writer):
 
 
 async def stay_silent(_reader, _writer):
-    await asyncio.sleep(60)
+    pass_time(LONG_SECONDS)
+    await asyncio.sleep(LONG_SECONDS)
+
+
+async def never_return(_submission):
+    await stay_silent(None, None)
 
 
 async def answer_garbage(_reader, writer):
@@ -116,7 +122,8 @@ async def ask_ledger(gateway, asked, *batches):
 
 
 async def call_function(function, asked, **changes):
-    terms = PythonTerms(function=f"{FUNCTIONS}:{function}", lookup=f"{FUNCTIONS}:{function}")
+    path = function if ":" in function else f"{FUNCTIONS}:{function}"
+    terms = PythonTerms(function=path, lookup=path)
     contract = Contract(
         target="sms",
         scope="item",
@@ -149,13 +156,13 @@ async def call_forbidden_address(asked):
 
 FAILURES = {
     "connection lost": lambda asked: call_http(lose_connection, asked),
-    "timeout": lambda asked: call_http(stay_silent, asked, **IMPATIENT),
+    "timeout": lambda asked: call_http(stay_silent, asked),
     "garbage": lambda asked: call_http(answer_garbage, asked),
     "too long": lambda asked: call_http(answer_too_much, asked, response_bytes_max=1000),
     "connection refused": call_nobody,
     "forbidden address": call_forbidden_address,
     "connection to a ledger lost": lambda asked: call_ledger(lose_connection, asked),
-    "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked, **IMPATIENT),
+    "timeout of a ledger": lambda asked: call_ledger(stay_silent, asked),
     "garbage of a ledger": lambda asked: call_ledger(answer_garbage, asked),
     "too long for a ledger": lambda asked: call_ledger(
         answer_too_much, asked, batch(), response_bytes_max=1000
@@ -163,7 +170,7 @@ FAILURES = {
     "connection to a ledger refused": call_no_ledger,
     "forbidden address of a ledger": call_forbidden_ledger,
     "function failed": lambda asked: call_function("failing", asked),
-    "function timed out": lambda asked: call_function("slow", asked, **IMPATIENT),
+    "function timed out": lambda asked: call_function(f"{__name__}:never_return", asked),
     "function returned something else": lambda asked: call_function("chatty", asked),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import html
 import json
@@ -18,6 +19,7 @@ from leasehold.domain.outcome import Submitted
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.registry import open_gateway
 from leasehold.gateway.sanitize import CODE_MAX, DETAIL_MAX, REFERENCE_MAX
+from tests.support import leaky_gateways
 from tests.support.http_gateways import (
     RawServer,
     batch_id,
@@ -26,6 +28,7 @@ from tests.support.http_gateways import (
     make_submission,
 )
 from tests.support.log_stream import log_stream
+from tests.support.passing_time import pass_time
 
 TOKEN = "t0k/en+with\"odd\"&<chars>%41='x'~"
 PASSWORD = "p@ss:w0rd/+&1"
@@ -306,8 +309,6 @@ def python_gateway(function):
         scope="item",
         guarantee="lookup",
         gateway=PythonTerms(function=path, lookup=path),
-        call_timeout_seconds=0.5 if function == "time_out" else 20,
-        connect_timeout_seconds=0.1,
     )
     return open_gateway(
         contract, environment=PYTHON_ENVIRONMENT, secrets=[DATABASE_PASSWORD, "short"]
@@ -316,6 +317,13 @@ def python_gateway(function):
 
 @pytest.fixture
 def python_environment(monkeypatch):
+    """What the functions read. One that sleeps lets the time of its call run out."""
+
+    async def sleep(seconds):
+        pass_time(seconds)
+        await asyncio.sleep(seconds)
+
+    monkeypatch.setattr(leaky_gateways, "sleep", sleep)
     for name, value in PYTHON_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 

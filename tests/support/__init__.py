@@ -47,6 +47,7 @@ Network:
 
 Values and tools:
     claimed_item         a claimed item without a database
+    passing_time         time passes without waiting: timeouts of calls are due at once
     log_stream           the logs of the test process as a stream, restored afterwards
     metric_labels        the label names of a metric
     ram_disk             where throwaway servers keep their data

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
+        "leasehold.cli.doctor",
         "leasehold.cli.enqueue",
         "leasehold.cli.intents",
+        "leasehold.cli.migrate",
+        "leasehold.cli.restored",
         "leasehold.cli.serve",
+        "leasehold.cli.streams",
         "leasehold.cli.targets",
         "leasehold.cli.tokens",
         "leasehold.cli.worker",
