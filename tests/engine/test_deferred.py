@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import pytest
 
 from tests.engine.test_served_targets import scrape
 from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
+from tests.support.held_gateway import HeldGateway
 from tests.support.stream_orders import STREAM_SETTINGS
 
 TARGET = "pay"
@@ -127,3 +129,32 @@ async def test_deadline_ends_what_is_deferred(engine, scope):
     )
     assert reasons == [{"reason": "deadline_exceeded", "attempts": 1}]
     assert engine.sandbox.effects().effects == 0
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_refused_connections_cost_even_an_intent_with_one_attempt_nothing(engine, scope):
+    gateway = HeldGateway()
+    gateway.may_answer.set()
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        gateway.url = f"http://127.0.0.1:{port}"
+        engine.publish(
+            TARGET,
+            "blind",
+            scope=scope,
+            gateway=gateway.terms("blind"),
+            retry_policy="one_shot",
+            attempts_max=1,
+        )
+        ids = enqueue(engine, scope, 4)
+        worker = engine.worker(**SETTINGS)
+        await until(lambda: engine.assert_none_failed() and deferred(engine))
+        await until(lambda: len(worker.lines("connect_failed")) > 2)
+        assert ledger(engine) == []
+        assert {row["deferred_reason"] for row in deferred(engine)} == {"connect"}
+        assert len(opened(worker)) == 1
+    async with gateway.running(port):
+        await engine.until_status(ids)
+    assert [row["state"] for row in ledger(engine)] == ["DISPATCHED"] * len(ids)
+    assert set(gateway.received.values()) == {1}

@@ -113,6 +113,8 @@ LOOKUPS_FAIL = [
     "leader-http", "leader-python", "stream-http", "stream-python", "stream-ledger",
     "ledger-silent", "ledger-reset", "ledger-garbage", "ledger-partial", "ledger-long",
 ]  # fmt: skip
+# No call of theirs is made, or decides anything: their intents are deferred.
+DEFERRED = ["http-401", "http-refused", "http-unresolved", "http-tls", "http-forbidden"]
 REASONS = {
     "connect", "connection_lost", "exception", "forbidden_address", "response_too_long",
     "response_unreadable", "timeout",
@@ -201,8 +203,8 @@ def publish_all(engine, echo_server):
             scope=SCOPES.get(target.partition("-")[0], "item"),
             gateway=gateway,
             quarantine_seconds=60,
-            call_timeout_seconds=0.5,
-            connect_timeout_seconds=0.3,
+            call_timeout_seconds=5,
+            connect_timeout_seconds=4,
             retry={"first_seconds": 3600, "longest_seconds": 3600},
         )
     entries = [
@@ -222,8 +224,9 @@ async def until_called(engine, worker, targets):
             "SELECT target FROM leasehold.intents i WHERE target = ANY (%s) AND NOT EXISTS"
             " (SELECT FROM leasehold.outbox_attempts a WHERE a.intent_id = i.intent_id)"
             " AND NOT EXISTS (SELECT FROM leasehold.outbox_pending p"
-            "   WHERE p.target = i.target AND p.deferred_code = '401')",
-            [targets],
+            "   WHERE p.target = i.target AND p.target = ANY (%s)"
+            "     AND p.deferred_since IS NOT NULL)",
+            [targets, DEFERRED],
         )
         return sorted({row["target"] for row in rows})
 

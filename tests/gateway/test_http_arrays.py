@@ -114,7 +114,7 @@ async def test_heads_that_are_refused_together_leave_the_choice_to_the_executor(
 async def test_gateway_that_cannot_be_reached_answers_for_the_first():
     async with http_gateway("http://127.0.0.1:9/") as gateway:
         [outcome] = await gateway.submit_many(heads())
-    assert isinstance(outcome, Retryable)
+    assert isinstance(outcome, Deferred)
 
 
 @pytest.mark.parametrize(("taken", "count"), [(1, 1), (2, 2), (3, 3)])

@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from leasehold.domain.outcome import Accepted, Rejected, Retryable, Unknown
+from leasehold.domain.outcome import Accepted, Deferred, Rejected, Unknown
 from leasehold.gateway.errors import ForbiddenAddress
 from tests.support.engine import WAIT_SECONDS, until
 from tests.support.http_gateways import RawServer, abort, http_gateway, make_submission
@@ -57,9 +57,9 @@ async def submit(server, **changes):
 
 
 def assert_not_sent(outcome):
-    assert isinstance(outcome, Retryable)
+    assert isinstance(outcome, Deferred)
     assert outcome.reason == "connect"
-    assert outcome.is_saturated
+    assert outcome.is_target_wide
 
 
 async def test_refused_connection_sent_nothing():
@@ -339,14 +339,14 @@ async def test_http_library_never_resends_a_post():
         assert len(server.requests) == 2
 
 
-async def test_name_that_resolves_to_a_forbidden_address_is_retryable():
+async def test_call_to_a_name_that_resolves_to_a_forbidden_address_is_deferred():
     async with RawServer(answering(OK)).running() as server:
         url = server.url.replace("127.0.0.1", "localhost")
         async with http_gateway(url, allow_private=False) as gateway:
             outcome = await gateway.submit(make_submission())
             answer = await gateway.lookup(make_submission())
-        assert isinstance(outcome, Retryable)
-        assert (outcome.reason, outcome.is_saturated) == ("forbidden_address", True)
+        assert isinstance(outcome, Deferred)
+        assert (outcome.reason, outcome.is_target_wide) == ("forbidden_address", True)
         assert isinstance(answer, Unknown)
         assert server.connections == 0
 
@@ -368,5 +368,5 @@ async def test_closed_gateway_sends_nothing():
     async with RawServer(answering(OK)).running() as server:
         async with http_gateway(server.url) as gateway:
             await gateway.submit(make_submission())
-        assert isinstance(await gateway.submit(make_submission()), Retryable)
+        assert isinstance(await gateway.submit(make_submission()), Deferred)
         assert len(server.requests) == 1

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from leasehold.domain.outcome import Accepted, Retryable
+from leasehold.domain.outcome import Accepted, Deferred
 from tests.support.certificates import self_signed
 from tests.support.http_gateways import RawServer, http_gateway, make_submission
 
@@ -39,7 +39,7 @@ async def submit(server, host):
 async def test_untrusted_certificate_sends_nothing(tls):
     async with RawServer(answer).running(tls) as server:
         outcome = await submit(server, "localhost")
-        assert isinstance(outcome, Retryable)
+        assert isinstance(outcome, Deferred)
         assert outcome.reason == "connect"
         assert "certificate" in outcome.detail.lower()
         assert server.requests == []
@@ -49,7 +49,7 @@ async def test_certificate_for_another_name_sends_nothing(tls, certificate, monk
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     async with RawServer(answer).running(tls) as server:
         outcome = await submit(server, "127.0.0.1")
-        assert isinstance(outcome, Retryable)
+        assert isinstance(outcome, Deferred)
         assert server.requests == []
 
 

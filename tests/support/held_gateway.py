@@ -27,11 +27,11 @@ class HeldGateway:
         self.url = ""
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[HeldGateway]:
-        """Listen on a free local port."""
+    async def running(self, port: int = 0) -> AsyncIterator[HeldGateway]:
+        """Listen on a local port, by default a free one."""
         server = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0)
         await server.setup()
-        site = web.TCPSite(server, "127.0.0.1", 0)
+        site = web.TCPSite(server, "127.0.0.1", port)
         await site.start()
         host, port = server.addresses[0][:2]
         self.url = f"http://{host}:{port}"

@@ -1,7 +1,7 @@
 """The connections of one contract to a server: what was sent for certain, and what perhaps.
 
 The line is the moment when the request gets its connection. What fails earlier had no effect and is
-retried: a name that does not resolve, a refused connection, a certificate that does not verify.
+deferred: a name that does not resolve, a refused connection, a certificate that does not verify.
 What fails later is Unknown: a timeout, a reset, a response that is incomplete, too long or
 malformed. Only a complete response is for the gateway to read.
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from leasehold.domain.outcome import Retryable, Unknown
+from leasehold.domain.outcome import Deferred, Unknown
 from leasehold.gateway.errors import ForbiddenAddress, TrustEnded
 from leasehold.gateway.http.checked_socket import (
     Call,
@@ -83,7 +83,7 @@ class Connection:
 
     async def post(
         self, url: URL, headers: Mapping[str, str], body: bytes, *submissions: Submission
-    ) -> Response | Retryable | Unknown:
+    ) -> Response | Deferred | Unknown:
         """Submit with one request, if every submission may be sent.
 
         Return the complete response, or the outcome of a call without one.
@@ -177,7 +177,7 @@ class Connection:
 
     def _failed(
         self, submissions: Sequence[Submission], error: Exception, call: Call
-    ) -> Retryable | Unknown:
+    ) -> Deferred | Unknown:
         """Return the outcome of a call without a complete response, by how far it got."""
         _raise_if_refused(call)
         reason, detail = _reason(error), self.sanitizer.error(error)
@@ -191,7 +191,7 @@ class Connection:
         else:
             reason = "connect"
         self._log_failure("connect_failed", reason, submissions, error)
-        return Retryable(is_saturated=True, reason=reason, detail=detail)
+        return Deferred(is_target_wide=True, reason=reason, detail=detail)
 
     def _log_failure(
         self, event: str, reason: str, submissions: Sequence[Submission], error: Exception
