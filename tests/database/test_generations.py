@@ -180,6 +180,49 @@ def test_floor_rises_although_the_clock_was_set_back(outbox, database):
     assert begin(outbox)["token_floor"] == 8000000000000001
 
 
+def test_holder_that_saw_no_change_is_handed_no_token_below_the_new_floor(outbox, database):
+    """Another instance began the generation. The database still knows the leases of this one."""
+    outbox.publish()
+    outbox.publish("pay", scope="stream")
+    outbox.publish("bank", scope="cluster", lease_name=CLUSTER_LEASE)
+    outbox.enqueue(2)
+    for name in ("s", "t"):
+        outbox.enqueue(2, target="pay", stream=name)
+    marked, begun = outbox.enqueue(2, target="bank")
+    [old] = outbox.claim(batch_size=1)
+    leader = take(outbox)
+    due = ("holder-1", [leader.lease_name], [leader.epoch], ["bank"], 100, 1000)
+    read = leader.call("refresh_due_rows", *due)
+    [stream] = claim_streams(outbox, streams_max=1)
+    [mine] = stream.heads
+    assert max(row["fencing_token"] for row in [old, mine, *read]) < 10
+    become_another(database)
+    floor = begin(outbox, "instance-1")["token_floor"]
+
+    looked = stream.look()
+    assert stream.begin([mine["intent_id"]]) == ["begun"]
+    handed_out = {
+        "look": looked,
+        "claim": outbox.claim(batch_size=1),
+        "window": leader.call("refresh_due_rows", *due),
+        "mark": leader.call("mark_calls", *leader.fence, [marked], [1], 1, [True])[1:],
+        "begin": leader.call("begin_leased_attempts", *leader.fence, [begun]),
+        "next heads": stream.record_next([mine["intent_id"]], "DISPATCHED"),
+        "claim of streams": [row for one in claim_streams(outbox) for row in one.heads],
+    }
+    tokens = {
+        way: {row["fencing_token"] for row in rows} - {None} for way, rows in handed_out.items()
+    }
+    assert all(tokens.values()), tokens
+    assert min(token for found in tokens.values() for token in found) > floor
+    # What it was given before ends under its lease, and is not sent again under an old token.
+    [ended] = outbox.complete([old], "RETRYABLE", retry_after_seconds=0)
+    assert ended["verdict"] == "applied"
+    outbox.make_due()
+    again = {row["intent_id"]: row["fencing_token"] for row in outbox.claim()}
+    assert again[old["intent_id"]] > floor
+
+
 def token_of_item(outbox):
     [claim] = outbox.claim(targets=["item"])
     outbox.call(

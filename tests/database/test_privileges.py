@@ -196,6 +196,7 @@ OWNERS = (
     "next_token_floor",
     "read_database_identity",
     "require_generation",
+    "require_restored",
 )
 FUNCTIONS: dict[str, set[str]] = {
     **{name: {"ingest"} for name in INTAKE},

@@ -227,6 +227,41 @@ def test_deadline_ends_nothing_before_the_restore_has_put_it_in_doubt(outbox):
     assert outbox.states(intent_id) == ["IN_DOUBT"]
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("guarantee", ["keyed", "fenced"])
+def test_deadline_that_passes_after_the_restore_ends_nothing_that_may_have_been_sent(
+    outbox, guarantee, scope
+):
+    outbox.publish("pay", guarantee=guarantee, **SCOPES[scope])
+    [intent_id] = outbox.enqueue(1, target="pay", stream="s", deadline_seconds=3600)
+    restore(outbox)
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp()"
+    )
+    outbox.make_due()
+    assert outbox.call("executor", "repair_missed_deadlines", 10, "worker-1") == []
+    assert outbox.states(intent_id) == ["IN_DOUBT"]
+    row = outbox.pending(intent_id)
+    assert row["due_at"] <= row["seen_at"], "it is sent again, with the same key"
+
+
+def test_nobody_ends_an_intent_before_the_restore_has_put_it_in_doubt(outbox):
+    outbox.publish(guarantee="blind")
+    outbox.publish("pay", guarantee="blind", scope="stream")
+    [item] = outbox.enqueue(1)
+    [head] = outbox.enqueue(1, target="pay", stream="s")
+    begin(outbox)
+    with refused("P7006"):
+        outbox.call("operator", "cancel_intent", item, "ann", NOTE)
+    with refused("P7006"):
+        outbox.call("operator", "skip_stream_head", "pay", "s", head, "ann", NOTE)
+    step(outbox)
+    [row] = outbox.call("operator", "cancel_intent", item, "ann", NOTE)
+    assert row["cancel_intent"] == "in_doubt"
+    [row] = outbox.call("operator", "skip_stream_head", "pay", "s", head, "ann", NOTE)
+    assert row["skip_stream_head"] == "in_doubt"
+
+
 def test_claim_of_the_backup_ends_nothing_before_the_restore_has(outbox):
     """Its only attempt may have been made in the database that is lost."""
     outbox.publish(guarantee="lookup", retry_policy="one_shot")

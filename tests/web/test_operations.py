@@ -41,6 +41,15 @@ async def test_intent_in_flight_cannot_be_cancelled(api, outbox):
     assert response.headers["retry-after"]
 
 
+async def test_intent_cannot_be_cancelled_while_a_restore_is_repaired(api, outbox):
+    [intent_id] = outbox.enqueue()
+    outbox.call("operator", "begin_restored_generation", "ann", "backup of last night")
+    response = await api.post(f"/v1/intents/{intent_id}/cancel", {"note": "x"})
+    document = problem(response, 409, "not_possible")
+    assert document["verdict"] == "restoring"
+    assert response.headers["retry-after"]
+
+
 async def test_deferred_intent_is_made_due_by_the_token_that_asked(api, outbox, database):
     [intent_id] = outbox.enqueue()
     outbox.complete(outbox.claim(), "DEFERRED", reason="credentials_refused", code="401")

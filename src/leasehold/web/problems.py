@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasehold.domain.errors import (
     AccessDenied,
     DatabaseUnavailable,
+    GenerationChanged,
     IntakeFull,
     InvalidArgument,
     LeaseholdError,
@@ -151,6 +152,9 @@ def problem_of(error: LeaseholdError, *, is_read: bool = False) -> Problem | Non
         case InvalidArgument():
             # The text may come from the database, which quotes values.
             return invalid([Fault("", "the database cannot take a value of this request")])
+        case GenerationChanged():  # of an operator's functions: a restore is being repaired
+            detail = "The database was restored. Try again when `leasehold restored` has ended."
+            return Problem("not_possible", detail, retry_seconds=RETRY_SECONDS, verdict="restoring")
         case RetryCeilingReached():
             return Problem("not_possible", str(error), verdict="ceiling_reached")
         case _:

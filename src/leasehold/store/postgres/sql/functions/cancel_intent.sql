@@ -3,7 +3,7 @@
 -- Verdicts: cancelled; in_flight (someone has claimed it or has begun a call: try again later); in_doubt or
 -- confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found.
 -- Locks: as lock_for_intervention. Reads the clock after that.
--- Raises: 22023 for bad arguments.
+-- Raises: P7006 while a restore is being repaired, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.cancel_intent(p_intent_id uuid, p_operator text, p_note text)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp AS $$
@@ -12,6 +12,7 @@ DECLARE
   v_now timestamptz;
 BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
+  PERFORM leasehold.require_restored();
   SELECT * INTO v_held FROM leasehold.lock_for_intervention(p_intent_id);
   v_now := leasehold.announce_change();
   IF (v_held.pending).intent_id IS NULL THEN

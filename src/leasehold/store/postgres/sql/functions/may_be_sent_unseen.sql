@@ -1,5 +1,6 @@
--- Say whether the lost database may have sent an unfinished intent so that sending it again could repeat its effect. Not if the
--- gateway knows the key or the token for ever; not if the intent is submitted or held, because then nothing is sent without an
+-- Say whether the lost database may have sent an unfinished intent so that sending it again could repeat its effect, or so that its
+-- deadline could end it as exhausted although it had its effect. If the gateway knows the key or the token for ever, only the
+-- deadline counts. Not if the intent is submitted or held, because then nothing is sent without an
 -- answer of the gateway or of a person; and not before it could be due. It may have been due before its due time there if an
 -- operator could hasten it: if it waits for a backoff, because its call was deferred, or for the end of a pause of its stream.
 -- Locks nothing.
@@ -7,7 +8,8 @@ CREATE OR REPLACE FUNCTION leasehold.may_be_sent_unseen(
   p_guarantee text, p_key_window_seconds double precision, p_pending leasehold.outbox_pending, p_now timestamptz
 ) RETURNS boolean
 LANGUAGE sql STABLE AS $$
-  SELECT (p_guarantee IN ('lookup', 'blind') OR p_guarantee = 'keyed' AND p_key_window_seconds IS NOT NULL)
+  SELECT (p_guarantee IN ('lookup', 'blind') OR p_guarantee = 'keyed' AND p_key_window_seconds IS NOT NULL
+          OR p_pending.deadline_at IS NOT NULL)
      AND p_pending.last_state IS DISTINCT FROM 'SUBMITTED'
      AND p_pending.due_at < 'infinity'
      AND (p_pending.due_at <= p_now

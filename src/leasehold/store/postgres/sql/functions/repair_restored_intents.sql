@@ -1,8 +1,9 @@
 -- The next step of a restore (begin_restored_generation): look at the next p_batch_size unfinished intents, and put those in
 -- doubt that the lost database may have sent, with the reason database_restored (may_be_sent_unseen). lookup is asked about
 -- after its quarantine; blind is held for a person; keyed with a window is treated as if the window were over: asked about, or
--- held if the gateway cannot be asked. keyed without a window and fenced are left alone: they are sent again under a higher
--- token, and the gateway ignores the key.
+-- held if the gateway cannot be asked. keyed without a window and fenced are sent again under a higher token, and the gateway
+-- ignores the key. So they are left alone, unless they have a deadline: it does not end an intent in doubt, which is sent again
+-- to learn its outcome.
 -- Returns how many it looked at, how many of them it put in doubt, how many the restore has so far, and whether it is done.
 -- After the last step leases are granted again. Without a restore to repair, it does nothing and is done.
 -- Locks: the first row of generations FOR UPDATE, so there is one step at a time; the leases of the streams FOR NO KEY

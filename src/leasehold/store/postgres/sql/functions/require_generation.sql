@@ -12,11 +12,8 @@ BEGIN
   IF v_token_floor IS NOT NULL THEN
     RETURN v_token_floor;
   END IF;
+  PERFORM leasehold.require_restored();
   SELECT * INTO v_current FROM leasehold.generations ORDER BY generation_no DESC LIMIT 1;
-  IF v_current.cause = 'restored' AND v_current.ready_at IS NULL THEN
-    RAISE EXCEPTION 'the database was restored, and its intents are being put in doubt'
-      USING ERRCODE = 'P7006', HINT = 'Let `leasehold restored` run to its end.';
-  END IF;
   RAISE EXCEPTION 'the database is another one than before: % now, % when its generation began',
     leasehold.read_database_identity(), coalesce(v_current.database_identity, 'none')
     USING ERRCODE = 'P7006', HINT = 'Drop all leases and call begin_generation.';

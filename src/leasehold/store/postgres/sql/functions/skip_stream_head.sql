@@ -6,7 +6,7 @@
 -- this stream).
 -- Locks: as lock_stream_for_intervention; then the pending row, SKIP LOCKED: if another transaction has it, that is in_flight,
 -- because the stream's holder needs the lease row. Reads the clock after that. Then as next_stream_heads.
--- Raises: 22023 for bad arguments.
+-- Raises: P7006 while a restore is being repaired, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
   p_target text, p_stream text, p_intent_id uuid, p_operator text, p_note text
 ) RETURNS text
@@ -16,6 +16,7 @@ DECLARE
   v_head leasehold.outbox_pending;
 BEGIN
   PERFORM leasehold.require_intervention(p_intent_id, p_operator, p_note);
+  PERFORM leasehold.require_restored();
   v_lease := leasehold.lock_stream_for_intervention(p_target, p_stream, p_operator, p_note);
   -- The lock of the lease keeps the head what it is.
   SELECT * INTO v_head FROM leasehold.outbox_pending p
