@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasehold import Instance, read_settings
+from leasehold.domain.errors import LeaseholdError
+from leasehold.store.postgres.contracts import PostgresContracts
 from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import FAST_CALLS, until
 from tests.support.outbox import CLUSTER_LEASE
@@ -129,3 +131,39 @@ async def test_target_that_changes_its_scope_is_finished_in_the_former(engine):
         ("sms", False),
         ("sms", True),
     ]
+
+
+async def test_target_that_changes_its_scope_has_one_gate_in_both(engine, monkeypatch):
+    """Each scope had its own: a target was called twice as much as it permits while it moved."""
+    monkeypatch.setattr(CallsAtOnce, "most", 0)
+    ids = []
+    for scope, lease in (("item", None), ("cluster", "group"), ("stream", None)):
+        engine.publish("ledger", gateway=COUNTING, scope=scope, lease_name=lease, concurrency=1)
+        for number in range(10):
+            streams = {"stream": f"s{number}"} if scope == "stream" else {}
+            ids += engine.outbox.enqueue(1, "ledger", **streams)
+    reads = []
+    read_contracts = PostgresContracts.read_contracts
+
+    async def counted(*arguments):
+        reads.append(arguments)
+        return await read_contracts(*arguments)
+
+    monkeypatch.setattr(PostgresContracts, "read_contracts", counted)
+    async with Instance(settings_of(engine, concurrency=10, contracts_seconds=60)):
+        await engine.until_status(ids)
+    assert CallsAtOnce.most == 1
+    assert len(reads) == 1, "one reader serves all scopes"
+
+
+async def test_term_that_has_ended_holds_no_rows_in_memory(engine):
+    """They stayed until the next term, and without one for ever."""
+    engine.publish("ledger", scope="cluster")
+    engine.outbox.enqueue(50, "ledger", delay_seconds=3600)
+    async with Instance(settings_of(engine)) as instance:
+        sessions = instance.elections._sessions
+        await until(lambda: any(len(one._executor._queue) == 50 for one in sessions.values()))
+        [ended] = sessions.values()
+        instance.elections.step_down(LeaseholdError("a test"))
+        await until(lambda: ended._term.ended.is_set())
+        await until(lambda: not ended._executor._queue.known())

@@ -34,7 +34,7 @@ def granted(engine, intent_id):
 
 
 def current_lease(instance):
-    served = instance._targets.current.get("sms")
+    served = instance._items.targets.current.get("sms")
     return served and served.lease_seconds
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from leasehold.executor.item import Item
     from leasehold.executor.runner import Runner
     from leasehold.executor.slots import Slots
-    from leasehold.executor.targets import Targets
+    from leasehold.executor.targets import ScopeTargets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import ItemStore, LowWaterStore
 
@@ -111,7 +111,7 @@ class ClaimLoop:
         store: LowWaterStore,
         claimer: Claimer,
         slots: Slots,
-        targets: Targets,
+        targets: ScopeTargets,
         runner: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
@@ -202,6 +202,8 @@ class ClaimLoop:
     async def _claim(
         self, rooms: Mapping[str, int], lease_seconds: float, *, is_full_walk: bool
     ) -> int:
+        # Anew: while this step waited for the database, other scopes may have taken some.
+        rooms = {target: room for target in rooms if (room := self._room(target)) > 0}
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
             latency_seconds=self._runner.times.average_seconds,

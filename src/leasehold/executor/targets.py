@@ -1,5 +1,7 @@
 """The targets that this instance serves: their contracts, their gateways and their gates.
 
+One reader of contracts serves all scopes, and a target has one gate, whatever its scope.
+
 Contracts are read again every few seconds, so a new version or a new target is served without a
 restart; that is also how lease durations change at runtime. An intent keeps the contract version
 that it was accepted under. An older version is opened when one of its intents turns up, and a
@@ -28,7 +30,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.intent import Claimed
@@ -67,7 +69,7 @@ class Served:
 
 
 class Targets:
-    """The service that keeps contracts and gateways current."""
+    """Keeps contracts and gateways current."""
 
     def __init__(
         self,
@@ -76,9 +78,7 @@ class Targets:
         timings: Callable[[], Timings],
         clock: Clock,
         only: Collection[str] | None = None,
-        scope: Scope = "item",
     ) -> None:
-        self.name = "targets" if scope == "item" else f"{scope} targets"
         self.wake = asyncio.Event()
         # Every published target, also if this release cannot read its contract.
         self.published: set[str] = set()
@@ -87,19 +87,23 @@ class Targets:
         self._timings = timings
         self._clock = clock
         self._only = only
-        self._scope: Scope = scope
-        self._current: dict[str, Served] = {}
+        self._current: dict[Scope, dict[str, Served]] = {}
         self._groups: dict[str, list[str]] = {}
         self._left_out: dict[str, list[str]] = {}
         self._open: OrderedDict[tuple[str, int], Served] = OrderedDict()
         self._gates: dict[str, Gate] = {}
+        self._gate_versions: dict[str, int] = {}  # of the contract that each gate has the terms of
         self._refused: dict[tuple[str, int | None], str] = {}
         self._is_fresh = False
 
+    def current(self, scope: Scope) -> Mapping[str, Served]:
+        """Return the targets of a scope, each in its current version."""
+        return self._current.get(scope, {})
+
     @property
-    def current(self) -> dict[str, Served]:
-        """The targets to claim for, each in its current version."""
-        return self._current
+    def names(self) -> set[str]:
+        """The targets that are served, in any scope."""
+        return {target for current in self._current.values() for target in current}
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -193,40 +197,39 @@ class Targets:
         readable = await self._contracts.read_contracts(refuse_unread)
         published.update(contract.target for contract in readable)
         self.published = published
-        contracts = [contract for contract in readable if contract.scope == self._scope]
-        served = [one for one in contracts if self._is_selected(one.target)]
+        served = [one for one in readable if self._is_selected(one.target)]
         left_out: dict[str, list[str]] = {}
         for lease_name in {one.lease_name for one in served if one.lease_name}:
-            others = [one.target for one in contracts if one.lease_name == lease_name]
+            others = [one.target for one in readable if one.lease_name == lease_name]
             if not_selected := [target for target in others if not self._is_selected(target)]:
                 left_out[lease_name] = not_selected
         self._left_out = left_out
         return served
 
     async def _adopt(self, contracts: Iterable[Contract]) -> None:
-        current: dict[str, Served] = {}
+        adopted: list[Served] = []
         for contract in contracts:
             try:
                 self._require(contract)
-                current[contract.target] = self._adopt_version(contract)
+                adopted.append(self._adopt_version(contract))
             except LeaseholdError as error:
                 self._refuse(contract.target, str(error), current=contract.version)
             else:
                 self._refused.pop((contract.target, None), None)
-        former = await self._open_former()
-        for served in former:
-            current.setdefault(served.contract.target, served)
+        current: dict[Scope, dict[str, Served]] = {}
         groups: dict[str, list[str]] = {}
-        for served in dict.fromkeys([*current.values(), *former]):
-            if served.contract.lease_name is not None:
-                groups.setdefault(served.contract.lease_name, []).append(served.contract.target)
+        for served in dict.fromkeys([*adopted, *await self._open_former()]):
+            contract = served.contract
+            current.setdefault(contract.scope, {}).setdefault(contract.target, served)
+            if contract.lease_name is not None:
+                groups.setdefault(contract.lease_name, []).append(contract.target)
         self._current, self._groups = current, groups
 
     async def _open_former(self) -> list[Served]:
         """Open the terms that are not current, but under which intents are still pending."""
         found: list[Served] = []
         for terms in await self._contracts.read_former_terms():
-            if terms.scope != self._scope or not self._is_selected(terms.target):
+            if not self._is_selected(terms.target):
                 continue
             try:
                 served = await self.of(terms.target, terms.version)
@@ -259,24 +262,23 @@ class Targets:
 
     def _update_gate(self, contract: Contract) -> None:
         """Apply the newest terms to the gate."""
+        version = contract.version or 0
+        if version <= self._gate_versions.get(contract.target, -1):
+            return
+        self._gate_versions[contract.target] = version
         gate = self._gates.get(contract.target)
-        current = self._current.get(contract.target)
-        is_newest = current is None or (contract.version or 0) > (current.contract.version or 0)
         if gate is None:
             gate = self._gates[contract.target] = Gate(1, None, self._clock)
-        elif not is_newest:
-            return
         longest = contract.retry.retry_after_seconds_max
         gate.adopt(contract.concurrency, contract.rate_per_second, longest)
 
     def _require(self, contract: Contract) -> None:
         timings = self._timings()
-        if self._scope == "cluster":
-            asked_after = contract.quarantine_seconds if contract.can_look_up else math.inf
-            timings.require_cluster(contract.call_timeout_seconds, asked_after)
-        elif self._scope == "stream":
-            asked_after = contract.quarantine_seconds if contract.can_look_up else math.inf
-            timings.require_stream(contract.call_timeout_seconds, asked_after)
+        lookup_after_seconds = contract.quarantine_seconds if contract.can_look_up else math.inf
+        if contract.scope == "cluster":
+            timings.require_cluster(contract.call_timeout_seconds, lookup_after_seconds)
+        elif contract.scope == "stream":
+            timings.require_stream(contract.call_timeout_seconds, lookup_after_seconds)
         else:
             lease_seconds = timings.lease_of(contract.lease_seconds)
             timings.require(lease_seconds, contract.call_timeout_seconds)
@@ -293,7 +295,7 @@ class Targets:
             _LOG.error("target_refused", target=target, version=former or current, error=why)
 
     async def _close_unused(self) -> None:
-        current = {id(served) for served in self._current.values()}
+        current = {id(served) for one in self._current.values() for served in one.values()}
         old = [
             key
             for key, served in self._open.items()
@@ -301,3 +303,17 @@ class Targets:
         ]
         for key in old[: max(0, len(old) - OLD_VERSIONS_MAX)]:
             await self._open.pop(key).gateway.close()
+
+
+class ScopeTargets:
+    """The targets of one scope, for the executor that claims for them."""
+
+    def __init__(self, targets: Targets, scope: Scope) -> None:
+        self.gate = targets.gate
+        self._targets = targets
+        self._scope: Scope = scope
+
+    @property
+    def current(self) -> Mapping[str, Served]:
+        """The targets to claim for, each in its current version."""
+        return self._targets.current(self._scope)

@@ -34,14 +34,15 @@ _JOIN_SECONDS = 5.0
 _LOG = get_logger(__name__)
 
 
-class ClusterContracts:
-    """The service that reads the contracts of cluster targets again.
+class Contracts:
+    """The service that reads the contracts again, for all scopes.
 
     Any error makes leaders step down: whoever cannot read the database must not lead.
     """
 
+    name = "contracts"
+
     def __init__(self, targets: Targets, on_error: Callable[[Exception], None]) -> None:
-        self.name = targets.name
         self.wake = targets.wake
         self._targets = targets
         self._on_error = on_error
@@ -66,13 +67,12 @@ class Elections:
     def __init__(
         self,
         parts: Parts,
-        targets: Targets,
         open_lock_session: OpenSession | None,
     ) -> None:
         self.wake = asyncio.Event()
         self._parts = parts
         self._store = parts.store
-        self._targets = targets
+        self._targets = parts.targets
         self._metrics = parts.metrics
         self._timings = parts.timings
         self._holder_id = parts.worker_id
@@ -115,7 +115,7 @@ class Elections:
 
     def work_is_due(self, target: str) -> None:
         """Hint: an intent for this target was enqueued."""
-        served = self._targets.current.get(target)
+        served = self._targets.current("cluster").get(target)
         session = self._sessions.get(served.contract.lease_name or "") if served else None
         if session is not None:
             session.hint()
@@ -233,7 +233,7 @@ class Elections:
         self._metrics.forget_group(lease_name)
 
     def _begin_session(self, elector: Elector, term: Term) -> TermSession:
-        session = LeaderSession(self._parts, self._targets, elector, term)
+        session = LeaderSession(self._parts, elector, term)
         self._sessions[elector.lease_name] = session
         return session
 

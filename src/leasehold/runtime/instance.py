@@ -29,7 +29,7 @@ from leasehold.gateway.registry import open_gateway
 from leasehold.observe.logs import get_logger
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.database_wait import DatabaseWait
-from leasehold.runtime.elections import ClusterContracts, Elections
+from leasehold.runtime.elections import Contracts, Elections
 from leasehold.runtime.generation import GenerationWatch
 from leasehold.runtime.lock_watch import LockWatch
 from leasehold.runtime.notifier import Notifier
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leasehold.config import Settings
-    from leasehold.domain.contract import Contract, Scope
+    from leasehold.domain.contract import Contract
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -90,14 +90,15 @@ class Instance:
         self.metrics.watch_calls(lambda: self._pool.in_flight, lambda: self._pool.stuck_calls)
         self._threads = Threads(self._pool.keep_slot)
         self._loop_watch = LoopWatch(self.worker_id, self.metrics)
-        self._targets = self._targets_of("item")
-        self._cluster_targets = self._targets_of("cluster")
+        clock, only = self._pool.clock, settings.targets
+        self._targets = Targets(self._store, self._open_gateway, self.timings, clock, only)
         observer = find_observer(observer, settings.observer, self._database.secrets, environment)
         self._observer = (
             None if observer is None else ObserverThread(observer, self.metrics, self.worker_id)
         )
         parts = Parts(
             self._store,
+            self._targets,
             self.metrics,
             self.timings,
             self.worker_id,
@@ -105,19 +106,18 @@ class Instance:
             faults,
             self._observer,
         )
-        self._items = ItemSession(parts, self._targets)
-        self._streams = StreamSession(parts, self._targets_of("stream"))
+        self._items = ItemSession(parts)
+        self._streams = StreamSession(parts)
         open_session = self._open_lock_session if is_elected_by_lock else None
-        self.elections = Elections(parts, self._cluster_targets, open_session)
-        self._contracts = ClusterContracts(self._cluster_targets, self.elections.step_down)
+        self.elections = Elections(parts, open_session)
+        self._contracts = Contracts(self._targets, self.elections.step_down)
         holders = self._items, self._streams, self.elections
         self._generation = GenerationWatch(parts, holders, refused)
         shares = self._streams.shares
         self._registration = Registration(
             self._store, self.worker_id, self.timings, self._role, self._detail, shares
         )
-        served = [self._targets, self._cluster_targets, self._streams.targets]
-        target_watch = TargetWatch(served, settings.targets, self.metrics, self.timings)
+        target_watch = TargetWatch(self._targets, settings.targets, self.metrics, self.timings)
         self._watches = target_watch, LockWatch(parts, self.elections), self._loop_watch
         self._reaper = Reaper(self._store, self.worker_id, self.timings, self.metrics)
         hinted = [self._items.executor, self._streams.executor, self.elections]
@@ -144,7 +144,8 @@ class Instance:
         self._timings = settings.timings()
         self._pool.total = settings.concurrency
         self._pool.wake_waiting()
-        for service in (self._reaper, *self._items.services, *self._streams.services):
+        running = *self._items.services, *self._streams.services, self._contracts, self._reaper
+        for service in running:
             service.wake.set()
         _LOG.info("settings_applied", worker_id=self.worker_id)
 
@@ -176,8 +177,6 @@ class Instance:
             await wait.retry(lambda: self._database.check_schema(role="leasehold_executor"))
             await wait.retry(self._generation.step)
             await wait.retry(self._targets.start)
-            await wait.retry(self._cluster_targets.start)
-            await wait.retry(self._streams.targets.start)
             if not self._settings.reaper:
                 await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
             await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
@@ -215,23 +214,36 @@ class Instance:
 
     async def _drain_once(self) -> None:
         ends_at = time.monotonic() + self.timings().finish_seconds
+        # First, so that nothing comes that would only be given back.
         self._stop_services(self._items.executor, self._streams.executor)
+        # Before resigning: hints wake electors, and a step of the elections starts new ones.
         self._stop_services(*self._notifiers, self.elections)
-        self._stop_services(self._targets, self._contracts, self._streams.targets)
+        # New contracts would open gateways, and close some that calls in flight came with.
+        self._stop_services(self._contracts)
+        # After the claims: whatever they still bring, a closed session gives back.
         self._items.close()
         self._streams.close()
+        # Else its last step could start an elector that nobody resigns.
         await self._join(self.elections)
+        # Beside the rest: calls of leaders and of workers end within the same time.
         resigned = asyncio.create_task(self.elections.resign(ends_at - time.monotonic()))
+        # Cancelled, because its step lasts for as long as nobody sends a hint.
         for notifier in self._notifiers:
             await self._join(notifier, seconds=0)
+        # Calls may end by themselves for as long as the settings permit; then they are aborted.
         if not await self._wait_until_empty(ends_at - time.monotonic()):
             self._items.abort()
             self._streams.abort()
+        # Only now: while calls ended, it freed streams. It may have begun one more head.
         self._stop_services(self._streams.holder)
-        await self._join(self._streams.holder)  # its last look may have begun a head
+        await self._join(self._streams.holder)
+        # The completers still run: they write what has ended or was aborted.
         await self._wait_until_empty(FLUSH_SECONDS)
+        # After the last result, for a stream with a call in flight cannot be released.
         await self._streams.leave()
+        # Before the services stop: a leader's calls may last for as long as a worker's.
         await resigned
+        # Heartbeats stop last: they kept the leases of what was still to be written.
         self._loop_watch.close()
         self._stop_services(*self._loops)
         await asyncio.gather(*(self._join(service) for service in list(self._loops)))
@@ -257,16 +269,6 @@ class Instance:
         if settings.metrics_port is not None:
             services.append(QueueWatch(self._store, self.metrics))
         return services
-
-    def _targets_of(self, scope: Scope) -> Targets:
-        return Targets(
-            self._store,
-            self._open_gateway,
-            self.timings,
-            self._pool.clock,
-            self._settings.targets,
-            scope,
-        )
 
     def _open_gateway(self, contract: Contract) -> Gateway:
         return open_gateway(
@@ -296,8 +298,7 @@ class Instance:
         return len(self._items.slots) + len(self._streams.slots)
 
     def _target_names(self) -> list[str]:
-        by_scope = self._targets, self._cluster_targets, self._streams.targets
-        return sorted(target for targets in by_scope for target in targets.current)
+        return sorted(self._targets.names)
 
     def _detail(self) -> dict[str, Any]:
         return {
@@ -339,8 +340,6 @@ class Instance:
                 await self._reaper.release()
                 await self._registration.release()
         await self._targets.close()
-        await self._cluster_targets.close()
-        await self._streams.targets.close()
         self._threads.close()
         if self._observer is not None:
             await self._observer.close(FLUSH_SECONDS)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from leasehold.coordination.term import Term
     from leasehold.domain.timing import Timings
     from leasehold.executor.item import Item
-    from leasehold.executor.targets import Targets
     from leasehold.runtime.sessions import Parts
     from leasehold.store.executor_protocol import LeaderHeartbeatStore
 
@@ -40,7 +39,6 @@ class LeaderSession:
     def __init__(
         self,
         parts: Parts,
-        targets: Targets,
         elector: Elector,
         term: Term,
     ) -> None:
@@ -58,7 +56,7 @@ class LeaderSession:
             parts.store,
             term,
             self._slots,
-            targets,
+            parts.targets,
             parts.metrics,
             parts.timings,
             confirm=confirm,
@@ -110,6 +108,7 @@ class LeaderSession:
             loop.stop()
         await asyncio.gather(*(loop.join(_JOIN_SECONDS) for loop in self._loops))
         self._slots.close()
+        self._executor.forget()
         self._metrics.schedule(self._term.lease.name, 0)
 
     async def _leave(self) -> None:

@@ -13,12 +13,14 @@ from leasehold.executor.slots import Slots
 from leasehold.executor.streams.heartbeat import StreamHeartbeat
 from leasehold.executor.streams.held import HeldStreams
 from leasehold.executor.streams.holder import StreamHolder
+from leasehold.executor.targets import ScopeTargets
 from leasehold.observe.logs import get_logger
 from leasehold.service.deadline import within_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leasehold.domain.contract import Scope
     from leasehold.domain.timing import Timings
     from leasehold.executor.claim_loop import Claimer
     from leasehold.executor.faults import Faults
@@ -38,6 +40,7 @@ class Parts(NamedTuple):
     """What all sessions of an instance share."""
 
     store: ExecutorStore
+    targets: Targets
     metrics: Metrics
     timings: Callable[[], Timings]
     worker_id: str
@@ -51,8 +54,8 @@ class Session:
 
     heartbeat: Service
 
-    def __init__(self, parts: Parts, targets: Targets) -> None:
-        self.targets = targets
+    def __init__(self, parts: Parts, scope: Scope) -> None:
+        self.targets = ScopeTargets(parts.targets, scope)
         self.slots = Slots(parts.worker_id, parts.pool)
         self._parts = parts
         self._completer = Completer(
@@ -64,7 +67,7 @@ class Session:
         )
         self._runner = Runner(
             self.slots,
-            targets,
+            parts.targets,
             self._completer,
             parts.metrics,
             on_error=self._on_error,
@@ -120,13 +123,13 @@ class Session:
 class ItemSession(Session):
     """Claims items."""
 
-    def __init__(self, parts: Parts, targets: Targets) -> None:
-        super().__init__(parts, targets)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts, "item")
         store, metrics, timings = parts.store, parts.metrics, parts.timings
         self.executor = self._executor(
             "executor",
             ItemClaimer(store, self.slots),
-            lambda target: targets.current[target].lease_seconds,
+            lambda target: self.targets.current[target].lease_seconds,
         )
         self.heartbeat = Heartbeat(store, self.slots, timings, metrics, self._runner.abort)
         self.services: list[Service] = [
@@ -134,19 +137,18 @@ class ItemSession(Session):
             self._completer,
             self._completer.repeater,
             self.executor,
-            targets,
         ]
 
 
 class StreamSession(Session):
     """Claims streams, and works on their heads."""
 
-    def __init__(self, parts: Parts, targets: Targets) -> None:
-        super().__init__(parts, targets)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts, "stream")
         store, metrics, timings = parts.store, parts.metrics, parts.timings
         self._streams = HeldStreams(parts.worker_id)
         self.holder = StreamHolder(
-            store, self.slots, self._streams, targets, self._runner, metrics, timings
+            store, self.slots, self._streams, self.targets, self._runner, metrics, timings
         )
         self.executor = self._executor(
             "stream executor", self.holder, lambda _: timings().stream_claim_seconds
@@ -167,7 +169,6 @@ class StreamSession(Session):
             self._completer.repeater,
             self.executor,
             self.holder,
-            targets,
         ]
 
     def shares(self) -> tuple[list[str], list[int], list[int]]:

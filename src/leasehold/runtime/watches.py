@@ -26,7 +26,7 @@ from leasehold.observe.logs import get_logger
 from leasehold.service.service import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from types import FrameType
 
     from leasehold.domain.timing import Timings
@@ -122,13 +122,13 @@ class TargetWatch:
 
     def __init__(
         self,
-        targets: Sequence[Targets],
+        targets: Targets,
         selected: Collection[str] | None,
         metrics: Metrics,
         timings: Callable[[], Timings],
     ) -> None:
         self.wake = asyncio.Event()
-        self._targets = targets  # by scope; all read the same contracts
+        self._targets = targets
         self._selected = selected
         self._metrics = metrics
         self._timings = timings
@@ -139,8 +139,7 @@ class TargetWatch:
 
     async def step(self) -> Pause:
         """Set the metrics, and log what has changed."""
-        published = self._targets[0].published
-        served = {name for targets in self._targets for name in targets.current}
+        published, served = self._targets.published, self._targets.names
         for target in self._served - served:
             self._metrics.forget_breaker(target)
         for target in self._published - published:

@@ -113,6 +113,10 @@ class LeaderExecutor:
         """Give back the calls that were not sent: they are not sent any more."""
         self._runner.withdraw(self._slots.all())
 
+    def forget(self) -> None:
+        """Drop what is known of due work: the term has ended."""
+        self._queue.serve(())
+
     async def leave(self) -> None:
         """Tell the database which calls are still in flight: a successor doubts only those."""
         await self._dispatcher.leave()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.executor.runner import Runner
     from leasehold.executor.slots import Slots
     from leasehold.executor.streams.held import HeldStream, HeldStreams
-    from leasehold.executor.targets import Targets
+    from leasehold.executor.targets import ScopeTargets
     from leasehold.observe.metrics import Metrics
     from leasehold.store.executor_protocol import OrderedStore
     from leasehold.store.rows import StreamWork
@@ -56,7 +56,7 @@ class StreamHolder:
         store: OrderedStore,
         slots: Slots,
         streams: HeldStreams,
-        targets: Targets,
+        targets: ScopeTargets,
         runner: Runner,
         metrics: Metrics,
         timings: Callable[[], Timings],
