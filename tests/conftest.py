@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold.executor.item import Transitions
-from tests.support import required_programs
+from tests.support import required_programs, xdist_order
 from tests.support.database import Database
 from tests.support.outbox import Outbox
 from tests.support.pooler import Pooler, run_pooler
 from tests.support.servers import Server, Servers, available_binaries, on_first_server
-from tests.support.xdist_order import spread_waiting_files
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from xdist.remote import Producer
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Use two more workers than cores, at most four: many tests wait for processes or leases."""
     return min(len(os.sched_getaffinity(0)) + 2, 4)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> xdist_order.Scheduling | None:
+    return xdist_order.Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,7 +59,7 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.thorough)
     yield
     if hasattr(config, "workerinput"):
-        spread_waiting_files(items)
+        xdist_order.order(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

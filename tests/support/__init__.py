@@ -54,7 +54,7 @@ Values and tools:
     required_programs    skip tests whose external program is missing
     install_programs.sh  `make test-programs`
     steady               `make test-steady`: the whole suite several times, also on a busy machine
-    xdist_order          the order of test files under pytest-xdist
+    xdist_order          which worker of pytest-xdist runs which test, and when
     reference            `make reference`: writes docs/reference/functions.md
     settings_reference   `make reference`: writes docs/reference/settings.md
     sync_client          `make generate`: writes the sync client from the async one
