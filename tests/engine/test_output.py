@@ -202,6 +202,7 @@ def publish_all(engine, echo_server):
             "lookup",
             scope=SCOPES.get(target.partition("-")[0], "item"),
             gateway=gateway,
+            lease_seconds=30,
             quarantine_seconds=60,
             call_timeout_seconds=5,
             connect_timeout_seconds=4,
@@ -281,7 +282,10 @@ async def test_worker_tells_nothing_about_failed_calls_but_json_lines_without_se
 ):
     served, not_served = publish_all(engine, echo_server)
     worker = engine.worker(
-        url=database_url, log_level="debug", concurrency="200", **ROW_LEASE_SETTINGS
+        url=database_url,
+        log_level="debug",
+        concurrency="200",
+        **(ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "20"}),
     )
     await until_called(engine, worker, served)
     await until_looked_up(engine, worker, LOOKUPS_FAIL)
