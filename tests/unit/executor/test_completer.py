@@ -81,6 +81,20 @@ class LockedFence(RecordingFence):
         return Written()
 
 
+class LockedStreamsFence(RecordingFence):
+    """The fence of streams. A write with a locked result is rolled back."""
+
+    keeps_slot = True
+    locked: frozenset[int] = frozenset()
+
+    async def record(self, items):
+        numbers = {item.intent_no for item in items}
+        self.events.append(numbers)
+        if numbers & self.locked:
+            raise DatabaseUnavailable("a lock timeout", reason=Unavailable.LOCKED)
+        return Written()
+
+
 @pytest.fixture
 def events():
     return []
@@ -215,3 +229,37 @@ async def test_giving_back_goes_on_at_once_after_a_repeated_try_without_answer(
     await completer.step()
     assert events == ["given back 1"] * 3
     assert not len(slots)
+
+
+async def test_what_a_batch_gives_back_waits_for_the_result_that_is_repeated(
+    completer, slots, events
+):
+    """The stream goes on after that write, so all of its batch must be in it."""
+    fence = LockedStreamsFence(events)
+    streams = []
+    for first in (0, 10):
+        trust = TrustWindow.counted_from(slots.clock(), 30.0)
+        claimed = [claim_of(first + place) for place in range(3)]
+        streams.append(claimed_items(claimed, fence, trust, 30.0, slots.clock()))
+        slots.take(streams[-1])
+    locked, free = streams
+    fence.locked = frozenset({locked[0].intent_no})
+    for items in streams:
+        for item in items:
+            item.call()
+        completer.complete(items[0], Accepted(), 0.001)
+        for item in items[1:]:
+            completer.put_back(item)
+    await completer.step()
+    while len(events) < 6:
+        pause = await completer.repeater.step()
+        await asyncio.sleep(pause.seconds)
+    assert events[:1] == [{0, 10}]
+    assert {10} in events
+    assert set(slots.all()) == set(locked), "none of its batch is let go before"
+    assert not any(item.is_lost for item in locked + free)
+    fence.locked = frozenset()
+    while slots.all():
+        pause = await completer.repeater.step()
+        await asyncio.sleep(pause.seconds)
+    assert events[-1] == {0}
