@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -36,14 +36,6 @@ def claimed(outbox, count=1, target="sms", **terms):
     outbox.publish(target, **terms)
     outbox.enqueue(count, target=target)
     return outbox.claim(batch_size=count, targets=[target])
-
-
-def spend_attempts(outbox, claim, attempts):
-    """Use up attempts of an intent, and claim it once more."""
-    for _ in range(attempts):
-        outbox.complete([claim], "RETRYABLE", retry_after_seconds=0)
-        [claim] = outbox.claim(targets=[claim["target"]])
-    return claim
 
 
 def verdicts_of(rows):
@@ -130,26 +122,6 @@ def test_fifteen_of_sixteen_racing_single_completions_raise_an_error(outbox):
     )
     assert sorted(states, key=str) == sorted([None, *["P7002"] * 15], key=str)
     assert outbox.states(claim["intent_id"]) == ["DISPATCHED"]
-
-
-def test_batch_applies_its_own_results_and_tells_the_reason_for_the_others(outbox):
-    claims = claimed(outbox, 3)
-    ours, finished, lost = sorted(claims, key=lambda claim: claim["intent_id"])
-    outbox.complete([finished])
-    unknown = {"intent_id": uuid4(), "lease_token": uuid4()}
-    given = [unknown, finished, lost | {"lease_token": uuid4()}, ours]
-    rows = outbox.complete(given, "FAILED", reason="refused", code="403")
-    verdicts = {row["intent_id"]: row["verdict"] for row in rows}
-    assert verdicts == {
-        ours["intent_id"]: "applied",
-        finished["intent_id"]: "already_terminal",
-        lost["intent_id"]: "lease_lost",
-        unknown["intent_id"]: "not_found",
-    }
-    assert outbox.states(ours["intent_id"]) == ["FAILED"]
-    assert outbox.states(finished["intent_id"]) == ["DISPATCHED"]
-    assert outbox.ledger(lost["intent_id"]) == []
-    assert outbox.ledger(unknown["intent_id"]) == []
 
 
 # What may be reported
@@ -263,52 +235,6 @@ def test_retry_ends_the_claim_and_is_due_after_exactly_its_delay(outbox):
     assert outbox.claim() == []
 
 
-def test_submitted_intent_waits_for_its_confirmation_with_its_reference(outbox):
-    [claim] = claimed(outbox)
-    outbox.complete([claim], "SUBMITTED", reference="tx-1", retry_after_seconds=0)
-    assert outbox.status(claim["intent_id"]) == "confirming"
-    [again] = outbox.claim()
-    assert (again["reference"], again["last_state"]) == ("tx-1", "SUBMITTED")
-    outbox.complete([again])
-    assert outbox.states(claim["intent_id"]) == ["SUBMITTED", "DISPATCHED"]
-
-
-@pytest.mark.parametrize(
-    ("terms", "attempts", "reason"),
-    [
-        ({"attempts_max": 3}, 3, "max_attempts"),
-        ({"retry_policy": "one_shot"}, 1, "one_shot"),
-        ({}, 20, "max_attempts"),
-    ],
-    ids=["three", "one shot", "twenty by default"],
-)
-def test_retry_without_an_attempt_left_ends_as_failed(outbox, terms, attempts, reason):
-    [claim] = claimed(outbox, **terms)
-    claim = spend_attempts(outbox, claim, attempts - 1)
-    [row] = outbox.complete([claim], "RETRYABLE", retry_after_seconds=0)
-    assert (row["verdict"], row["state"], row["reason"], row["attempt_no"], row["due_at"]) == (
-        "applied",
-        "FAILED",
-        reason,
-        attempts,
-        None,
-    )
-    assert outbox.states(claim["intent_id"]) == ["RETRYABLE"] * (attempts - 1) + ["FAILED"]
-    assert outbox.pending(claim["intent_id"]) is None
-    assert outbox.status(claim["intent_id"]) == "exhausted"
-
-
-def test_retry_that_would_be_due_after_the_deadline_ends_as_failed(outbox):
-    outbox.publish(retry_policy="deadline", deadline_seconds=60)
-    outbox.enqueue(2)
-    in_time, too_late = outbox.claim()
-    outbox.complete([in_time], "RETRYABLE", retry_after_seconds=30)
-    [row] = outbox.complete([too_late], "RETRYABLE", retry_after_seconds=61)
-    assert (row["state"], row["reason"]) == ("FAILED", "deadline_exceeded")
-    assert outbox.status(too_late["intent_id"]) == "exhausted"
-    assert outbox.status(in_time["intent_id"]) == "pending"
-
-
 @pytest.mark.parametrize("state", ["IN_DOUBT", "SUBMITTED"])
 def test_retry_above_the_ceiling_is_refused_and_the_intent_can_still_end(outbox, state):
     [claim] = claimed(outbox, guarantee="lookup")
@@ -339,14 +265,3 @@ def test_contract_with_more_attempts_than_the_ceiling_is_refused(outbox):
         with refused("P7004"):
             outbox.publish(attempts_max=attempts)
     assert outbox.database.execute("SELECT FROM leasehold.contracts") == []
-
-
-def test_reference_is_kept_if_the_confirmation_has_none(outbox):
-    outbox.publish()
-    [intent] = outbox.enqueue()
-    outbox.complete(outbox.claim(), "SUBMITTED", reference="rail-17")
-    outbox.make_due()
-    outbox.complete(outbox.claim(), "DISPATCHED")
-    assert [row["reference"] for row in outbox.ledger(intent)] == ["rail-17", "rail-17"]
-    [status] = outbox.database.execute("SELECT reference FROM leasehold.intent_status")
-    assert status["reference"] == "rail-17"

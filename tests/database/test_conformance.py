@@ -1,23 +1,70 @@
-"""The conformance suite of stores, on every installed PostgreSQL; and a store that must fail it."""
+"""The conformance suite of stores, on every installed PostgreSQL; and stores that must fail it."""
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
-from leasehold.conformance import leases
+import pytest
+import pytest_asyncio
+
+from leasehold.conformance import fences, leases
 from leasehold.conformance.scene import NotConforming, Scene
+from leasehold.conformance.suite import CASES, cases_for
 from leasehold.store.database import database_at
+from leasehold.store.pool_settings import PoolSettings
+from tests.support.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from leasehold.store.database import Database as LeaseholdDatabase
+    from tests.support.servers import Server
+
+
+@pytest.fixture(scope="module")
+def shared(server: Server) -> Iterator[Database]:
+    """One database for all cases: each uses names of its own."""
+    database = Database(server, server.create_database())
+    yield database
+    database.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def processes(shared: Database) -> AsyncIterator[tuple[LeaseholdDatabase, ...]]:
+    """Two processes, as far as the database can tell."""
+    async with database_at(shared.url) as one, database_at(shared.url) as other:
+        yield one, other
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_store_conforms(shared, processes, case):
+    assert case in cases_for(processes[0])
+    await case.run(Scene(*processes, opener(shared), case.scope))
+
+
+def opener(database):
+    return lambda role: database_at(database.url, PoolSettings(role=role))
+
+
+def test_each_case_has_a_name_of_its_own_and_a_sentence():
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert all(case.sentence.endswith(".") for case in CASES)
+
+
+def test_cases_of_a_scope_that_is_not_served_are_left_out():
+    class OfClusters:
+        scopes = frozenset({"cluster"})
+
+    kept = cases_for(OfClusters())
+    assert {case.scope for case in kept} == {"cluster"}
+    assert {case.run for case in CASES} - {case.run for case in kept}
 
 
 @pytest.fixture
 async def scene(database):
     async with database_at(database.url) as one, database_at(database.url) as other:
-        yield Scene(one, other)
-
-
-@pytest.mark.parametrize("case", leases.CASES, ids=lambda case: case.__name__)
-async def test_store_conforms(scene, case):
-    await case(scene)
+        yield Scene(one, other, opener(database))
 
 
 WITHOUT_FENCE = """
@@ -42,7 +89,7 @@ CREATE OR REPLACE FUNCTION leasehold.renew_lease(
             "a renewal under a lost lease was accepted",
         ),
         (
-            leases.former_holder_reads_marks_and_records_nothing,
+            fences.former_holder_reads_marks_and_records_nothing,
             WITHOUT_FENCE,
             "under a lost lease was accepted",
         ),

@@ -194,18 +194,6 @@ def test_malformed_contract_is_refused(outbox):
     assert [case for case in outcomes if case[1] != "22023"] == []
 
 
-def test_intent_keeps_the_version_that_it_was_accepted_under(outbox):
-    outbox.publish(retry_policy="one_shot")
-    [old] = outbox.enqueue()
-    outbox.publish(attempts_max=3)
-    [new] = outbox.enqueue()
-    claims = outbox.claim()
-    assert {row["intent_id"]: row["contract_version"] for row in claims} == {old: 1, new: 2}
-    outbox.complete(claims, "RETRYABLE")
-    # The old terms apply to the old intent.
-    assert (outbox.status(old), outbox.status(new)) == ("exhausted", "pending")
-
-
 def test_contracts_and_intents_cannot_be_rewritten_even_by_their_owner(outbox, database):
     outbox.publish()
     outbox.enqueue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lease_holder import Holder, take
+from tests.support.lease_holder import take
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.race import race
 from tests.support.sqlstates import refused
@@ -34,20 +34,6 @@ def test_fifteen_of_sixteen_concurrent_acquires_lose(outbox, database, before):
     assert {row["lease_epoch"] for row in answers} == {1 if before == "missing" else 2}
 
 
-@pytest.mark.parametrize("rival", ["holder-1", "holder-2"])
-def test_acquire_of_a_live_lease_fails_for_its_own_holder_too(outbox, database, rival):
-    take(outbox, "holder-1")
-    before = lease_row(database)
-    answer = outbox.acquire(rival)
-    assert (answer["acquired"], answer["holder_id"], answer["lease_epoch"]) == (
-        False,
-        "holder-1",
-        1,
-    )
-    after = lease_row(database)
-    assert after | {"seen_at": None} == before | {"seen_at": None}
-
-
 def test_times_of_a_lease_come_from_the_databases_clock(outbox, database):
     outbox.call("executor", "acquire_lease", CLUSTER_LEASE, "holder-1", 60, 120)
     row = lease_row(database)
@@ -56,104 +42,12 @@ def test_times_of_a_lease_come_from_the_databases_clock(outbox, database):
     assert row["renewed_at"] == row["acquired_at"] <= row["seen_at"]
 
 
-def test_renewal_moves_the_expiry_and_never_the_epoch(outbox, database):
-    holder = take(outbox)
-    before = lease_row(database)
-    for _ in range(3):
-        holder.renew()
-    after = lease_row(database)
-    assert after["lease_epoch"] == before["lease_epoch"] == 1
-    assert after["expires_at"] > before["expires_at"]
-    assert after["acquired_at"] == before["acquired_at"]
-
-
-def test_epoch_rises_on_each_acquire_and_never_falls(outbox, database):
-    epochs = []
-    for number in range(6):
-        # Also for the same holder twice in a row: its old calls must not count as its new ones.
-        holder = take(outbox, f"holder-{number // 2}")
-        epochs.append(holder.epoch)
-        if number % 2:
-            assert holder.release()
-            assert lease_row(database)["lease_epoch"] == holder.epoch
-        else:
-            outbox.expire_lease()
-    assert epochs == [1, 2, 3, 4, 5, 6]
-
-
 def test_lease_row_cannot_be_deleted_to_restart_its_epoch(outbox, database):
     take(outbox)
     for statement in ("DELETE FROM leasehold.leases", "TRUNCATE leasehold.leases"):
         with refused("P0001"):
             database.owner_execute(statement)
     assert lease_row(database)["lease_epoch"] == 1
-
-
-def test_released_lease_is_free_at_once_and_lost_to_its_old_holder(outbox):
-    holder = take(outbox, "holder-1")
-    assert holder.release()
-    assert not holder.release()
-    with refused("P7002"):
-        holder.renew()
-    successor = take(outbox, "holder-2")
-    assert successor.epoch == 2
-    assert not holder.release()
-    successor.renew()
-
-
-@pytest.mark.parametrize("successor", ["holder-1", "holder-2"])
-def test_stale_holder_can_neither_renew_nor_release_nor_write(outbox, successor):
-    outbox.publish(scope="cluster")
-    [intent_id] = outbox.enqueue()
-    stale = take(outbox, "holder-1")
-    outbox.expire_lease()
-    # Also if the same holder took the lease again: the epoch counts, not the name.
-    take(outbox, successor)
-    assert not stale.release()
-    for act in (
-        stale.renew,
-        lambda: stale.begin([intent_id]),
-        lambda: stale.record([intent_id], "FAILED"),
-        lambda: stale.call("record_leader_heartbeat", *stale.fence, {"rows": 1}),
-    ):
-        with refused("P7002"):
-            act()
-    assert outbox.ledger(intent_id) == []
-    assert outbox.pending(intent_id)["begun_at"] is None
-
-
-def test_expired_holder_that_nobody_replaced_cannot_act_either(outbox):
-    outbox.publish(scope="cluster")
-    [intent_id] = outbox.enqueue()
-    holder = take(outbox)
-    outbox.expire_lease()
-    for act in (
-        holder.renew,
-        lambda: holder.begin([intent_id]),
-        lambda: holder.record([intent_id], "FAILED"),
-    ):
-        with refused("P7002"):
-            act()
-
-
-@pytest.mark.parametrize(
-    "change", [{"name": "holder-2"}, {"epoch": 2}, {"lease_name": "another-lease"}]
-)
-def test_wrong_holder_epoch_or_lease_name_is_refused(outbox, change):
-    outbox.publish(scope="cluster")
-    [intent_id] = outbox.enqueue()
-    holder = take(outbox)
-    fields = {"name": holder.name, "lease_name": holder.lease_name, "epoch": holder.epoch}
-    impostor = Holder(outbox, **fields | change)
-    assert not impostor.release()
-    for act in (
-        impostor.renew,
-        lambda: impostor.begin([intent_id]),
-        lambda: impostor.record([intent_id], "FAILED"),
-    ):
-        with refused("P7002"):
-            act()
-    holder.renew()
 
 
 def test_acquire_that_waited_for_a_renewal_at_the_expiry_fails(outbox, database):

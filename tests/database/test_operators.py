@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.lease_holder import claim_streams, take
 from tests.support.outbox import ZERO_ID
-from tests.support.race import race
 from tests.support.sqlstates import refused
 
 pytestmark = pytest.mark.one_server
@@ -54,27 +53,6 @@ def submission_key(database, intent_id):
     return row["submission_key"]
 
 
-def test_cancelled_intent_is_finished_in_the_operators_name(outbox):
-    outbox.publish()
-    [intent_id] = outbox.enqueue()
-    assert cancel(outbox, intent_id) == "cancelled"
-    [row] = outbox.ledger(intent_id)
-    assert (row["state"], row["reason"]) == ("CANCELLED", "cancelled_by_operator")
-    assert (row["holder"], row["detail"]) == ("ada", NOTE)
-    assert (row["lease_token"], row["lease_epoch"]) == (None, None)
-    assert outbox.pending(intent_id) is None
-    assert outbox.status(intent_id) == "cancelled"
-    assert outbox.claim() == []
-    assert cancel(outbox, intent_id) == "already_terminal"
-
-
-def test_intent_that_waits_for_its_retry_can_be_cancelled(outbox):
-    outbox.publish()
-    intent_id = new_finished(outbox, "RETRYABLE")
-    assert cancel(outbox, intent_id) == "cancelled"
-    assert outbox.states(intent_id) == ["RETRYABLE", "CANCELLED"]
-
-
 def test_intent_that_may_have_had_an_effect_cannot_be_cancelled(blind):
     blind.publish("chain", scope="cluster")
     [claimed] = blind.enqueue()
@@ -97,39 +75,6 @@ def test_intent_that_may_have_had_an_effect_cannot_be_cancelled(blind):
     assert {intent_id: blind.ledger(intent_id) for intent_id in expected} == ledgers
 
 
-@pytest.mark.parametrize("doubt", ["IN_DOUBT", "SUBMITTED"])
-def test_intent_in_doubt_is_resolved_in_the_operators_name(blind, doubt):
-    ends = {"DISPATCHED": "accepted", "FAILED": "rejected", "RETRYABLE": "pending"}
-    for state, status in ends.items():
-        intent_id = new_finished(blind, doubt)
-        assert resolve(blind, intent_id, state, "their-reference") == "resolved"
-        row = blind.ledger(intent_id)[-1]
-        assert (row["attempt_no"], row["state"]) == (2, state)
-        assert (row["holder"], row["reason"]) == ("ada", "resolved_by_operator")
-        assert (row["detail"], row["reference"]) == (NOTE, "their-reference")
-        assert blind.status(intent_id) == status
-        if status != "pending":
-            assert resolve(blind, intent_id, state) == "already_terminal"
-    assert [claim["intent_id"] for claim in blind.claim()] == [intent_id]
-
-
-def test_intent_that_is_not_in_doubt_cannot_be_resolved(blind):
-    [in_flight] = blind.enqueue()
-    blind.claim()
-    [fresh] = blind.enqueue(delay_seconds=60)
-    expected = {
-        fresh: "not_in_doubt",
-        new_finished(blind, "RETRYABLE"): "not_in_doubt",
-        new_finished(blind, "FAILED"): "already_terminal",
-        in_flight: "in_flight",
-        ZERO_ID: "not_found",
-    }
-    for intent_id, verdict in expected.items():
-        before = blind.ledger(intent_id)
-        assert resolve(blind, intent_id, "DISPATCHED") == verdict
-        assert blind.ledger(intent_id) == before
-
-
 def test_intent_in_doubt_cannot_be_resolved_while_an_executor_looks_it_up(outbox):
     outbox.publish(guarantee="lookup")
     intent_id = new_finished(outbox, "IN_DOUBT")
@@ -145,18 +90,6 @@ def test_state_that_resolves_nothing_is_refused(blind):
     for state in ("CANCELLED", "IN_DOUBT", "SUBMITTED", "ZOMBIE_REQUEUE", "", None):
         with refused("P7003"):
             resolve(blind, intent_id, state)
-
-
-def test_retry_without_an_attempt_left_is_refused_and_nothing_is_written(outbox):
-    outbox.publish(guarantee="blind", retry_policy="one_shot")
-    intent_id = new_finished(outbox, "IN_DOUBT")
-    with refused("P7004"):
-        resolve(outbox, intent_id, "RETRYABLE")
-    assert outbox.status(intent_id) == "held"
-    assert outbox.states(intent_id) == ["IN_DOUBT"]
-    # Do what the error advises.
-    assert resolve(outbox, intent_id, "FAILED") == "resolved"
-    assert redrive(outbox, intent_id)[intent_id][0] == "redriven"
 
 
 def test_retry_after_the_deadline_is_refused_too(outbox, database):
@@ -240,17 +173,6 @@ def test_only_a_finished_unsuccessful_intent_is_redriven(outbox, database):
     assert redrive(outbox, rejected) == {rejected: ("already_redriven", new)}
     [row] = database.execute("SELECT count(*) AS rows FROM leasehold.intents")
     assert row["rows"] == 5
-
-
-def test_concurrent_redrives_of_one_intent_make_one_intent(outbox, database):
-    outbox.publish("pay", scope="stream")
-    [old] = outbox.enqueue(target="pay", stream="a")
-    cancel(outbox, old)
-    answers = race(database, 8, lambda caller, _: redrive(caller, old)[old], role="operator")
-    assert sorted(verdict for verdict, _ in answers) == ["already_redriven"] * 7 + ["redriven"]
-    assert len({new for _, new in answers}) == 1
-    [row] = database.execute("SELECT count(*) AS rows FROM leasehold.intents")
-    assert row["rows"] == 2
 
 
 @pytest.mark.parametrize("scope", ["stream", "cluster"])

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from leasehold.domain.errors import AccessDenied
 from leasehold.domain.intent import IntentId, NewIntent
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.outbox import CLUSTER_LEASE
@@ -36,12 +35,6 @@ async def test_content_is_read_as_it_was_accepted(stores, auditor, outbox):
     assert (second.payload, second.body) == (None, b"\x00\xff")
     assert second.content_type == "application/octet-stream"
     assert await auditor.read_content(NOBODY) is None
-
-
-async def test_only_auditors_can_read_content(stores):
-    for store in (stores.readonly, stores.operator, stores.ingest, stores.executor):
-        with pytest.raises(AccessDenied):
-            await store.read_content(NOBODY)
 
 
 async def test_instances_are_read_in_pages_and_dead_ones_are_shown_as_such(stores, database):

@@ -8,32 +8,22 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from leasehold.domain.errors import (
-    IdempotencyConflict,
-    InvalidArgument,
-    LeaseLost,
-    RetryCeilingReached,
-)
-from leasehold.domain.intent import AttemptState, IntentId, NewIntent, Status
-from leasehold.domain.lease import Lease, StreamState
+from leasehold.domain.intent import AttemptState, IntentId, NewIntent
+from leasehold.domain.lease import StreamState
 from leasehold.domain.outcome import (
     Accepted,
     Deferral,
     Rejected,
     Result,
     Retryable,
-    Submitted,
     Unknown,
 )
 from leasehold.domain.verdict import (
     BeginVerdict,
-    CancelVerdict,
     EnqueueVerdict,
     RecordVerdict,
-    RedriveVerdict,
     ReleaseVerdict,
     RenewVerdict,
-    ResolveVerdict,
 )
 
 pytestmark = pytest.mark.one_server
@@ -76,36 +66,6 @@ def results(claimed, outcome):
     ]
 
 
-async def test_verdict_comes_per_intent_in_the_order_given(stores, sms):
-    first = NewIntent(target=sms, payload={"a": 1, "b": 2}, idempotency_key="k")
-    answers = await stores.ingest.enqueue_intents(
-        [
-            first,
-            NewIntent(target=sms, payload={"b": 2, "a": 1}, idempotency_key="k"),
-            NewIntent(target=sms, payload={"a": 2}, idempotency_key="k"),
-            NewIntent(target="nobody", payload=1),
-            NewIntent(target=sms, payload="x" * 1048576),
-            NewIntent(target=sms, payload=1, priority=9),
-        ]
-    )
-    assert [answer.ordinal for answer in answers] == [1, 2, 3, 4, 5, 6]
-    assert [answer.verdict for answer in answers] == list(EnqueueVerdict)
-    assert answers[0].intent_id == answers[1].intent_id == answers[2].intent_id
-    assert [answer.intent_id for answer in answers[3:]] == [None] * 3
-    assert "priority" in answers[5].problem
-
-
-async def test_single_enqueue_raises_instead_of_returning_a_verdict(stores, sms):
-    one = NewIntent(target=sms, payload=[1], idempotency_key="k", metadata={"source": "test"})
-    intent_id = await stores.ingest.enqueue_intent(one)
-    assert await stores.ingest.enqueue_intent(one) == intent_id
-    with pytest.raises(IdempotencyConflict) as raised:
-        await stores.ingest.enqueue_intent(NewIntent(target=sms, payload=[2], idempotency_key="k"))
-    assert raised.value.intent_id == intent_id
-    with pytest.raises(InvalidArgument, match="exactly one of payload and body"):
-        await stores.ingest.enqueue_intent(NewIntent(target=sms))
-
-
 async def test_claim_returns_everything_that_a_call_needs(stores, outbox, sms):
     due = datetime.now(UTC) + timedelta(hours=1)
     deadline = datetime.now(UTC) + timedelta(days=1)
@@ -146,37 +106,6 @@ async def test_payload_comes_unparsed_and_equal(stores, sms):
     assert claimed.payload.value() == payload
 
 
-async def test_claim_respects_the_limits_of_its_targets(stores, sms, payments):
-    await enqueue(stores, sms, 3)
-    await enqueue(stores, payments, 3)
-    claimed = await stores.executor.claim_outbox_batch(10, "w", 30, [sms, payments], [1, 2])
-    assert sorted(one.target for one in claimed) == ["payments", "payments", "sms"]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "state", "status"),
-    [
-        (Accepted(reference="r", code="200"), AttemptState.DISPATCHED, Status.ACCEPTED),
-        (Rejected(reason="no", code="422"), AttemptState.FAILED, Status.REJECTED),
-        (Retryable(retry_after_seconds=5), AttemptState.RETRYABLE, Status.PENDING),
-        (Unknown(retry_after_seconds=0, detail="lost"), AttemptState.IN_DOUBT, Status.IN_DOUBT),
-        (Submitted(reference="s", ask_after_seconds=5), AttemptState.SUBMITTED, Status.CONFIRMING),
-    ],
-)
-async def test_outcome_is_on_the_ledger_with_its_state(stores, sms, outcome, state, status):
-    [intent_id] = await enqueue(stores, sms)
-    claimed = await claim(stores, sms)
-    [recorded] = await stores.executor.complete_outbox_attempts("w", results(claimed, outcome))
-    assert (recorded.verdict, recorded.state) == (RecordVerdict.APPLIED, state)
-    assert (recorded.due_at is None) is state.is_terminal
-    [attempt] = await stores.readonly.read_ledger([intent_id])
-    assert (attempt.attempt_no, attempt.state, attempt.holder) == (1, state, "w")
-    told = {"reason", "reference", "code", "detail"} & set(type(outcome).__slots__)
-    assert all(getattr(attempt, name) == getattr(outcome, name) for name in told)
-    [seen] = await stores.readonly.read_status([intent_id])
-    assert (seen.status, seen.status.is_final) == (status, state.is_terminal)
-
-
 async def test_dispatched_results_can_be_left_out_of_the_reply(stores, outbox, sms):
     await enqueue(stores, sms, 4)
     sent, failed, doubtful, stale = claimed = await claim(stores, sms)
@@ -196,62 +125,6 @@ async def test_dispatched_results_can_be_left_out_of_the_reply(stores, outbox, s
     assert attempt.state is AttemptState.DISPATCHED
 
 
-async def test_doubt_about_a_blind_gateway_is_held_without_a_due_time(stores):
-    await stores.operator.publish_contract(
-        "fax", {"scope": "item", "guarantee": "blind", "gateway": None}, "ann"
-    )
-    [intent_id] = await enqueue(stores, "fax")
-    claimed = await claim(stores, "fax")
-    [begun] = await stores.executor.begin_outbox_attempts("w", [c.claim for c in claimed])
-    assert begun.verdict is BeginVerdict.BEGUN
-    [recorded] = await stores.executor.complete_outbox_attempts(
-        "w", results(claimed, Unknown(retry_after_seconds=0))
-    )
-    assert (recorded.is_held, recorded.due_at) == (True, None)
-    [seen] = await stores.readonly.read_status([intent_id])
-    assert (seen.status, seen.due_at) == (Status.HELD, None)
-
-
-async def test_late_result_is_stale_finished_or_unknown(stores, outbox, sms):
-    await enqueue(stores, sms, 2)
-    stale, finished = claimed = await claim(stores, sms)
-    await stores.executor.complete_outbox_attempt("w", finished.claim, Accepted())
-    outbox.expire_claims()
-    unknown = Result(intent_id=IntentId(uuid4()), lease_token=stale.lease_token, outcome=Accepted())
-    answers = await stores.executor.complete_outbox_attempts(
-        "w", [*results(claimed, Accepted()), unknown]
-    )
-    assert {answer.intent_id: answer.verdict for answer in answers} == {
-        stale.intent_id: RecordVerdict.LEASE_LOST,
-        finished.intent_id: RecordVerdict.ALREADY_TERMINAL,
-        unknown.intent_id: RecordVerdict.NOT_FOUND,
-    }
-    for claim_, verdict in ((stale.claim, "lease_lost"), (finished.claim, "already_terminal")):
-        with pytest.raises(LeaseLost) as raised:
-            await stores.executor.complete_outbox_attempt("w", claim_, Accepted())
-        assert (raised.value.verdict, raised.value.lease_name) == (verdict, None)
-
-
-async def test_heartbeat_says_which_claims_are_lost(stores, sms):
-    await enqueue(stores, sms, 2)
-    kept, given_back = await claim(stores, sms)
-    [released] = await stores.executor.release_outbox_claims("w", [given_back.claim], 0)
-    assert released.verdict is ReleaseVerdict.RELEASED
-    answers = await stores.executor.renew_outbox_leases("w", [kept.claim, given_back.claim], 60)
-    renewed = {answer.intent_id: answer for answer in answers}
-    assert renewed[kept.intent_id].verdict is RenewVerdict.RENEWED
-    assert renewed[kept.intent_id].lease_expires_at > kept.claimed_at + timedelta(seconds=59)
-    assert renewed[given_back.intent_id].verdict is RenewVerdict.LEASE_LOST
-    assert renewed[given_back.intent_id].lease_expires_at is None
-
-
-async def test_empty_renewal_begin_or_completion_is_not_an_error(stores):
-    assert await stores.executor.renew_outbox_leases("w", [], 60) == []
-    assert await stores.executor.begin_outbox_attempts("w", []) == []
-    assert await stores.executor.complete_outbox_attempts("w", []) == []
-    assert await stores.executor.release_outbox_claims("w", [], 0) == []
-
-
 async def test_repair_names_the_silent_holder(stores, outbox, sms, payments):
     await enqueue(stores, sms)
     await enqueue(stores, payments)
@@ -264,53 +137,6 @@ async def test_repair_names_the_silent_holder(stores, outbox, sms, payments):
     assert repaired[payments].state is AttemptState.IN_DOUBT
     assert {one.replaced_holder for one in repaired.values()} == {"w"}
     assert all(7 <= one.stale_seconds < 60 for one in repaired.values())
-
-
-async def test_missed_deadline_is_finished_by_repair(stores, database, sms):
-    [intent_id] = await enqueue(stores, sms, deadline_seconds=3600, delay_seconds=60)
-    database.owner_execute(
-        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() - interval '1 second'"
-    )
-    [missed] = await stores.executor.repair_missed_deadlines(10, "r")
-    assert (missed.intent_id, missed.attempt_no) == (intent_id, 1)
-    [seen] = await stores.readonly.read_status([intent_id])
-    assert (seen.status, seen.reason) == (Status.EXHAUSTED, "deadline_exceeded")
-
-
-async def test_lease_is_acquired_renewed_released_and_acquired_again(stores):
-    store = stores.executor
-    first = await store.acquire_lease("leader", "a", 30, 60)
-    assert first.is_ours
-    assert (first.lease.name, first.lease.holder_id, first.lease.epoch) == ("leader", "a", 1)
-    assert first.lease.grace_expires_at - first.lease.expires_at >= timedelta(seconds=59)
-    second = await store.acquire_lease("leader", "b", 30)
-    assert (second.is_ours, second.lease.holder_id, second.lease.epoch) == (False, "a", 1)
-    assert await store.renew_lease(first.lease, 60, 60) > first.lease.expires_at
-    await store.record_leader_heartbeat(first.lease, {"slots": 3})
-    assert await store.release_lease(first.lease)
-    assert not await store.release_lease(first.lease)
-    third = await store.acquire_lease("leader", "b", 30)
-    assert (third.is_ours, third.lease.epoch) == (True, 2)
-
-
-async def test_every_fenced_call_of_a_replaced_holder_raises(stores, outbox):
-    store = stores.executor
-    old = (await store.acquire_lease("leader", "a", 30)).lease
-    outbox.expire_lease("leader")
-    assert (await store.acquire_lease("leader", "b", 30)).is_ours
-    for call in (
-        store.renew_lease(old, 30),
-        store.record_leader_heartbeat(old, {}),
-        store.begin_leased_attempts(old, [IntentId(uuid4())]),
-        store.record_attempts(old, []),
-        store.refresh_due_rows("a", [old], ["bank"], 10),
-        store.mark_calls(old, [], 1),
-        store.unmark_calls(old, []),
-        store.refresh_schedule("a", [old], None, 10),
-    ):
-        with pytest.raises(LeaseLost) as raised:
-            await call
-        assert raised.value.lease_name == "leader"
 
 
 async def test_work_of_a_leader_is_read_begun_and_recorded_under_its_lease(stores):
@@ -442,40 +268,6 @@ async def test_window_omits_content_that_is_large_unrequested_or_must_be_begun(
     assert not row.has_content
 
 
-async def test_window_continues_from_where_it_ended(stores):
-    store = stores.executor
-    for target in ("bank", "post"):
-        terms = {"scope": "cluster", "guarantee": "keyed", "gateway": None, "lease_name": "leader"}
-        await stores.operator.publish_contract(target, terms, "ann")
-        for priority in (0, 2, 2, 2):
-            await stores.ingest.enqueue_intent(
-                NewIntent(target=target, payload=1, priority=priority)
-            )
-    lease = (await store.acquire_lease("leader", "a", 30)).lease
-    targets = ["bank", "post"]
-    whole = await store.refresh_due_rows("a", [lease], targets, 10)
-    bank = [row for row in whole if (row.target, row.priority) == ("bank", 2)]
-    after = {"bank": {2: (bank[0].due_at, bank[0].intent_id)}}
-    found = await store.refresh_due_rows("a", [lease], targets, 10, 0, after)
-    assert [row.intent_id for row in found] == [row.intent_id for row in bank[1:]]
-
-
-async def test_held_row_is_a_change_without_a_due_time_and_not_in_the_window(stores):
-    store = stores.executor
-    terms = {"scope": "cluster", "guarantee": "blind", "gateway": None, "lease_name": "leader"}
-    await stores.operator.publish_contract("fax", terms, "ann")
-    ids = await enqueue(stores, "fax")
-    lease = (await store.acquire_lease("leader", "a", 30)).lease
-    await store.begin_leased_attempts(lease, ids)
-    [recorded] = await store.record_attempts(
-        lease, [Result(intent_id=ids[0], outcome=Unknown(retry_after_seconds=0))]
-    )
-    assert (recorded.is_held, recorded.state) == (True, AttemptState.IN_DOUBT)
-    [row] = await store.refresh_schedule("a", [lease], None, 10)
-    assert (row.intent_id, row.due_at) == (ids[0], None)
-    assert await store.refresh_due_rows("a", [lease], ["fax"], 10) == []
-
-
 @pytest.fixture
 async def acct(stores):
     await stores.operator.publish_contract(
@@ -553,38 +345,6 @@ async def test_results_of_many_streams_are_recorded_at_once_and_bring_the_next_h
     assert begun.verdict is BeginVerdict.ALREADY_BEGUN
 
 
-async def test_operator_cancels_resolves_and_redrives(stores, sms):
-    operator = stores.operator
-    waiting, doubtful = await enqueue(stores, sms, 2)
-    assert await operator.cancel_intent(waiting, "ann", "why") is CancelVerdict.CANCELLED
-    assert await operator.cancel_intent(waiting, "ann", "why") is CancelVerdict.ALREADY_TERMINAL
-    claimed = await claim(stores, sms)
-    assert await operator.cancel_intent(doubtful, "ann", "why") is CancelVerdict.IN_FLIGHT
-    await stores.executor.complete_outbox_attempts(
-        "w", results(claimed, Unknown(retry_after_seconds=0))
-    )
-    resolved = await operator.resolve_intent(doubtful, AttemptState.FAILED, "ann", "called them")
-    assert resolved is ResolveVerdict.RESOLVED
-    [redriven] = await operator.redrive_intents([doubtful], "ann", "again")
-    assert redriven.verdict is RedriveVerdict.REDRIVEN
-    [seen] = await stores.readonly.read_status([redriven.new_intent_id])
-    assert seen.redrive_of == doubtful
-    [again] = await operator.redrive_intents([doubtful], "ann", "again")
-    assert (again.verdict, again.new_intent_id) == (
-        RedriveVerdict.ALREADY_REDRIVEN,
-        redriven.new_intent_id,
-    )
-
-
-async def test_contract_gets_a_version_and_keeps_it_while_unchanged(stores):
-    terms = {"scope": "item", "guarantee": "keyed", "gateway": None}
-    assert await stores.operator.publish_contract("sms", terms, "ann") == 1
-    assert await stores.operator.publish_contract("sms", terms, "ben") == 1
-    assert await stores.operator.publish_contract("sms", terms | {"attempts_max": 3}, "ann") == 2
-    with pytest.raises(RetryCeilingReached):
-        await stores.operator.publish_contract("sms", terms | {"attempts_max": 21}, "ann")
-
-
 async def test_partitions_are_created_ahead_once(stores):
     await stores.executor.create_ledger_partitions(3)
     made = await stores.executor.create_ledger_partitions(5)
@@ -601,17 +361,3 @@ async def test_notification_reaches_the_listener(stores, database, role):
         await getattr(stores, role).notify_targets(["sms", "payments"])
         heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=2)]
     assert sorted(heard) == ["payments", "sms"]
-
-
-async def test_unknown_intent_has_no_ledger_and_no_status(stores):
-    assert await stores.readonly.read_ledger([IntentId(uuid4())]) == []
-    assert await stores.readonly.read_status([]) == []
-
-
-async def test_lease_that_nobody_ever_held_is_lost_too(stores):
-    made_up = Lease(
-        name="x", holder_id="a", epoch=3, expires_at=LONG_AGO, grace_expires_at=LONG_AGO
-    )
-    with pytest.raises(LeaseLost):
-        await stores.executor.renew_lease(made_up, 30)
-    assert not await stores.executor.release_lease(made_up)

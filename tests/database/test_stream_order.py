@@ -88,13 +88,6 @@ def test_nothing_overtakes_a_head_that_cannot_begin_now(streams, database, troub
     )
 
 
-def test_next_item_can_begin_after_its_head_was_cancelled(streams):
-    head, following = streams.enqueue(2, "pay", stream="a")
-    [holder] = claim_streams(streams)
-    streams.call("operator", "cancel_intent", head, "ada", "not wanted")
-    assert holder.begin([head, following]) == ["already_terminal", "begun"]
-
-
 def test_result_of_a_call_that_was_never_begun_is_refused_in_every_stream(streams):
     [head] = streams.enqueue(target="pay", stream="a")
     [holder] = claim_streams(streams)

@@ -92,21 +92,6 @@ def test_maintenance_query_of_the_seed_never_frees_an_idle_stream(empty_database
     assert empty_database.execute(SEED_MAINTENANCE) == []
 
 
-def test_slow_holder_can_record_and_renew_during_its_grace(streams, database):
-    head, following = streams.enqueue(2, "pay", stream="a")
-    [holder] = claim_streams(streams)
-    holder.begin([head])
-    streams.expire_lease(holder.lease_name, grace=False)
-    # It may finish calls that it began, but begin none.
-    [following_head] = holder.record_next([head], "DISPATCHED")
-    assert following_head["intent_id"] == following
-    assert holder.begin([following]) == ["lease_lost"]
-    holder.renew()
-    assert holder.begin([following]) == ["begun"]
-    [row] = database.execute("SELECT lease_epoch FROM leasehold.leases")
-    assert row["lease_epoch"] == holder.epoch == 1
-
-
 def test_replaced_slow_holder_can_neither_record_nor_renew(streams):
     [head] = streams.enqueue(target="pay", stream="a")
     [slow] = claim_streams(streams, "holder-1")
@@ -186,11 +171,6 @@ def test_finished_stream_and_other_targets_are_not_claimed(streams):
     assert len(claim_streams(streams, targets=["other"])) == 1
 
 
-def test_claim_never_exceeds_the_number_asked_for(streams):
-    streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": f"s{n}"} for n in range(9)])
-    assert [len(claim_streams(streams, streams_max=4)) for _ in range(4)] == [4, 4, 1, 0]
-
-
 def test_claim_counts_expired_streams_for_the_limit_of_their_target(streams):
     """Otherwise a target with one slot would have two calls at once."""
     streams.publish("ship", scope="stream")
@@ -203,33 +183,6 @@ def test_claim_counts_expired_streams_for_the_limit_of_their_target(streams):
     limits = ["pay", "ship"], [1, 9]
     taken = streams.call("executor", "claim_streams", 10, "holder-2", 30, 150, *limits)
     assert sorted(row["target"] for row in taken) == ["pay", "ship", "ship"]
-
-
-def test_released_stream_is_free_at_once_and_lost_to_its_old_holder(streams):
-    streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": name} for name in "ab"])
-    first, second = claim_streams(streams, "holder-1")
-    asked = ([first.lease_name, second.lease_name], [first.epoch, second.epoch + 1])
-    verdicts = streams.call("executor", "release_streams", "holder-1", *asked)
-    assert {row["lease_name"]: row["verdict"] for row in verdicts} == {
-        first.lease_name: "released",
-        second.lease_name: "lease_lost",
-    }
-    [successor] = claim_streams(streams, "holder-2")
-    assert (successor.lease_name, successor.epoch) == (first.lease_name, 2)
-    [lost] = first.call("renew_streams", *first.fences, 30, 150)
-    assert lost["verdict"] == "lease_lost"
-    second.renew()
-
-
-def test_streams_with_odd_names_have_separate_leases(streams):
-    odd = ["a/b", "a", "pay/a", "%", "stream/pay/a", "ä ö", "'", "x" * 255]
-    streams.enqueue_entries([{"target": "pay", "payload": name, "stream": name} for name in odd])
-    holders = claim_streams(streams)
-    assert names(holders) == set(odd)
-    for holder in holders:
-        [row] = holder.heads
-        assert row["stream"] == stream_of(holder)
-        assert holder.begin([row["intent_id"]]) == ["begun"]
 
 
 def test_lease_of_a_stream_cannot_be_acquired_by_its_name(streams):

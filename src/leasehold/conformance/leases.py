@@ -1,24 +1,31 @@
-"""Cases of leases and of the fences that they are: who is granted one, and who may still write."""
+"""Cases of leases: who is granted one, for how long, and under which epoch."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leasehold.conformance.scene import LEASE_SECONDS, Scene, require, require_lost
+from leasehold.conformance.scene import (
+    LEASE_SECONDS,
+    SHORT_SECONDS,
+    Scene,
+    cases,
+    require,
+    require_equal,
+    require_lost,
+    until,
+)
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.outcome import Accepted, Result
-from leasehold.domain.verdict import RecordVerdict
+from leasehold.domain.outcome import Rejected, Result
 
 if TYPE_CHECKING:
-    from leasehold.conformance.scene import Case
-    from leasehold.domain.intent import IntentId
-    from leasehold.domain.lease import Lease
+    from datetime import datetime
 
-_APPLIED = RecordVerdict.APPLIED
+    from leasehold.domain.lease import Lease
+    from leasehold.store.rows import Acquisition
 
 _CANDIDATES = 8
-_ROUNDS = 10
 
 
 async def one_of_many_that_ask_at_once_gets_the_lease(scene: Scene) -> None:
@@ -46,7 +53,8 @@ async def epoch_rises_with_every_grant_and_never_with_a_renewal(scene: Scene) ->
     epochs: list[int] = []
     for number in range(4):
         store = scene.one if number % 2 else scene.other
-        lease = await scene.acquire(store, f"holder-{number}")
+        # Also for the same holder twice in a row: its old calls must not count as its new ones.
+        lease = await scene.acquire(store, f"holder-{number // 2}")
         await store.renew_lease(lease, LEASE_SECONDS)
         await store.renew_lease(lease, LEASE_SECONDS)
         require(await store.release_lease(lease), "renewals took the lease from its holder")
@@ -62,68 +70,188 @@ async def former_holder_neither_renews_nor_releases(scene: Scene) -> None:
     await scene.other.renew_lease(current, LEASE_SECONDS)
 
 
-async def former_holder_reads_marks_and_records_nothing(scene: Scene) -> None:
-    """Every call under a lease is refused to a former holder, and nothing of it is written."""
-    await scene.publish()
-    [intent_id] = await scene.enqueue()
+async def held_lease_is_refused_to_its_own_holder_too(scene: Scene) -> None:
+    """The old calls of a holder must not count as its new ones."""
+    lease = await scene.acquire(scene.one, "one")
+    before = await scene.other.read_leases(scene.lease_name, None, 1)
+    for holder_id in ("one", "other"):
+        again = await scene.one.acquire_lease(scene.lease_name, holder_id, LEASE_SECONDS)
+        require(not again.is_ours, f"a held lease was granted again to {holder_id}")
+        found = (again.lease.holder_id, again.lease.epoch)
+        require_equal("the holder that it reports", found, ("one", lease.epoch))
+    require_equal("the lease", await scene.other.read_leases(scene.lease_name, None, 1), before)
+
+
+async def released_lease_is_free_at_once_and_lost_to_its_holder(scene: Scene) -> None:
+    """Nobody waits for the expiry of a lease that was given back."""
     former, current = await scene.replaced()
-    due = await scene.other.refresh_due_rows("other", [current], [scene.target], 10)
-    require([row.intent_id for row in due] == [intent_id], f"the holder reads {due}")
-    one = scene.one
-    await require_lost("a read", one.refresh_due_rows("one", [former], [scene.target], 10))
-    await require_lost("a mark", one.mark_calls(former, due, 1))
-    await require_lost("a begun attempt", one.begin_leased_attempts(former, [intent_id]))
-    await require_lost("a result", one.record_attempts(former, [_accepted(intent_id)]))
-    await require_lost("the removal of marks", one.unmark_calls(former, []))
-    await require_lost("a report", one.record_leader_heartbeat(former, {}))
-    ledger = await scene.one.read_ledger([intent_id])
-    require(not ledger, f"a former holder wrote {ledger}")
+    require(current.epoch > former.epoch, f"epoch {current.epoch} after {former.epoch}")
+    require(not await scene.one.release_lease(former), "a lease was released twice")
 
 
-async def result_and_takeover_at_once_leave_one_truth(scene: Scene) -> None:
-    """A result is written before the takeover or not at all, and the successor sees which."""
+async def lease_is_refused_until_it_expires_and_granted_after(scene: Scene) -> None:
+    """The boundary is the expiry by the database's clock, and nothing else."""
+    former = await scene.acquire(scene.one, "one", SHORT_SECONDS)
+    current = await _taken_after_expiry(scene)
+    require(current.epoch > former.epoch, f"epoch {current.epoch} after {former.epoch}")
+    await require_lost("a renewal", scene.one.renew_lease(former, LEASE_SECONDS))
+
+
+async def expired_lease_that_nobody_took_is_lost(scene: Scene) -> None:
+    """A holder that woke too late does not go on, although it has no successor."""
     await scene.publish()
-    for intent_id in await scene.enqueue(_ROUNDS):
-        former = await scene.acquire(scene.one, "one")
-        is_written, current = await asyncio.gather(
-            _is_recorded(scene, former, intent_id), _taken_over(scene, former)
-        )
-        ledger = await scene.other.read_ledger([intent_id])
-        require(
-            [one.lease_epoch for one in ledger] == ([former.epoch] if is_written else []),
-            f"the former holder was told {is_written}, but the ledger has {ledger}",
-        )
-        [again] = await scene.other.record_attempts(current, [_accepted(intent_id)])
-        require(
-            (again.verdict is _APPLIED) != is_written, f"the successor was told {again.verdict}"
-        )
-        ledger = await scene.other.read_ledger([intent_id])
-        require(len(ledger) == 1, f"an intent has {len(ledger)} final rows")
-        await scene.other.release_lease(current)
+    lease = await scene.acquire(scene.one, "one", SHORT_SECONDS)
+    await _first_expiry(scene)
+    await require_lost("a renewal", scene.one.renew_lease(lease, LEASE_SECONDS))
+    await require_lost("a report", scene.one.record_leader_heartbeat(lease, {}))
+    require(await _is_untouched(scene, lease), "a lease that expired was written under")
 
 
-async def _is_recorded(scene: Scene, lease: Lease, intent_id: IntentId) -> bool:
+async def renewal_moves_the_expiry_and_not_the_epoch(scene: Scene) -> None:
+    """A renewed lease lasts as long as the renewal says."""
+    lease = await scene.acquire(scene.one, "one", SHORT_SECONDS)
+    [before] = await scene.other.read_leases(scene.lease_name, None, 1)
+    expires_at = await scene.one.renew_lease(lease, LEASE_SECONDS)
+    require(expires_at > lease.expires_at, f"renewed from {lease.expires_at} to {expires_at}")
+    [after] = await scene.other.read_leases(scene.lease_name, None, 1)
+    require_equal("since when it is held", after.acquired_at, before.acquired_at)
+    require_equal("until when", after.expires_at, expires_at)
+    seen = await scene.other.acquire_lease(scene.lease_name, "other", LEASE_SECONDS)
+    require(not seen.is_ours, "a renewed lease was granted to another holder")
+    require(seen.seconds_left > SHORT_SECONDS, f"{seen.seconds_left} seconds are left")
+    require_equal("the epoch", seen.lease.epoch, lease.epoch)
+
+
+async def renewal_and_acquisition_at_the_expiry_do_not_both_succeed(scene: Scene) -> None:
+    """At its last moment a lease is kept or taken, never both."""
+    lease = await scene.acquire(scene.one, "one", SHORT_SECONDS)
+
+    async def nearly_over() -> Acquisition | None:
+        seen = await scene.other.acquire_lease(scene.lease_name, "early", LEASE_SECONDS)
+        return seen if seen.is_ours or seen.seconds_left < SHORT_SECONDS / 5 else None
+
+    if (await until("a lease does not come to its end", nearly_over)).is_ours:
+        await require_lost("a renewal", scene.one.renew_lease(lease, LEASE_SECONDS))
+        return
+    renewed_until, taken = await asyncio.gather(
+        _renewed(scene, lease),
+        scene.other.acquire_lease(scene.lease_name, "other", LEASE_SECONDS),
+    )
+    require(
+        renewed_until is None or not taken.is_ours,
+        f"a lease was renewed until {renewed_until} and granted as {taken.lease}",
+    )
+
+
+async def call_in_flight_keeps_the_lease_until_its_second_expiry(scene: Scene) -> None:
+    """A slow holder is not robbed: it may still record, but begin nothing new."""
+    await scene.publish(guarantee="lookup")
+    in_flight, waiting = await scene.enqueue(2)
+    found = await scene.one.acquire_lease(scene.lease_name, "one", SHORT_SECONDS, LEASE_SECONDS)
+    lease = found.lease
+    grace_seconds = (lease.grace_expires_at - lease.expires_at).total_seconds()
+    require_equal("the grace", round(grace_seconds), LEASE_SECONDS)
+    await scene.one.begin_leased_attempts(lease, [in_flight])
+    await _first_expiry(scene)
+    seen = await scene.other.acquire_lease(scene.lease_name, "other", LEASE_SECONDS)
+    require(not seen.is_ours, "a lease with a call in flight was taken after its first expiry")
+    await require_lost("a begun attempt", scene.one.begin_leased_attempts(lease, [waiting]))
+    await scene.one.renew_lease(lease, LEASE_SECONDS, LEASE_SECONDS)
+    [begun] = await scene.one.begin_leased_attempts(lease, [waiting])
+    require_equal("after a renewal in its grace", begun.verdict, "begun")
+
+
+async def lease_without_a_call_is_free_after_its_first_expiry(scene: Scene) -> None:
+    """Nobody waits for a second expiry that protects nothing."""
+    await scene.one.acquire_lease(scene.lease_name, "one", SHORT_SECONDS, LEASE_SECONDS)
+    await _taken_after_expiry(scene)
+
+
+async def wrong_holder_epoch_or_name_is_refused(scene: Scene) -> None:
+    """All three are the fence."""
+    await scene.publish()
+    await scene.one.release_lease(await scene.acquire(scene.one, "one"))
+    lease = await scene.acquire(scene.one, "one")
+    for wrong in (
+        replace(lease, holder_id="somebody"),
+        replace(lease, epoch=lease.epoch + 1),
+        replace(lease, epoch=lease.epoch - 1),
+        replace(lease, name=f"{lease.name}-not"),
+    ):
+        await require_lost("a renewal", scene.one.renew_lease(wrong, LEASE_SECONDS))
+        require(not await scene.one.release_lease(wrong), f"{wrong} released {lease}")
+        require(await _is_untouched(scene, wrong), f"{wrong} wrote under {lease}")
+    await scene.one.renew_lease(lease, LEASE_SECONDS)
+
+
+async def lease_that_nobody_ever_held_is_lost(scene: Scene) -> None:
+    """A holder cannot write a lease into being."""
+    lease = replace(await scene.acquire(scene.one, "one"), name=f"{scene.lease_name}-never")
+    await require_lost("a renewal", scene.one.renew_lease(lease, LEASE_SECONDS))
+    require(not await scene.one.release_lease(lease), "a lease that never was has been released")
+
+
+async def leases_of_two_names_are_independent(scene: Scene) -> None:
+    """One process may hold both, and losing one says nothing about the other."""
+    first = await scene.acquire(scene.one, "one")
+    second = await scene.one.acquire_lease(f"{scene.lease_name}-b", "one", LEASE_SECONDS)
+    require(second.is_ours, "the lease of another name was refused")
+    await scene.one.release_lease(first)
+    await scene.one.renew_lease(second.lease, LEASE_SECONDS)
+
+
+async def _is_untouched(scene: Scene, lost: Lease) -> bool:
+    """Say whether neither a begin nor a result under this lease is accepted, nor written."""
+    [intent_id] = await scene.enqueue()
+    result = Result(intent_id, Rejected(reason="late"))
+    await require_lost("a begin", scene.one.begin_leased_attempts(lost, [intent_id]))
+    await require_lost("a result", scene.one.record_attempts(lost, [result]))
+    return not await scene.ledger(intent_id)
+
+
+async def _renewed(scene: Scene, lease: Lease) -> datetime | None:
     try:
-        [told] = await scene.one.record_attempts(lease, [_accepted(intent_id)])
+        return await scene.one.renew_lease(lease, LEASE_SECONDS)
     except LeaseLost:
-        return False
-    return told.verdict is _APPLIED
+        return None
 
 
-async def _taken_over(scene: Scene, former: Lease) -> Lease:
-    """Take the lease of the former holder over, in another process."""
-    await scene.other.release_lease(former)
-    return await scene.acquire(scene.other, "other")
+async def _first_expiry(scene: Scene) -> None:
+    async def expired() -> bool | None:
+        [seen] = await scene.other.read_leases(scene.lease_name, None, 1)
+        return None if seen.is_live else True
+
+    await until("a lease of one second is still live", expired)
 
 
-def _accepted(intent_id: IntentId) -> Result:
-    return Result(intent_id=intent_id, outcome=Accepted(), elapsed_seconds=0.0)
+async def _taken_after_expiry(scene: Scene) -> Lease:
+    """Take the lease in the other process as soon as it is granted."""
+
+    async def taken() -> Lease | None:
+        seen = await scene.other.acquire_lease(scene.lease_name, "other", LEASE_SECONDS)
+        require(
+            seen.is_ours or seen.seconds_left > 0,
+            f"an expired lease was refused ({seen.seconds_left} seconds are left)",
+        )
+        return seen.lease if seen.is_ours else None
+
+    return await until("a lease of one second was never free", taken)
 
 
-CASES: tuple[Case, ...] = (
+CASES = cases(
+    ("cluster",),
     one_of_many_that_ask_at_once_gets_the_lease,
     epoch_rises_with_every_grant_and_never_with_a_renewal,
+    held_lease_is_refused_to_its_own_holder_too,
+    released_lease_is_free_at_once_and_lost_to_its_holder,
+    lease_is_refused_until_it_expires_and_granted_after,
+    expired_lease_that_nobody_took_is_lost,
+    renewal_moves_the_expiry_and_not_the_epoch,
+    renewal_and_acquisition_at_the_expiry_do_not_both_succeed,
+    call_in_flight_keeps_the_lease_until_its_second_expiry,
+    lease_without_a_call_is_free_after_its_first_expiry,
+    wrong_holder_epoch_or_name_is_refused,
+    lease_that_nobody_ever_held_is_lost,
+    leases_of_two_names_are_independent,
     former_holder_neither_renews_nor_releases,
-    former_holder_reads_marks_and_records_nothing,
-    result_and_takeover_at_once_leave_one_truth,
 )
