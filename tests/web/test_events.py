@@ -129,8 +129,9 @@ async def test_all_listeners_share_one_reader(api, outbox, monkeypatch):
 
     async def counted(after, limit):
         nonlocal reads
-        reads += limit == events.PAGE
-        return await read_events(after, limit)
+        found = await read_events(after, limit)
+        reads += bool(found)
+        return found
 
     monkeypatch.setattr(api.service.stores.reader, "read_events", counted)
     monkeypatch.setattr(events, "POLL_SECONDS", 0.3)
@@ -147,8 +148,8 @@ async def test_all_listeners_share_one_reader(api, outbox, monkeypatch):
             await joined.acquire()
         written = finish(outbox, 3)
     assert all(one.result() == written for one in listeners)
-    # Twenty readers would read at least twenty times.
-    assert reads < 20
+    # Twenty readers would find events at least twenty times.
+    assert 1 <= reads <= len(written)
 
 
 async def test_slow_listener_catches_up_and_misses_nothing(api, outbox, monkeypatch):

@@ -406,12 +406,16 @@ async def test_incomplete_request_behind_a_long_poll_is_not_waited_for(impatient
     assert impatient.intents() == 1
 
 
-async def test_client_that_is_still_sending_gets_its_refusal(impatient):
+async def test_client_that_is_still_sending_gets_its_refusal(impatient, monkeypatch):
     """The rest of a body is read for a while: closing at once would destroy the response."""
     request = await valid_request(impatient)
     huge = request.replace(b"Content-Length: 28", b"Content-Length: 1000000000")
     pieces = [b"x" * 100_000] * 50
-    assert statuses(await send(impatient, huge, *pieces)) == [413]
+    url = urlsplit(impatient.url)
+    with monkeypatch.context() as patient:
+        patient.setattr(request_context, "DRAIN_SECONDS", WAIT_SECONDS)
+        answer = await asyncio.to_thread(exchange, (url.hostname, url.port), huge, *pieces)
+    assert statuses(answer) == [413]
     assert statuses(await send(impatient, huge)) == [413]
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 2.0
 _EVENTS_KEPT = 40
+_WIDE = 120  # columns, for whole ids
 _EVENTS_SHOWN = 3
 _HOLDERS_SHOWN = 3
 _STATE_STYLES = {
@@ -120,7 +121,7 @@ class View:
             Layout(_head(snapshot, urls), size=head),
             Layout(name="holders", size=2 + _HOLDERS_SHOWN),
             Layout(_section("Targets", _targets(snapshot)), size=2 + len(TARGETS)),
-            Layout(_section("Latest ledger rows", _ledger(snapshot.ledger[:height]))),
+            Layout(_section("Latest ledger rows", ledger_table(snapshot.ledger[:height], width))),
             Layout(_section("Events", self._event_lines()), size=1 + _EVENTS_SHOWN),
         )
         layout["holders"].split_row(
@@ -223,12 +224,14 @@ def _targets(snapshot: Snapshot) -> Table:
     return table
 
 
-def _ledger(rows: Sequence[LedgerRow]) -> Table:
+def ledger_table(rows: Sequence[LedgerRow], width: int) -> Table:
+    """Show ledger rows: with whole ids, to be copied, if the window is wide enough for them."""
+    is_wide = width >= _WIDE
     table = _table("time", "intent", "target", ">try", "state", "reason", "holder")
     for row in rows:
         table.add_row(
             f"{row.finished_at.astimezone():%H:%M:%S}",
-            short_id(row.intent_id),
+            str(row.intent_id) if is_wide else short_id(row.intent_id),
             row.target,
             str(row.attempt_no),
             Text(row.state, style=_STATE_STYLES.get(row.state, "")),
