@@ -12,7 +12,8 @@ import pytest
 
 from leasehold.sandbox import Sandbox
 from tests.support.certificates import self_signed
-from tests.support.cli_process import assert_one_line_of_error, leasehold
+from tests.support.cli_process import assert_one_line_of_error
+from tests.support.cli_process import forked_leasehold as leasehold
 from tests.support.engine import Engine, until
 from tests.support.serve_process import Serving, eventually
 from tests.support.tcp_proxy import TcpProxy
