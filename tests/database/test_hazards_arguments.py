@@ -87,7 +87,7 @@ VALID = {
     "p_keep": None,
     "p_intent_ids": None,
     "p_intents": '[{"target": "sms", "payload": 1}]',
-    "p_kept": [CLUSTER_LEASE],
+    "p_continued": [CLUSTER_LEASE],
     "p_lease_epoch": 1,
     "p_lease_epochs": [1],
     "p_lease_name": CLUSTER_LEASE,

@@ -52,7 +52,7 @@ NEXT_HEADS = (
 )
 TAKE_OVER = (
     "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
-    " WHERE reason = 'taken_over'"
+    " WHERE is_taken_over"
 )
 BEGIN_HEADS = (
     "WITH due AS MATERIALIZED (SELECT array_agg(intent_id) AS ids FROM leasehold.outbox_pending)"
@@ -251,8 +251,8 @@ MEETINGS = {
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "lock_for_intervention": (heads, LOCK_ITEM, CANCEL, "operator"),
     "skip_stream_head": (heads, LOCK_ITEM, SKIP, "operator"),
-    "next_stream_heads": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
-    "next_stream_heads (head)": (held_streams, LOCK_HEAD, NEXT_HEADS),
+    "lock_settled_streams": (drained_streams, LOCK_STREAM, LOOK_AT_STREAMS),
+    "advance_streams": (held_streams, LOCK_HEAD, NEXT_HEADS),
     "prune_streams": (idle_streams, LOCK_STREAM, PRUNE_STREAMS, "owner"),
     "begin_watch_turn": (due_turn, LOCK_TURN, BEGIN_TURN),
     "record_queue_counts": (begun_turn, LOCK_TURN, COUNT),

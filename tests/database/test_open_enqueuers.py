@@ -190,7 +190,7 @@ def test_enqueuers_that_stay_open_for_minutes_block_nobody(outbox, terms, end):
 
 
 @pytest.mark.one_server
-@pytest.mark.parametrize("function", ["next_stream_heads", "prune_streams"])
+@pytest.mark.parametrize("function", ["lock_settled_streams", "prune_streams"])
 def test_mutant_without_skip_locked_waits_for_an_open_enqueuer(outbox, database, function):
     mutate(database, function, " SKIP LOCKED", "")
     scene = Scene(outbox, TERMS["plain"])

@@ -119,7 +119,7 @@ CHANGED = {
     ),
     "a cancelled head leaves its stream without one": (
         "append_and_continue_streams",
-        r"PERFORM leasehold\.next_stream_heads\(.*?\);",
+        r"PERFORM leasehold\.advance_streams\(.*?\);",
         "",
     ),
     "a failure does not pause its stream": (
@@ -140,9 +140,9 @@ CHANGED = {
 }
 CHANGED_PIPELINES = {
     "a full pipeline goes on": (
-        "next_stream_heads",
-        r"ELSE c\.pipeline_max - coalesce\(awaited\.rows, 0\) END AS room",
-        "ELSE 100 END AS room",
+        "look_at_streams",
+        r"ELSE c\.pipeline_max - coalesce\(awaited\.rows, 0\) END",
+        "ELSE 100 END",
     ),
     "a call starts behind a row that is in doubt": (
         "append_attempts",
@@ -160,17 +160,17 @@ CHANGED_PIPELINES = {
         "WHEN",
     ),
     "confirmations are asked for in the wrong order": (
-        "next_stream_heads",
-        r"(SELECT p\.intent_id, row_number\(\) OVER \(ORDER BY p\.stream_seq)\) AS place",
+        "due_confirmations",
+        r"(row_number\(\) OVER \(ORDER BY p\.stream_seq)\) AS place",
         r"\1 DESC) AS place",
     ),
     "a question counts as a call": (
-        "next_stream_heads",
-        r"AND NOT d\.is_asking, false\)",
-        ", false)",
+        "decide_streams",
+        r"p_begin AND NOT is_asking AND head_action = 'call' AND",
+        "p_begin AND",
     ),
     "the head waits until nobody must be asked about": (
-        "next_stream_heads",
+        "decide_streams",
         r"OR awaited_due_at < head_due_at",
         "OR true",
     ),
@@ -195,8 +195,8 @@ CHANGED_PIPELINES = {
         "false",
     ),
     "a head behind a full pipeline does not end": (
-        "next_stream_heads",
-        r"WHEN step = 'call' THEN least\(awaited_due_at, deadline_at\)",
+        "decide_streams",
+        r"WHEN head_action = 'call' THEN least\(awaited_due_at, head_deadline_at\)",
         "",
     ),
     "a submission is awaited for ever": (

@@ -72,7 +72,7 @@ def test_finisher_keeps_a_stream_whose_enqueuer_is_open_and_looks_again(streams,
 def test_mutant_that_does_not_look_twice_leaves_the_row_of_an_open_enqueuer_stuck(
     streams, database
 ):
-    mutate(database, "next_stream_heads", r"FOR SHARE OF s SKIP LOCKED", "")
+    mutate(database, "lock_settled_streams", r"FOR SHARE OF s SKIP LOCKED", "")
     holder, head = in_flight(streams)
     enqueuer, following = open_enqueuer(database)
     [row] = holder.record_next([head], "DISPATCHED")

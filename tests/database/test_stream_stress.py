@@ -133,6 +133,6 @@ def test_every_committed_row_is_executed_once_and_in_order(
 @pytest.mark.one_server
 @pytest.mark.usefixtures("streams")
 def test_mutant_that_looks_once_leaves_rows_behind(database):
-    mutate(database, "next_stream_heads", r"FOR SHARE OF s SKIP LOCKED", "")
+    mutate(database, "lock_settled_streams", r"FOR SHARE OF s SKIP LOCKED", "")
     committed, executed = run(database, 1)
     assert sum(map(len, executed.values())) < sum(map(len, committed.values()))

@@ -2,7 +2,7 @@
 -- streams: those in which an intent failed are paused as its contract says (pause_failed_streams), and a stream that nobody
 -- holds gets its next head. A holder looks at its stream again by itself.
 -- Returns what append_attempts returns.
--- Locks: as next_stream_heads. The caller has locked the lease rows of the streams, at least FOR NO KEY UPDATE, then the
+-- Locks: as advance_streams. The caller has locked the lease rows of the streams, at least FOR NO KEY UPDATE, then the
 -- pending rows, and has read the clock after that (p_now).
 -- Raises: as append_attempts.
 CREATE OR REPLACE FUNCTION leasehold.append_and_continue_streams(p_outcomes leasehold.outcome[], p_now timestamptz)
@@ -32,7 +32,7 @@ BEGIN
     -- A stream that somebody holds, or that somebody must look at, has a finite expiry.
     v_streams := ARRAY(SELECT l.lease_name FROM leasehold.leases l
                         WHERE l.lease_name = ANY (v_streams) AND l.expires_at = '-infinity');
-    PERFORM leasehold.next_stream_heads(v_streams, '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.advance_streams(v_streams, '{}', p_free_idle => true, p_begin => false);
   END IF;
 END
 $$;

@@ -7,7 +7,7 @@
 -- judge_outcomes decides what each outcome means. Most batches need no decision: every outcome is DISPATCHED or FAILED and of
 -- a call, every row is pending under the fence, and every call that had to be begun was begun. Such a batch is applied directly,
 -- which saves a sixth of the time. It needs the outcomes in the order of their ids.
--- It knows nothing of streams: their callers continue them with what it returns (pause_failed_streams, next_stream_heads).
+-- It knows nothing of streams: their callers continue them with what it returns (pause_failed_streams, advance_streams).
 -- Verdicts: applied, lease_lost, superseded, ceiling_reached, already_terminal, not_found.
 -- Locks nothing: callers have locked the pending rows and have read the clock after that (p_now).
 -- Raises: P7003 if a reported call had to be begun and was not; 23505 if an intent would end twice.

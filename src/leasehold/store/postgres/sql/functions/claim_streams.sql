@@ -1,5 +1,5 @@
 -- Claim streams whose head is due, up to p_streams_max, each with epoch + 1, and return their heads with content; see
--- next_stream_heads for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
+-- advance_streams for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
 -- nothing due are freed again at once (is_held is false); a stream in the state look_again stays held.
 -- Every target has a share, and the other targets get what one does not use. p_target_limits bounds the streams of each
 -- target. Each target is walked by priority and due time of the heads, and only heads that somebody may claim are in that
@@ -8,12 +8,12 @@
 -- Leave it out about once a second: then the walk is complete, and streams of dead holders are taken over too.
 -- A stream has two expiries. Before the first it belongs to its holder; between the two it may be taken if no call is in
 -- flight; after the second always. A call in flight is then put in doubt. A stream that this holder has already is not
--- returned: the holder may be asking about some of its rows, which leaves no mark. The rows of a stream that was taken over
--- from another holder have the reason taken_over.
+-- returned: the holder may be asking about some of its rows, which leaves no mark. is_taken_over: the stream
+-- had another holder.
 -- A stream whose head somebody has locked is passed over, as items are in claim_outbox_batch. If it is another row of the
 -- stream that somebody has locked, or the stream had another holder, its state may be look_again.
 -- Locks: the lease rows FOR UPDATE and the heads FOR NO KEY UPDATE, SKIP LOCKED, so it never waits. Reads the clock after
--- that. Then as next_stream_heads.
+-- that. Then as advance_streams.
 -- Raises: P7006; 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.claim_streams(
   p_streams_max integer, p_holder_id text, p_lease_seconds double precision, p_grace_seconds double precision,
@@ -110,16 +110,16 @@ BEGIN
   v_names := leasehold.take_streams(v_names, v_rows, p_holder_id, p_lease_seconds, p_grace_seconds);
   IF cardinality(v_taken_over) > 0 THEN
     FOR v_work IN
-      SELECT * FROM leasehold.next_stream_heads(v_names, NULL, true, p_begin, v_token_floor)
+      SELECT * FROM leasehold.advance_streams(v_names, NULL, true, p_begin, v_token_floor)
     LOOP
       IF v_work.lease_name = ANY (v_taken_over) THEN
-        v_work.reason := 'taken_over';
+        v_work.is_taken_over := true;
       END IF;
       RETURN NEXT v_work;
     END LOOP;
     RETURN;
   END IF;
-  RETURN QUERY SELECT * FROM leasehold.next_stream_heads(v_names, NULL, true, p_begin, v_token_floor);
+  RETURN QUERY SELECT * FROM leasehold.advance_streams(v_names, NULL, true, p_begin, v_token_floor);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.claim_streams(

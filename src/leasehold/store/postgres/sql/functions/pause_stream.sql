@@ -3,7 +3,7 @@
 -- no other reason for which the stream stands still: not a pause of somebody else, and not a failed intent. It is noted in
 -- stream_interventions.
 -- Verdicts: paused; not_found (no such stream).
--- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as next_stream_heads.
+-- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as advance_streams.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.pause_stream(
   p_target text, p_stream text, p_operator text, p_note text, p_seconds double precision DEFAULT NULL
@@ -27,7 +27,7 @@ BEGIN
           coalesce(v_now + make_interval(secs => p_seconds), 'infinity'), p_note);
   PERFORM leasehold.apply_stream_pauses(ARRAY[v_lease.lease_name], v_now);
   IF v_lease.expires_at = '-infinity' THEN
-    PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.advance_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'pause', p_operator, p_note, NULL, NULL);
   RETURN 'paused';

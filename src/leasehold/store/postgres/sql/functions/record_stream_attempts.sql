@@ -2,19 +2,19 @@
 -- done next in each stream, as claim_streams does. So a busy stream costs one visit per item.
 -- The results are those of complete_outbox_attempts without tokens. Report the items of a batch together. A result that is not
 -- of a call that was begun needs its attempt_no.
--- p_kept are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
+-- p_continued are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
 -- With p_free_idle, streams without due work are freed too; with p_begin, the next heads are begun.
 -- Returns first one row per result, with its verdict: applied, lease_lost, superseded, ceiling_reached, already_terminal,
 -- not_found (also if none of these leases covers the item). Then the rows of the streams, with a stream_state and without a verdict;
 -- a lost stream has the state lease_lost.
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
--- next_stream_heads.
+-- advance_streams.
 -- The results are written whatever the generation of the database is. If it must begin anew (require_generation), no stream is
 -- kept and nothing is begun.
 -- Raises, and writes nothing: P7003 and 22023 as complete_outbox_attempts.
 CREATE OR REPLACE FUNCTION leasehold.record_stream_attempts(
-  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_kept text[] DEFAULT NULL,
+  p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_continued text[] DEFAULT NULL,
   p_free_idle boolean DEFAULT true, p_begin boolean DEFAULT false
 ) RETURNS SETOF leasehold.stream_work
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
@@ -33,7 +33,7 @@ BEGIN
   IF num_nulls(p_free_idle, p_begin) > 0 THEN
     RAISE EXCEPTION 'p_free_idle and p_begin must be true or false' USING ERRCODE = '22023';
   END IF;
-  PERFORM leasehold.require_list('p_kept', coalesce(p_kept, '{}'), 10000);
+  PERFORM leasehold.require_list('p_continued', coalesce(p_continued, '{}'), 10000);
   v_outcomes := leasehold.read_results(p_results, p_holder_id, NULL, NULL);
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
   PERFORM FROM leasehold.outbox_pending p
@@ -76,8 +76,8 @@ BEGIN
   END IF;
 
   RETURN QUERY
-  SELECT * FROM leasehold.next_stream_heads(
-    v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_kept END, p_free_idle, p_begin, v_token_floor);
+  SELECT * FROM leasehold.advance_streams(
+    v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_continued END, p_free_idle, p_begin, v_token_floor);
   RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
 END
 $$;

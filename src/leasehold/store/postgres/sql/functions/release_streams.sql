@@ -4,7 +4,7 @@
 -- they have no attempt on the ledger. A call that is still in flight is put in doubt by whoever claims the stream next, and
 -- so is one whose row somebody has locked: the other streams do not wait for it.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that. Then p_unsent, SKIP LOCKED, and as
--- next_stream_heads.
+-- advance_streams.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.release_streams(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_unsent uuid[] DEFAULT '{}'
@@ -26,7 +26,7 @@ BEGIN
   UPDATE leasehold.outbox_pending p
      SET begun_at = NULL, first_tried_at = CASE WHEN p.attempt_count > 0 THEN p.first_tried_at END
    WHERE p.intent_id = ANY (v_unsent);
-  PERFORM leasehold.next_stream_heads(v_held, '{}', p_free_idle => true, p_begin => false);
+  PERFORM leasehold.advance_streams(v_held, '{}', p_free_idle => true, p_begin => false);
   RETURN QUERY
   -- Hashed; = ANY would compare each name with all others.
   SELECT asked.lease_name, CASE WHEN asked.lease_name IN (SELECT unnest(v_held)) THEN 'released' ELSE 'lease_lost' END

@@ -4,7 +4,7 @@
 -- It is noted in stream_interventions, one row for each reason.
 -- Verdicts: resumed; still_paused (this reason has ended, but another one stands); not_paused (the stream does not stand still
 -- for this reason; it may for another one); not_found (no such stream).
--- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as next_stream_heads.
+-- Locks: as lock_stream_for_intervention. Reads the clock after that. Then as advance_streams.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.resume_stream(
   p_target text, p_stream text, p_operator text, p_note text, p_paused_by text DEFAULT NULL, p_paused_for uuid DEFAULT NULL
@@ -40,7 +40,7 @@ BEGIN
   PERFORM leasehold.end_stream_pauses(v_lease, v_kind, v_names, v_now);
   PERFORM leasehold.apply_stream_pauses(ARRAY[v_lease.lease_name], v_now);
   IF v_lease.expires_at = '-infinity' THEN
-    PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.advance_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   PERFORM leasehold.record_intervention(p_target, p_stream, 'resume', p_operator, p_note,
                                         CASE v_kind WHEN 'failure' THEN ended.name::uuid END,

@@ -4,7 +4,7 @@
 -- in_flight (somebody is working on it); held, in_doubt or confirming (a call may have had an effect, so neither the quarantine nor the
 -- gateway's time is cut short: use resolve_intent); behind_head (of a stream: an earlier intent comes first); paused (its stream
 -- is: use resume_stream); already_terminal; not_found.
--- Locks: as lock_for_intervention. Reads the clock after that. Then as next_stream_heads.
+-- Locks: as lock_for_intervention. Reads the clock after that. Then as advance_streams.
 -- Raises: 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.retry_intent_now(p_intent_id uuid, p_operator text, p_note text)
 RETURNS text
@@ -47,7 +47,7 @@ BEGIN
    WHERE p.intent_id = p_intent_id;
   -- A holder of the stream looks at it again by itself.
   IF v_lease.expires_at = '-infinity' THEN
-    PERFORM leasehold.next_stream_heads(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
+    PERFORM leasehold.advance_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
   INSERT INTO leasehold.intent_interventions
     VALUES (leasehold.new_intent_id(), p_intent_id, 'retry_now', p_operator, p_note, v_now);

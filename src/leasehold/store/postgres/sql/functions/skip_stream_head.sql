@@ -5,7 +5,7 @@
 -- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the intent is not of
 -- this stream).
 -- Locks: as lock_stream_for_intervention; then the pending row, SKIP LOCKED: if another transaction has it, that is in_flight,
--- because the stream's holder needs the lease row. Reads the clock after that. Then as next_stream_heads.
+-- because the stream's holder needs the lease row. Reads the clock after that. Then as advance_streams.
 -- Raises: P7006 while a restore is being repaired, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
   p_target text, p_stream text, p_intent_id uuid, p_operator text, p_note text

@@ -2,7 +2,7 @@
 -- in doubt. Returns the names of the leases that were taken.
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
--- next_stream_heads marks the row that leads to the stream next time.
+-- advance_streams marks the row that leads to the stream next time.
 -- A stream is not taken while somebody has locked a row of a call in flight, for that row could not be put in doubt.
 -- Locks: the lease rows and p_rows, already locked by the caller. Reads the clock. Then the begun rows FOR UPDATE, SKIP LOCKED, and
 -- the reasons of pauses.

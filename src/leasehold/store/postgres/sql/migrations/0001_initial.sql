@@ -41,7 +41,7 @@ COMMENT ON TYPE leasehold.new_intent IS
   'The fields of an intent in a call of enqueue_intents; body is base64.';
 
 -- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
--- ready, and for record_stream_attempts one row per result. next_stream_heads explains the columns.
+-- ready, and for record_stream_attempts one row per result. advance_streams explains the columns.
 CREATE TYPE leasehold.stream_work AS (
   lease_name text,
   lease_epoch bigint,
@@ -52,6 +52,7 @@ CREATE TYPE leasehold.stream_work AS (
   stream_state text,
   wait_seconds double precision,
   is_held boolean,
+  is_taken_over boolean,
   intent_id uuid,
   contract_version integer,
   attempt_no integer,
@@ -77,6 +78,31 @@ CREATE TYPE leasehold.stream_work AS (
 );
 
 COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream, or the verdict on a result of it.';
+
+-- What decide_streams decides about a stream, one step per head that the caller gets, and what advance_streams does then. row_id
+-- is the pending row that leads to the stream, or the head; is_row_changed says that it gets what stands here.
+CREATE TYPE leasehold.stream_step AS (
+  lease_name text,
+  lease_epoch bigint,
+  expires_at timestamptz,
+  grace_expires_at timestamptz,
+  target text,
+  stream text,
+  stream_state text,
+  wait_seconds double precision,
+  is_continued boolean,
+  is_held boolean,
+  is_settled boolean,
+  place integer,
+  row_id uuid,
+  is_given boolean,
+  is_begun_now boolean,
+  is_claimable boolean,
+  row_due_at timestamptz,
+  is_row_changed boolean
+);
+
+COMMENT ON TYPE leasehold.stream_step IS 'A decision about a stream, passed between functions; not part of the interface.';
 
 -- One row per version of a target's terms, immutable. The highest version is current; an intent keeps the
 -- version under which it was accepted. The other columns are generated from the terms, so the functions

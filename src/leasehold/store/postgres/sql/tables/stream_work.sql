@@ -1,5 +1,5 @@
 -- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
--- ready, and for record_stream_attempts one row per result. next_stream_heads explains the columns.
+-- ready, and for record_stream_attempts one row per result. advance_streams explains the columns.
 CREATE TYPE leasehold.stream_work AS (
   lease_name text,
   lease_epoch bigint,
@@ -10,6 +10,7 @@ CREATE TYPE leasehold.stream_work AS (
   stream_state text,
   wait_seconds double precision,
   is_held boolean,
+  is_taken_over boolean,
   intent_id uuid,
   contract_version integer,
   attempt_no integer,
