@@ -174,6 +174,7 @@ OWNERS = (
     "record_intervention",
     "read_intents",
     "rows_within_budget",
+    "share_batch",
     "read_results",
     "redrive_intent",
     "refuse_change",

@@ -65,6 +65,12 @@ def test_function_file_defines_the_one_function_that_it_is_named_for(path):
     assert functions == [path.stem]
 
 
+@pytest.mark.parametrize("path", SQL_FILES, ids=name_of)
+def test_insert_names_its_columns(path):
+    inserts = re.findall(r"INSERT INTO [^(]*?\b(SELECT|VALUES|TABLE)\b", path.read_text())
+    assert inserts == [], "a column that is added later would move the others"
+
+
 @pytest.mark.parametrize("path", FUNCTIONS, ids=name_of)
 def test_function_has_a_caller(path):
     name = path.stem

@@ -88,8 +88,8 @@ _HEAD = _Row._fields.index("intent_id")
 _SELECT: Final = (
     "SELECT lease_name, lease_epoch, nullif(expires_at, '-infinity') AS expires_at,"
     "       nullif(grace_expires_at, '-infinity') AS grace_expires_at, target AS lease_target,"
-    "       stream AS lease_stream, stream_state, wait_seconds, is_held, is_taken_over, begun_at, verdict,"
-    "       state, reason, coalesce(due_at = 'infinity', false) AS is_held_for_a_person,"
+    "       stream AS lease_stream, stream_state, wait_seconds, is_held, is_taken_over, begun_at,"
+    "       verdict, state, reason, coalesce(due_at = 'infinity', false) AS is_held_for_a_person,"
     "       intent_id, NULL AS lease_token, last_state, target, contract_version, attempt_no,"
     "       reference, priority, stream, submission_key, fencing_token, payload, body,"
     "       content_type, metadata, trace_context, created_at,"

@@ -31,7 +31,8 @@ BEGIN
   PERFORM leasehold.repair_lease_times(p_lease_name);
   SELECT * INTO v_lease FROM leasehold.leases WHERE lease_name = p_lease_name;
   IF v_lease.lease_name IS NULL THEN
-    INSERT INTO leasehold.leases
+    INSERT INTO leasehold.leases (
+      lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at, grace_expires_at)
       VALUES (p_lease_name, p_holder_id, 0, clock_timestamp(), clock_timestamp(), '-infinity', '-infinity')
       ON CONFLICT DO NOTHING;
   END IF;

@@ -37,7 +37,8 @@ BEGIN
   SELECT least(expires_at, renewed_at + make_interval(secs => yield_seconds)) INTO v_free_at
     FROM leasehold.leases WHERE lease_name = p_lease_name;
   IF NOT FOUND THEN
-    INSERT INTO leasehold.leases
+    INSERT INTO leasehold.leases (
+      lease_name, holder_id, lease_epoch, acquired_at, renewed_at, expires_at, grace_expires_at)
       VALUES (p_lease_name, p_holder_id, 0, clock_timestamp(), clock_timestamp(), '-infinity', '-infinity')
       ON CONFLICT DO NOTHING;
   END IF;

@@ -1,6 +1,5 @@
 -- Lease up to p_batch_size due items of these targets to a worker, each under a fresh token.
--- Every target has a share of the batch, and the other targets get what one does not use. So a flood for one target
--- does not starve the rest. p_target_limits bounds the part of each target (its free slots).
+-- Every target has a share of the batch, and the other targets get what one does not use (share_batch). p_target_limits bounds the part of each target (its free slots).
 -- The contents of all items have at most p_bytes_max bytes together; one item is handed out however large it is. So a few
 -- large payloads never make a claim so slow that it fails for all, and leave room to other targets.
 -- Each target is walked by (priority, due time) on its own, so the backlog of other targets costs nothing.
@@ -29,8 +28,7 @@ DECLARE
   v_due_from timestamptz[] := p_due_from;
   -- Randomness is drawn once: on a server without OpenSSL, each draw opens a device.
   v_secret bytea := uuid_send(gen_random_uuid());
-  v_targets_count integer := cardinality(p_targets);
-  v_first integer;
+  v_first_seat integer := floor(random() * cardinality(p_targets));
   v_left integer := p_batch_size;
   v_token_floor bigint;
   v_places tid[];
@@ -45,34 +43,16 @@ BEGIN
   PERFORM leasehold.require_between('p_lease_seconds', p_lease_seconds, 1, 3600);
   PERFORM leasehold.require_list('p_targets', p_targets, 1000);
   PERFORM leasehold.require_between('p_bytes_max', p_bytes_max, 1, 1073741824);
-  IF cardinality(p_target_limits) <> v_targets_count OR array_position(p_target_limits, NULL) IS NOT NULL
-     OR 0 > ANY (p_target_limits) THEN
-    RAISE EXCEPTION 'p_target_limits must have one number, not negative, for each of the % targets', v_targets_count
-      USING ERRCODE = '22023';
-  ELSIF cardinality(p_due_from) <> 4 * v_targets_count OR array_position(p_due_from, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION 'p_due_from must have four times for each of the % targets, none of them NULL', v_targets_count
-      USING ERRCODE = '22023';
-  END IF;
-
+  PERFORM leasehold.require_walk(p_targets, p_target_limits, p_due_from);
   v_token_floor := leasehold.require_generation();
 
-  -- Each call starts at another target, so that a small batch reaches all of them.
-  v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
     v_due_from := leasehold.requeue_expired_claims(p_batch_size, p_targets, v_now);
   END IF;
-  -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
   FOR v_pass IN 1..2 LOOP
-    WITH asked AS (
-      SELECT target, place, coalesce(target_limit, p_batch_size) AS cap, (place + v_first) % v_targets_count AS seat
-        FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
-    ), shared AS (
-      SELECT target, place, cap, seat,
-             p_batch_size * (seat + 1) / v_targets_count - p_batch_size * seat / v_targets_count AS share
-        FROM asked
-    ), picked AS MATERIALIZED (
+    WITH picked AS MATERIALIZED (
       SELECT due.place, due.content_bytes, shared.seat
-        FROM shared
+        FROM leasehold.share_batch(p_batch_size, p_targets, p_target_limits, v_first_seat, v_pass) AS shared
        CROSS JOIN LATERAL (
          SELECT level_due.place, level_due.content_bytes
            FROM generate_series(0, 3) AS level
@@ -82,9 +62,9 @@ BEGIN
                AND p.due_at >= v_due_from[(shared.place - 1) * 4 + level + 1]
                AND p.due_at <= v_now AND p.claimed_by IS NULL
              ORDER BY p.due_at, p.intent_id
-             LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
+             LIMIT shared.rows_max
                FOR UPDATE SKIP LOCKED) AS level_due
-          LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
+          LIMIT shared.rows_max) AS due
        LIMIT v_left
     )
     SELECT coalesce(array_agg(place), '{}'), array_agg(content_bytes), array_agg(seat), coalesce(sum(content_bytes), 0)
@@ -116,7 +96,7 @@ BEGIN
     EXIT WHEN v_left = 0 OR v_bytes > v_bytes_left;
     v_bytes_left := v_bytes_left - v_bytes;
     -- A target with more than its share has used up at least its share.
-    EXIT WHEN cardinality(v_places) < p_batch_size / greatest(v_targets_count, 1);
+    EXIT WHEN cardinality(v_places) < p_batch_size / greatest(cardinality(p_targets), 1);
   END LOOP;
 END
 $$;

@@ -1,7 +1,7 @@
 -- Claim streams whose head is due, up to p_streams_max, each with epoch + 1, and return their heads with content; see
 -- advance_streams for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
 -- nothing due are freed again at once (is_held is false); a stream in the state look_again stays held.
--- Every target has a share, and the other targets get what one does not use. p_target_limits bounds the streams of each
+-- Every target has a share, and the other targets get what one does not use (share_batch). p_target_limits bounds the streams of each
 -- target. Each target is walked by priority and due time of the heads, and only heads that somebody may claim are in that
 -- index: streams that are held, paused, blocked or not due cost nothing.
 -- p_due_from says where each walk starts, four entries (one per priority) for each target in turn, as in claim_outbox_batch.
@@ -26,8 +26,8 @@ SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := clock_timestamp();
-  v_targets_count integer := cardinality(p_targets);
-  v_first integer;
+  v_first_seat integer := floor(random() * cardinality(p_targets));
+  v_limits integer[] := p_target_limits;
   v_expired text[] := '{}';
   v_taken_over text[];
   v_work leasehold.stream_work;
@@ -51,29 +51,23 @@ BEGIN
 
   v_token_floor := leasehold.require_generation();
 
-  -- Each call starts at another target, so that a small batch reaches all of them.
-  v_first := floor(random() * v_targets_count);
   IF p_due_from IS NULL THEN
     v_expired := leasehold.lock_expired_streams(p_targets, p_target_limits, p_streams_max, p_lease_seconds);
     v_names := v_expired;
     v_left := p_streams_max - cardinality(v_expired);
   END IF;
-  -- Pass 1 takes each target's share, pass 2 gives what is left to targets that have more.
+  IF cardinality(v_expired) > 0 THEN
+    v_limits := ARRAY(
+      SELECT greatest(coalesce(asked.target_limit, p_streams_max) - count(l.lease_name), 0)::integer
+        FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS asked (target, target_limit, place)
+        LEFT JOIN leasehold.leases l ON l.lease_name = ANY (v_expired) AND l.target = asked.target
+       GROUP BY asked.place, asked.target_limit ORDER BY asked.place);
+  END IF;
   FOR v_pass IN 1..2 LOOP
     EXIT WHEN v_left <= 0;
-    WITH asked AS (
-      SELECT target, place, (place + v_first) % v_targets_count AS seat,
-             greatest(coalesce(target_limit, p_streams_max) - coalesce(expired.streams, 0), 0) AS cap
-        FROM unnest(p_targets, p_target_limits) WITH ORDINALITY AS given (target, target_limit, place)
-        LEFT JOIN (SELECT l.target, count(*) AS streams FROM leasehold.leases l
-                    WHERE l.lease_name = ANY (v_expired) GROUP BY l.target) AS expired USING (target)
-    ), shared AS (
-      SELECT target, place, cap,
-             p_streams_max * (seat + 1) / v_targets_count - p_streams_max * seat / v_targets_count AS share
-        FROM asked
-    ), picked AS MATERIALIZED (
+    WITH picked AS MATERIALIZED (
       SELECT due.lease_name, due.intent_id
-        FROM shared
+        FROM leasehold.share_batch(p_streams_max, p_targets, v_limits, v_first_seat, v_pass) AS shared
        CROSS JOIN LATERAL (
          SELECT level_due.lease_name, level_due.intent_id
            FROM generate_series(0, 3) AS level
@@ -85,9 +79,9 @@ BEGIN
                AND p.due_at <= v_now AND p.intent_id <> ALL (v_rows)
                AND l.expires_at <= v_now
              ORDER BY p.due_at, p.intent_id
-             LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END
+             LIMIT shared.rows_max
                FOR UPDATE OF l SKIP LOCKED FOR NO KEY UPDATE OF p SKIP LOCKED) AS level_due
-          LIMIT CASE v_pass WHEN 1 THEN least(share, cap) ELSE greatest(cap - share, 0) END) AS due
+          LIMIT shared.rows_max) AS due
        LIMIT v_left
     )
     SELECT coalesce(array_agg(picked.lease_name), '{}'), coalesce(array_agg(picked.intent_id), '{}')
@@ -96,7 +90,7 @@ BEGIN
     v_rows := v_rows || v_found_rows;
     v_left := v_left - cardinality(v_found_rows);
     -- A target with more than its share has used up at least its share.
-    EXIT WHEN cardinality(v_found_rows) < p_streams_max / greatest(v_targets_count, 1);
+    EXIT WHEN cardinality(v_found_rows) < p_streams_max / greatest(cardinality(p_targets), 1);
   END LOOP;
   IF cardinality(v_names) = 0 THEN
     RETURN;

@@ -9,8 +9,12 @@ BEGIN
   IF (SELECT count(*) FROM leasehold.outbox_attempts_default) = (SELECT count(*) FROM leasehold.outbox_attempts_moving) THEN
     RETURN 0;
   END IF;
-  INSERT INTO leasehold.outbox_attempts_moving
-  SELECT d.* FROM leasehold.outbox_attempts_default d
+  INSERT INTO leasehold.outbox_attempts_moving (
+    intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at, finished_at, reference, code,
+    detail, transaction_id)
+  SELECT d.intent_id, d.attempt_no, d.state, d.reason, d.holder, d.lease_token, d.lease_name, d.lease_epoch, d.started_at,
+         d.finished_at, d.reference, d.code, d.detail, d.transaction_id
+    FROM leasehold.outbox_attempts_default d
    WHERE NOT EXISTS (SELECT FROM leasehold.outbox_attempts_moving m
                       WHERE m.intent_id = d.intent_id AND m.attempt_no = d.attempt_no)
    LIMIT p_rows_max;

@@ -59,8 +59,12 @@ BEGIN
 
   SELECT m.intent_id, m.attempt_no INTO v_last_id, v_last_no FROM leasehold.outbox_attempts_moving m
    ORDER BY m.intent_id DESC, m.attempt_no DESC LIMIT 1;
-  INSERT INTO leasehold.outbox_attempts_moving
-  SELECT d.* FROM leasehold.outbox_attempts_default d
+  INSERT INTO leasehold.outbox_attempts_moving (
+    intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at, finished_at, reference, code,
+    detail, transaction_id)
+  SELECT d.intent_id, d.attempt_no, d.state, d.reason, d.holder, d.lease_token, d.lease_name, d.lease_epoch, d.started_at,
+         d.finished_at, d.reference, d.code, d.detail, d.transaction_id
+    FROM leasehold.outbox_attempts_default d
    WHERE v_last_id IS NULL OR (d.intent_id, d.attempt_no) > (v_last_id, v_last_no)
    ORDER BY d.intent_id, d.attempt_no LIMIT p_rows_max;
   GET DIAGNOSTICS v_copied = ROW_COUNT;

@@ -10,7 +10,8 @@ BEGIN
     RAISE EXCEPTION 'p_detail must be JSON of at most 16 KiB' USING ERRCODE = '22023';
   END IF;
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => false);
-  INSERT INTO leasehold.leader_heartbeat AS h VALUES (p_lease_name, p_holder_id, p_lease_epoch, clock_timestamp(), p_detail)
+  INSERT INTO leasehold.leader_heartbeat AS h (lease_name, instance_id, lease_epoch, last_seen_at, detail)
+  VALUES (p_lease_name, p_holder_id, p_lease_epoch, clock_timestamp(), p_detail)
   ON CONFLICT (lease_name) DO UPDATE
     SET instance_id = excluded.instance_id, lease_epoch = excluded.lease_epoch,
         last_seen_at = clock_timestamp(), detail = excluded.detail;

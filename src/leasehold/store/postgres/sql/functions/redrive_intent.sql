@@ -39,7 +39,12 @@ BEGIN
       FROM leasehold.outbox_attempts a WHERE a.intent_id = v_old.intent_id;
   END IF;
 
-  INSERT INTO leasehold.intents VALUES (
+  INSERT INTO leasehold.intents (
+    intent_id, target, contract_version, stream, stream_seq, idempotency_key, is_key_of_all_targets,
+    submission_key, payload, body,
+    content_type, payload_hash, metadata, trace_context, created_at,
+    deadline_at, redrive_of, token_base)
+  VALUES (
     v_id, v_old.target, v_contract.version, v_old.stream, v_stream_seq, NULL, false,
     CASE WHEN p_with_new_key THEN v_id ELSE v_old.submission_key END, v_old.payload, v_old.body,
     v_old.content_type, v_old.payload_hash, v_old.metadata, v_old.trace_context, v_now,

@@ -14,7 +14,8 @@ BEGIN
   IF p_detail IS NULL OR length(p_detail::text) > 16384 THEN
     RAISE EXCEPTION 'p_detail must be JSON of at most 16 KiB' USING ERRCODE = '22023';
   END IF;
-  INSERT INTO leasehold.instances AS i
+  INSERT INTO leasehold.instances AS i (
+    instance_id, role, stream_targets, detail, started_at, last_seen_at, alive_until)
     VALUES (p_instance_id, 'api', '{}', p_detail, v_now, v_now, v_now + make_interval(secs => p_alive_seconds))
   ON CONFLICT (instance_id) DO UPDATE
     SET detail = excluded.detail, last_seen_at = excluded.last_seen_at, alive_until = excluded.alive_until

@@ -25,7 +25,8 @@ BEGIN
     RAISE EXCEPTION 'p_streams_held and p_streams_wanted must have one number, not negative, for each of the % targets',
       cardinality(p_stream_targets) USING ERRCODE = '22023';
   END IF;
-  INSERT INTO leasehold.instances AS i
+  INSERT INTO leasehold.instances AS i (
+    instance_id, role, stream_targets, detail, started_at, last_seen_at, alive_until, streams_held, streams_wanted)
     VALUES (p_instance_id, p_role, p_stream_targets, p_detail, v_now, v_now,
             v_now + make_interval(secs => p_alive_seconds),
             coalesce(p_streams_held, array_fill(0, ARRAY[cardinality(p_stream_targets)])),

@@ -49,7 +49,7 @@ BEGIN
   IF v_lease.expires_at = '-infinity' THEN
     PERFORM leasehold.advance_streams(ARRAY[v_lease.lease_name], '{}', p_free_idle => true, p_begin => false);
   END IF;
-  INSERT INTO leasehold.intent_interventions
+  INSERT INTO leasehold.intent_interventions (intervention_id, intent_id, action, operator, note, done_at)
     VALUES (leasehold.new_intent_id(), p_intent_id, 'retry_now', p_operator, p_note, v_now);
   RETURN 'due_now';
 END
