@@ -35,7 +35,7 @@ def group(engine):
 def settings_of(engine, url=None, **more):
     given = {"cluster_lease_seconds": 60, "schedule_refresh_seconds": 0.1, "contracts_seconds": 0.1}
     url = url or engine.database.url_as("executor")
-    return read_settings(database_url=url, lease_seconds=30, **(given | more))
+    return read_settings(database_url=url, lease_seconds=60, **(given | more))
 
 
 async def test_worker_that_serves_only_part_of_a_group_does_not_start(group):
@@ -216,7 +216,12 @@ async def test_renewal_is_trusted_for_the_time_it_asked_for_although_settings_ch
         with group.database.connect(autocommit=False) as other:
             other.execute("SELECT 1 FROM leasehold.leases FOR UPDATE")
             renewal = asyncio.create_task(elector.renew(answer.lease, elector.renewal_seconds))
-            await asyncio.sleep(0.1)
+            await until(
+                lambda: group.database.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                    " AND query LIKE '%renew_lease%' AND datname = current_database()"
+                )
+            )
             timings.append(Timings(cluster_lease_seconds=600))
         renewed = await renewal
     assert (renewed.trust_seconds, renewed.start_seconds) == (30, 30)

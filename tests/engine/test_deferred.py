@@ -11,10 +11,9 @@ from tests.engine.test_served_targets import scrape
 from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
 from tests.support.held_gateway import HeldGateway
-from tests.support.stream_orders import STREAM_SETTINGS
 
 TARGET = "pay"
-SETTINGS = {**STREAM_SETTINGS, **ROW_LEASE_SETTINGS}
+SETTINGS = ROW_LEASE_SETTINGS
 SCOPES = ["item", "stream", "cluster"]
 GUARANTEES = ["keyed", "lookup", "blind"]
 
@@ -106,9 +105,12 @@ async def test_worker_that_dies_while_the_target_refuses_it_doubles_nothing(
     refuse(engine, 403)
     ids = enqueue(engine, scope)
     workers = [engine.worker(**SETTINGS) for _ in range(2)]
+    doomed_id = await workers[0].started()
     await until(lambda: engine.assert_none_failed() and deferred(engine))
     assert {row["deferred_reason"] for row in deferred(engine)} == {"access_refused"}
     workers[0].send(signal.SIGKILL)
+    await workers[0].ended()
+    engine.expire_held(doomed_id)
     await until_probed(engine)
     engine.sandbox.set_faults()
     await engine.until_status(ids)
@@ -120,8 +122,8 @@ async def test_worker_that_dies_while_the_target_refuses_it_doubles_nothing(
 async def test_deadline_ends_what_is_deferred(engine, scope):
     engine.publish(TARGET, scope=scope)
     refuse(engine)
+    await engine.worker(**SETTINGS).started()
     ids = enqueue(engine, scope, 4, deadline_seconds=5)
-    engine.worker(**SETTINGS)
     await until(lambda: engine.assert_none_failed() and deferred(engine))
     await engine.until_status(ids, "exhausted")
     reasons = engine.database.execute(

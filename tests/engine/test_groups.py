@@ -8,7 +8,7 @@ from leasehold import Instance, read_settings
 from leasehold.domain.errors import LeaseholdError
 from leasehold.store.postgres.contracts import PostgresContracts
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import FAST_CALLS, until
+from tests.support.engine import PATIENT_CALLS, until
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.python_gateways import CallsAtOnce
 
@@ -17,9 +17,9 @@ COUNTING = {"kind": "python", "function": "tests.support.python_gateways:count"}
 
 def settings_of(engine, **more):
     quick = {"schedule_refresh_seconds": 0.1, "contracts_seconds": 0.1, "shutdown_seconds": 2}
-    quick |= {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3, **FAST_CALLS}
+    quick |= {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3, **PATIENT_CALLS}
     url = engine.database.url_as("executor")
-    return read_settings(database_url=url, lease_seconds=30, **(quick | more))
+    return read_settings(database_url=url, lease_seconds=60, **(quick | more))
 
 
 async def test_three_groups_and_items_share_the_slots_of_one_instance(engine, monkeypatch):

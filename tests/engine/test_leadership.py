@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 import psycopg
 import pytest
@@ -24,6 +23,7 @@ from leasehold.observe.metrics import Metrics
 from leasehold.runtime.leadership import Leader, _BlockSession
 from leasehold.store.postgres.store import PostgresStore
 from tests.support.engine import until
+from tests.support.suspended_machine import suspend
 from tests.support.tcp_proxy import TcpProxy
 
 TIMES = {
@@ -153,11 +153,11 @@ async def test_cancellation_from_outside_stays_a_cancellation(database):
 
 
 class StallingLog(logging.Handler):
-    """A log that accepts `leader_acquired` only after the lease has ended, like a full pipe."""
+    """A log that accepts `leader_acquired` only after the lease has ended: the machine sleeps."""
 
     def emit(self, record):
         if "leader_acquired" in record.getMessage():
-            time.sleep(SHORT["cluster_lease_seconds"] + 0.1)
+            suspend(TIMES["cluster_lease_seconds"])
 
 
 async def test_block_whose_lease_ended_before_it_began_is_not_entered(
@@ -166,7 +166,7 @@ async def test_block_whose_lease_ended_before_it_began_is_not_entered(
     caplog.set_level("INFO", "leasehold")
     monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [StallingLog()])
     with pytest.raises(LeaseLost, match="trust ended before a renewal"):
-        async with leadership("report", settings=settings(database, **SHORT)):
+        async with leadership("report", settings=settings(database)):
             pytest.fail("the block was entered after its lease had ended")
 
 

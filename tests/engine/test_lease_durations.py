@@ -14,7 +14,7 @@ import pytest
 from leasehold import Instance, read_settings
 from leasehold.domain.errors import DatabaseUnavailable
 from tests.support.elections import ROW_LEASE_SETTINGS, lease
-from tests.support.engine import LEASE_SECONDS, until
+from tests.support.engine import SHORT_CALLS, SHORT_LEASE, SHORT_LEASE_SECONDS, until
 from tests.support.tcp_proxy import TcpProxy
 
 HANGS = {"latency_ms": 600_000}
@@ -155,12 +155,13 @@ async def test_call_that_outlives_three_leases_is_aborted_whatever_its_timeout(
     gateway = {"kind": "python", "function": "tests.support.python_gateways:hang"}
     engine.publish(scope=scope, gateway=gateway, **PATIENT)
     [intent_id] = engine.outbox.enqueue()
-    engine.publish(scope=scope, gateway=gateway)  # its lease is the one that is granted
-    worker = engine.worker(test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
+    engine.publish(scope=scope, gateway=gateway, **SHORT_LEASE)  # the lease that is granted
+    short = ROW_LEASE_SETTINGS | SHORT_CALLS | {"cluster_lease_seconds": str(SHORT_LEASE_SECONDS)}
+    worker = engine.worker(test_folder=str(tmp_path), **short)
     await worker.logged("call_aborted")
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     aborted = engine.outbox.ledger(intent_id)[0]
     assert aborted["reason"] == "aborted"
     called_at = datetime.fromtimestamp((tmp_path / "hang").stat().st_mtime, UTC)
-    assert aborted["finished_at"] - called_at > timedelta(seconds=2 * LEASE_SECONDS)
+    assert aborted["finished_at"] - called_at > timedelta(seconds=2 * SHORT_LEASE_SECONDS)

@@ -56,7 +56,7 @@ async def test_evicted_batch_is_asked_for_again_before_it_is_sent_again(engine):
     engine.worker()
     await until(lambda: "IN_DOUBT" in engine.outbox.states(intent_id))
     engine.sandbox.set_faults("ledger")
-    await engine.until_status([intent_id])
+    await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
     assert engine.outbox.states(intent_id) == [
         "SUBMITTED",
         "IN_DOUBT",

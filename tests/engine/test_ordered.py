@@ -9,8 +9,8 @@ import pytest
 from leasehold import Instance
 from tests.engine.test_groups import COUNTING, settings_of
 from tests.support.engine import until
+from tests.support.held_gateway import HeldGateway
 from tests.support.stream_orders import (
-    STREAM_SETTINGS,
     TARGET,
     all_of,
     effects_by_stream,
@@ -30,7 +30,7 @@ def held(engine):
 async def test_each_stream_is_executed_in_the_order_of_its_commits(engine):
     engine.publish(TARGET, scope="stream")
     ids = enqueue_rounds(engine, streams=10, rounds=20)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await engine.until_status(all_of(ids))
     assert effects_by_stream(engine, ids) == ids
 
@@ -38,7 +38,7 @@ async def test_each_stream_is_executed_in_the_order_of_its_commits(engine):
 async def test_stream_without_work_is_freed_at_once(engine):
     engine.publish(TARGET, scope="stream")
     ids = enqueue_rounds(engine, streams=3, rounds=2)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await engine.until_status(all_of(ids))
     await until(lambda: not held(engine))
 
@@ -47,14 +47,14 @@ async def test_retry_of_a_head_lets_nothing_of_its_stream_pass(engine):
     engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.1})
     engine.sandbox.set_faults(lost_response_rate=0.3, seed=7)
     ids = enqueue_rounds(engine, streams=5, rounds=6)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await engine.until_status(all_of(ids))
     assert effects_by_stream(engine, ids) == ids
 
 
 async def test_rejected_head_blocks_its_own_stream_only(engine):
     engine.publish(TARGET, scope="stream")
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     engine.sandbox.set_faults(reject_rate=1.0)
     [first] = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
     await engine.until_status([first], "rejected")
@@ -92,30 +92,30 @@ async def test_stopped_worker_wakes_the_others_for_its_streams(engine):
     listener.execute("LISTEN leasehold_due")
     leaving.send(signal.SIGTERM)
     assert await leaving.ended() == 0
-    hints = {one.payload for one in listener.notifies(timeout=5, stop_after=1)}
+    hints = {one.payload for one in listener.notifies(timeout=30, stop_after=1)}
     assert hints == {TARGET}
 
 
 async def test_worker_that_is_stopping_wants_no_streams_of_others(engine):
     """They would free streams that nobody takes, until its last call has ended."""
-    patient = {"lease_seconds": 30, "call_timeout_seconds": 20}
-    engine.publish(TARGET, scope="stream", **patient)
-    engine.sandbox.set_faults(latency_ms=4000)
-    ids = enqueue_rounds(engine, streams=1, rounds=1)
-    leaving = engine.worker(shutdown_seconds="15")
-    await until(lambda: engine.outbox.pending(ids["s0"][0])["begun_at"])
-    leaving.send(signal.SIGTERM)
+    async with HeldGateway().running() as gateway:
+        engine.publish(TARGET, scope="stream", gateway=gateway.terms("keyed"))
+        [intent_id] = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+        leaving = engine.worker()
+        await until(lambda: gateway.received)
+        leaving.send(signal.SIGTERM)
 
-    def shares():
-        [row] = engine.database.execute(
-            "SELECT stream_targets, streams_wanted FROM leasehold.instances"
-        )
-        return tuple(row.values())
+        def shares():
+            [row] = engine.database.execute(
+                "SELECT stream_targets, streams_wanted FROM leasehold.instances"
+            )
+            return tuple(row.values())
 
-    await until(lambda: shares() == ([], []))
-    assert leaving.process.poll() is None
-    assert await leaving.ended() == 0
-    await engine.until_status(ids["s0"])
+        await until(lambda: shares() == ([], []))
+        assert leaving.process.poll() is None
+        gateway.may_answer.set()
+        assert await leaving.ended() == 0
+    await engine.until_status([intent_id])
 
 
 def publish_batches(engine, **terms):
@@ -132,7 +132,7 @@ def publish_batches(engine, **terms):
 async def test_batch_of_a_stream_is_one_request_and_stays_in_order(engine):
     publish_batches(engine)
     ids = enqueue_rounds(engine, streams=4, rounds=15)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await engine.until_status(all_of(ids))
     assert effects_by_stream(engine, ids) == ids
     attempts = engine.database.execute(
@@ -145,7 +145,7 @@ async def test_rest_of_a_batch_whose_first_is_rejected_is_not_sent(engine):
     publish_batches(engine, on_failure="continue")
     engine.sandbox.set_faults(reject_rate=0.3, seed=5)
     ids = enqueue_rounds(engine, streams=3, rounds=12)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await until(lambda: set(engine.statuses(all_of(ids))) == {"accepted", "rejected"})
     effects = effects_by_stream(engine, ids)
     for stream, keys in ids.items():
@@ -170,7 +170,7 @@ async def test_streams_that_always_have_work_starve_nothing_else(engine, other):
 async def test_streams_are_called_no_more_often_than_the_rate_of_their_target(engine):
     engine.publish(TARGET, scope="stream", rate_per_second=10)
     ids = enqueue_rounds(engine, streams=2, rounds=15)
-    engine.worker(**STREAM_SETTINGS)
+    engine.worker()
     await engine.until_status(all_of(ids))
     received = [entry.received_at for entry in engine.sandbox.requests()]
     # The first may start at once; each of the others waits a tenth of a second. On a busy machine,

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold import Instance, read_settings
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import FAST_CALLS, until
+from tests.support.engine import PATIENT_CALLS, until
 
 GATEWAYS = "tests.support.python_gateways"
 
@@ -21,7 +21,7 @@ def publish(engine, function, **terms):
 def settings_of(engine, **more):
     quick = {"heartbeat_seconds": 0.4, "reaper_seconds": 0.3, "shutdown_seconds": 2}
     url = engine.database.url_as("executor")
-    return read_settings(database_url=url, **(quick | FAST_CALLS | more))
+    return read_settings(database_url=url, **(quick | PATIENT_CALLS | more))
 
 
 @pytest.mark.parametrize("scope", ["item", "cluster"])
@@ -51,7 +51,7 @@ async def test_thread_that_outlives_its_timeout_keeps_its_slot_until_it_ends(
 async def test_worker_does_not_wait_for_a_thread_that_does_not_end(engine, tmp_path):
     publish(engine, "occupy", call_timeout_seconds=0.3, connect_timeout_seconds=0.1)
     [hanging] = engine.outbox.enqueue(1, "own")
-    worker = engine.worker(test_folder=str(tmp_path))
+    worker = engine.worker(test_folder=str(tmp_path), shutdown_seconds="0.5")
     await engine.until_status([hanging])
     worker.send(SIGTERM)
     assert await worker.ended() == 0

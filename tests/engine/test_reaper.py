@@ -7,7 +7,7 @@ from signal import SIGKILL
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS, start_leader
-from tests.support.engine import until
+from tests.support.engine import SHORT_CALLS, until
 
 REFUSED = {
     "heartbeat": ({"heartbeat_seconds": "10"}, "heartbeat_seconds (10) must be less than"),
@@ -21,7 +21,7 @@ REFUSED = {
 async def test_worker_refuses_to_start_with_settings_that_cannot_work(engine, case):
     environment, reason = REFUSED[case]
     engine.publish("sms")
-    worker = engine.worker(**environment)
+    worker = engine.worker(**SHORT_CALLS | environment)
     assert await worker.ended() == 1
     assert reason in worker.log.read_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS
+from tests.support.engine import SHORT_CALLS, SHORT_LEASE
 
 # Terms that no worker with the timings of the tests can serve, and the reason that it logs.
 IMPOSSIBLE = {
@@ -24,8 +25,14 @@ IMPOSSIBLE = {
         "call_timeout_seconds (25) must be less than lease_seconds (3)",
     ),
     "leader's call": (
-        {"scope": "cluster", "lease_name": "group", "lease_seconds": 5, "call_timeout_seconds": 3},
-        ROW_LEASE_SETTINGS,
+        {
+            "scope": "cluster",
+            "lease_name": "group",
+            "lease_seconds": 5,
+            "call_timeout_seconds": 3,
+            "connect_timeout_seconds": 1,
+        },
+        ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "2"},
         "call_timeout_seconds (3) must be less than cluster_lease_seconds (2)",
     ),
 }
@@ -35,10 +42,11 @@ IMPOSSIBLE = {
 async def test_contract_with_impossible_timings_costs_only_its_own_target(engine, case):
     terms, settings, reason = IMPOSSIBLE[case]
     more = {name: value for name, value in terms.items() if name in ("scope", "lease_name")}
+    more |= SHORT_LEASE
     engine.publish("good", **more)
     engine.publish("bad", **({"quarantine_seconds": 60} | terms))
     [bad] = engine.outbox.enqueue(1, "bad")
-    worker = engine.worker(**settings)
+    worker = engine.worker(**SHORT_CALLS | settings)
     await worker.started()
     await engine.until_status(engine.outbox.enqueue(3, "good"))
     [refused] = worker.lines("target_refused")

@@ -21,7 +21,7 @@ from tests.support.elections import (
     lease,
     start_leader,
 )
-from tests.support.engine import until
+from tests.support.engine import CUT_OFF, until
 from tests.support.outbox import CLUSTER_LEASE
 from tests.support.tcp_proxy import TcpProxy
 
@@ -30,7 +30,8 @@ SKEWED_CLOCK = Path(__file__).parents[1] / "support" / "skewed_clock"
 ELECTIONS = int(os.environ.get("TEST_ELECTIONS", "8"))
 # Every run visits these; the test of workers visits every fault point.
 OFTEN = {FaultPoint.AFTER_REBUILD, FaultPoint.DURING_CALL, FaultPoint.DURING_COMPLETE}
-SHORT_CALLS = {"call_timeout_seconds": 0.9, "connect_timeout_seconds": 0.5}
+# A holder that stops here wakes an hour later: its trust has ended.
+ASLEEP = "stop:3600"
 # Longer than any test: an instance that is elected sooner was notified.
 FOREVER = {"cluster_lease_seconds": "600", "cluster_acquire_seconds": "600"}
 
@@ -68,7 +69,10 @@ async def test_killed_leader_is_replaced_when_its_lease_has_expired(cluster):
     second = member(cluster)
     await second.started()
     first.send(SIGKILL)
+    await first.ended()
     ids = cluster.outbox.enqueue(5, "ledger")
+    assert not second.lines("leader_acquired")
+    cluster.outbox.expire_lease()
     await cluster.until_status(ids)
     acquired = second.lines("leader_acquired")[0]
     assert acquired["lease_epoch"] == 2
@@ -107,7 +111,7 @@ async def test_nothing_is_executed_without_leadership(cluster):
 
 
 async def test_leader_that_loses_its_lease_stops_at_once_and_writes_nothing(cluster):
-    cluster.sandbox.set_faults(latency_ms=1400)
+    cluster.sandbox.set_faults(latency_ms=600_000)
     leader = member(cluster)
     acquired = await leader.logged("leader_acquired")
     ids = cluster.outbox.enqueue(30, "ledger")
@@ -131,7 +135,7 @@ async def test_leader_finds_an_intent_without_a_notification(cluster):
     await leader.logged("due_queue_built")
     ids = cluster.outbox.enqueue(3, "ledger")
     await cluster.until_status(ids)
-    later = cluster.outbox.enqueue(2, "ledger", delay_seconds=0.7)
+    later = cluster.outbox.enqueue(2, "ledger", delay_seconds=0.3)
     await cluster.until_status(later)
 
 
@@ -160,14 +164,14 @@ def is_listening(engine, worker):
 
 
 async def test_leader_that_wakes_after_its_lease_makes_no_call_and_writes_nothing(cluster):
-    cluster.publish("ledger", scope="cluster", **SHORT_CALLS)
     cluster.sandbox.set_faults(latency_ms=400)
     ids = cluster.outbox.enqueue(3, "ledger")
-    sleeper = member(cluster, fault="during_call:stop")
-    await sleeper.logged("fault")
+    sleeper = member(cluster, fault=f"during_call:{ASLEEP}")
+    # They are answered, but nobody hears it.
+    await sleeper.fault_after(lambda: fences(cluster) == [1, 1, 1])
     more = cluster.outbox.enqueue(4, "ledger")
-    await until(lambda: fences(cluster) == [1, 1, 1])  # answered, but nobody hears it
     cluster.sandbox.set_faults()
+    cluster.outbox.expire_lease()
     other = member(cluster)
     await cluster.until_status([*ids, *more])
     sleeper.send(SIGCONT)
@@ -188,10 +192,11 @@ async def test_leader_that_wakes_after_its_lease_makes_no_call_and_writes_nothin
     ],
 )
 async def test_leader_that_wakes_right_before_a_call_does_not_make_it(engine, point, terms):
-    engine.publish("ledger", scope="cluster", **SHORT_CALLS, **terms)
+    engine.publish("ledger", scope="cluster", **terms)
     ids = engine.outbox.enqueue(3, "ledger")
-    sleeper = member(engine, fault=f"{point}:stop")
+    sleeper = member(engine, fault=f"{point}:{ASLEEP}")
     await sleeper.logged("fault")
+    engine.outbox.expire_lease()
     other = member(engine)
     await engine.until_status(ids)
     sleeper.send(SIGCONT)
@@ -219,8 +224,11 @@ async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
     doomed = member(engine, fault=f"{point}:kill")
     if point is FaultPoint.BEFORE_LOOKUP:
         await until(lambda: engine.outbox.make_due() or doomed.process.poll() is not None)
+    if point is FaultPoint.DURING_CALL:
+        await doomed.fault_after(lambda: fences(engine) == [1])
     assert await doomed.ended() == -SIGKILL
     assert doomed.lines("fault")
+    engine.outbox.expire_lease()
     member(engine)
     # A dead leader sends nothing, so skip the quarantine.
     await until(lambda: engine.outbox.make_due() or engine.statuses([intent_id]) == ["accepted"])
@@ -234,8 +242,9 @@ async def test_leader_killed_anywhere_loses_nothing_and_doubles_nothing(engine, 
 
 async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluster):
     ids = cluster.outbox.enqueue(3, "ledger")
-    slow = member(cluster, fault="after_rebuild:stop")
+    slow = member(cluster, fault=f"after_rebuild:{ASLEEP}")
     await slow.logged("fault")
+    cluster.outbox.expire_lease()
     other = member(cluster)
     acquired = await other.logged("leader_acquired")
     await cluster.until_status(ids)
@@ -251,11 +260,12 @@ async def test_leader_that_loses_its_lease_while_it_rebuilds_does_not_act(cluste
 async def test_leader_that_is_cut_off_stops_and_another_continues(cluster, fault):
     url = cluster.database.url_as("executor")
     async with TcpProxy(url) as proxy:
-        lonely = member(cluster, url=proxy.through(url))
+        lonely = member(cluster, url=proxy.through(url), **CUT_OFF)
         await lonely.logged("due_queue_built")
         getattr(proxy, fault)()
         other = member(cluster)
         lost = await lonely.logged("leader_lost")
+        cluster.outbox.expire_lease()
         acquired = await other.logged("leader_acquired")
         assert acquired["lease_epoch"] == lost["lease_epoch"] + 1
         assert acquired["timestamp"] > lost["timestamp"]

@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from signal import SIGCONT, SIGSTOP, SIGTERM
+from signal import SIGSTOP, SIGTERM
 
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import LEASE_SECONDS, until
-from tests.support.stream_orders import STREAM_SETTINGS
+from tests.support.engine import until
 
 # Each round pauses all senders once; a long run has more.
 ROUNDS = int(os.environ.get("TEST_PAUSES", "1"))
 SENDERS = 3
-ITEMS = 1_000
+ITEMS = 400
 SLOTS = 100
 # They are busy for longer than that.
 PAUSED_WITHIN_SECONDS = 0.1
@@ -50,28 +49,44 @@ async def pause_busy_senders(engine, scope, targets):
             "lookup",
             scope=scope,
             concurrency=SLOTS,
-            quarantine_seconds=2 * LEASE_SECONDS,
             **group,
         )
-    settings = ROW_LEASE_SETTINGS | STREAM_SETTINGS | {"concurrency": str(SLOTS)}
-    senders = [engine.worker("--targets", target, **settings) for target in targets]
-    await asyncio.gather(*(sender.started() for sender in senders))
+    settings = ROW_LEASE_SETTINGS | {"concurrency": str(SLOTS)}
+    # They sleep past their leases and the quarantine of two leases.
+    asleep = {"fault": "none:stop:3600", **settings}
+    senders = [engine.worker("--targets", target, **asleep) for target in targets]
+    names = [await sender.started() for sender in senders]
     before = engine.sandbox.effects("lookup").effects
     ids = [one for target in targets for one in enqueue(engine, ITEMS, target)]
     await until(lambda: engine.sandbox.effects("lookup").effects > before)
     for sender in senders:
         await asyncio.sleep(random.uniform(0, PAUSED_WITHIN_SECONDS))
         sender.send(SIGSTOP)
+    for name in names:
+        engine.expire_held(name)
     successor = engine.worker("--targets", ",".join(targets), **settings)
+    quarantines = asyncio.create_task(end_quarantines(engine))
     await engine.until_status(ids)
+    quarantines.cancel()
     await end(successor)
     for sender in senders:
-        sender.send(SIGCONT)
+        sender.wake_later()
     more = [one for target in targets for one in enqueue(engine, 1, target)]
     await engine.until_status(more)
     for sender in senders:
         await end(sender)
     return ids + more
+
+
+async def end_quarantines(engine):
+    """Let quarantines end, each of which the successor began."""
+    while True:
+        engine.database.owner_execute(
+            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()"
+            " WHERE last_state = 'IN_DOUBT' AND claimed_by IS NULL AND begun_at IS NULL"
+            "   AND due_at > clock_timestamp() AND due_at < 'infinity'"
+        )
+        await asyncio.sleep(0.5)
 
 
 def enqueue(engine, count, target):

@@ -13,15 +13,14 @@ from signal import SIGCONT, SIGSTOP, SIGTERM
 import pytest
 
 from tests.support.elections import ROW_LEASE_SETTINGS
-from tests.support.engine import until
+from tests.support.engine import SHORT_CALLS, SHORT_LEASE, until
 from tests.support.held_gateway import HeldGateway
-from tests.support.stream_orders import STREAM_SETTINGS
 
 LEASE_SECONDS = 3.0
 SLOTS = 20
 SETTINGS = (
     ROW_LEASE_SETTINGS
-    | STREAM_SETTINGS
+    | SHORT_CALLS
     | {
         "cluster_lease_seconds": str(LEASE_SECONDS),
         "stream_claim_seconds": "1.5",
@@ -40,8 +39,8 @@ async def test_no_blind_call_stays_begun_under_a_live_holder(engine, scope, cycl
     async with HeldGateway().running() as gateway:
         gateway.may_answer.set()
         gateway.answer_seconds = 0.5
-        terms = gateway.terms("blind")
-        engine.publish("bank", "blind", scope=scope, concurrency=SLOTS, gateway=terms)
+        terms = SHORT_LEASE | {"gateway": gateway.terms("blind"), "concurrency": SLOTS}
+        engine.publish("bank", "blind", scope=scope, **terms)
         worker = engine.worker(**SETTINGS)
         ids = []
         for cycle in range(cycles):
@@ -58,13 +57,8 @@ async def test_no_blind_call_stays_begun_under_a_live_holder(engine, scope, cycl
             await asyncio.sleep(LEASE_SECONDS * random.uniform(0.7, 1.3))
             worker.send(SIGCONT)
         # Each is called at once, or in doubt and then held for a person.
-        await until(
-            lambda: (
-                set(engine.statuses(ids)) <= {"accepted", "held"}
-                and not engine.database.execute(BEGUN)
-            ),
-            context=lambda: (engine.statuses(ids), worker.log.read_text()),
-        )
+        await engine.until_status(ids, "accepted", "held")
+        await until(lambda: not engine.database.execute(BEGUN))
         assert worker.process.poll() is None
         held = [one for one in ids if engine.outbox.status(one) == "held"]
         answers = [

@@ -13,11 +13,7 @@ from tests.support.tcp_proxy import TcpProxy
 
 COMMANDS = ["worker", "serve", "serve --no-execute"]
 STARTED = {"worker": "worker_started", "serve": "server_started"}
-CLUSTER = {
-    "cluster_lease_seconds": "2",
-    "cluster_renew_seconds": "0.5",
-    "cluster_acquire_seconds": "0.5",
-}
+CLUSTER = {"cluster_acquire_seconds": "0.5"}
 NEWER = "INSERT INTO leasehold.schema_migrations (version, name, checksum, oldest_release)"
 
 

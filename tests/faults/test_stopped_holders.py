@@ -17,23 +17,16 @@ import pytest
 from tests.support.elections import ROW_LEASE_SETTINGS
 from tests.support.engine import until
 from tests.support.held_gateway import HeldGateway
-from tests.support.stream_orders import STREAM_SETTINGS
 
 # A long run has more.
 STOPS = int(os.environ.get("TEST_STOPS", "3"))
 SLOTS = 20
 STOPPED_WITHIN_SECONDS = 0.3
 # No lease ends by itself: whoever stops releases it.
-SETTINGS = (
-    ROW_LEASE_SETTINGS
-    | STREAM_SETTINGS
-    | {
-        "cluster_lease_seconds": "60",
-        "stream_claim_seconds": "60",
-        "concurrency": str(SLOTS),
-        "shutdown_seconds": "10",
-    }
-)
+SETTINGS = ROW_LEASE_SETTINGS | {
+    "stream_claim_seconds": "60",
+    "concurrency": str(SLOTS),
+}
 CLASSES = [
     (scope, guarantee)
     for scope in ("item", "stream", "cluster")

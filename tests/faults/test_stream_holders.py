@@ -14,11 +14,13 @@ import pytest
 
 from leasehold import Instance
 from tests.engine.test_groups import settings_of
-from tests.support.engine import FAST, until
+from tests.support.engine import FAST, SHORT_CALLS, SHORT_LEASE, until
+from tests.support.expiring_streams import TWO_PHASES, add_ghost, first_expiry_takes_nothing
+from tests.support.held_gateway import HeldGateway
 from tests.support.http_gateways import batch_id
 from tests.support.lease_log import LeaseLog
 from tests.support.stream_orders import (
-    STREAM_SETTINGS,
+    SHORT_STREAMS,
     TARGET,
     all_of,
     effects_by_stream,
@@ -27,6 +29,9 @@ from tests.support.stream_orders import (
 
 # How often an instance is killed and another one paused; 8 in the thorough suite.
 ROUNDS = int(os.environ.get("TEST_PAUSES", "2"))
+
+# Long leases: whoever waits for an expiry waits too long.
+PATIENT = {"stream_claim_seconds": "600", "stream_grace_seconds": "600"}
 
 
 def held_by(engine, worker_id):
@@ -42,9 +47,9 @@ async def test_order_survives_kills_pauses_and_enqueuers_that_stay_open(engine, 
     seed = random.randrange(10**6)
     request.node.user_properties.append(("seed", seed))
     chance = random.Random(seed)
-    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.05})
+    engine.publish(TARGET, scope="stream", retry={"first_seconds": 0.05}, **SHORT_LEASE)
     engine.sandbox.set_faults(latency_ms=5, jitter=1, lost_response_rate=0.02, seed=seed)
-    workers = [engine.worker(**STREAM_SETTINGS) for _ in range(4)]
+    workers = [engine.worker(**SHORT_CALLS, **SHORT_STREAMS) for _ in range(4)]
     ids = enqueue_rounds(engine, streams=200, rounds=2)
     # Transactions that enqueued: some stay open across all takeovers, others roll back in between.
     open_ones = {stream: open_enqueuer(engine, stream) for stream in ("s0", "s1", "s2")}
@@ -59,7 +64,7 @@ async def test_order_survives_kills_pauses_and_enqueuers_that_stay_open(engine, 
         # Not into those that an open enqueuer holds.
         for stream, keys in enqueue_entries_of(engine, range(3, 200)).items():
             ids[stream] += keys
-        workers.append(engine.worker(**STREAM_SETTINGS))
+        workers.append(engine.worker(**SHORT_CALLS, **SHORT_STREAMS))
         await asyncio.sleep(chance.uniform(0.5, 6))  # within the lease, or past both expiries
         paused.send(signal.SIGCONT)
     for stream, (session, intent_id) in open_ones.items():
@@ -92,12 +97,13 @@ async def test_dead_holder_with_a_call_in_flight_loses_its_stream_at_the_second_
     engine.publish(TARGET, scope="stream")
     engine.sandbox.set_faults(latency_ms=600_000)
     [intent_id] = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
-    dead = engine.worker(**STREAM_SETTINGS)
+    dead = engine.worker(**PATIENT)
     await until(lambda: engine.outbox.pending(intent_id)["begun_at"])
     dead.send(signal.SIGKILL)
     await dead.ended()
     engine.sandbox.set_faults()
-    engine.worker(**STREAM_SETTINGS)
+    engine.expire_held(await dead.started())
+    engine.worker(**PATIENT)
     [lease] = engine.database.execute(
         "SELECT grace_expires_at FROM leasehold.leases WHERE lease_name LIKE 'stream/%'"
     )
@@ -111,24 +117,25 @@ async def test_dead_holder_with_a_call_in_flight_loses_its_stream_at_the_second_
 
 async def test_holder_without_grace_loses_its_stream_at_its_only_expiry(engine):
     engine.publish(TARGET, scope="stream")
-    engine.sandbox.set_faults(latency_ms=1000)
+    engine.sandbox.set_faults(latency_ms=600_000)
     ids = enqueue_rounds(engine, streams=1, rounds=3)
-    simple = STREAM_SETTINGS | {"stream_grace_seconds": "0"}
+    simple = PATIENT | {"stream_grace_seconds": "0"}
     dead = engine.worker(**simple)
     dead_id = await dead.started()
     await until(lambda: engine.outbox.pending(ids["s0"][0])["begun_at"])
     dead.send(signal.SIGKILL)
+    await dead.ended()
     [lease] = engine.database.execute(
         "SELECT expires_at, grace_expires_at FROM leasehold.leases WHERE stream = 's0'"
     )
     assert lease["grace_expires_at"] == lease["expires_at"]
     engine.sandbox.set_faults()
+    engine.expire_held(dead_id)
     engine.worker(**simple)
     await engine.until_status(ids["s0"])
     doubted, sent = engine.outbox.ledger(ids["s0"][0])
     assert (doubted["state"], doubted["reason"]) == ("IN_DOUBT", "lease_taken_over")
     assert doubted["holder"] == dead_id
-    assert doubted["finished_at"] >= lease["expires_at"]
     assert sent["state"] == "DISPATCHED"
     assert effects_by_stream(engine, ids) == ids
 
@@ -148,11 +155,11 @@ async def test_holder_killed_while_it_asks_loses_its_stream_at_the_first_expiry(
         for name in ("a", "b")
     ]
     ids = [row["intent_id"] for row in engine.outbox.enqueue_entries(entries)]
-    patient = STREAM_SETTINGS | {"stream_grace_seconds": "600"}
-    dead = engine.worker(fault="before_lookup:kill", **patient)
+    dead = engine.worker(fault="before_lookup:kill", **TWO_PHASES)
     assert await dead.ended() == -signal.SIGKILL
     assert dead.lines("fault")
-    engine.worker(**patient)
+    engine.expire_held(await dead.started(), grace=False)
+    engine.worker(**TWO_PHASES)
     await engine.until_status(ids)
     assert [engine.outbox.states(one) for one in ids] == [["SUBMITTED", "DISPATCHED"]] * 2
     assert engine.sandbox.accepted() == {"s0": [batch_id("a"), batch_id("b")]}
@@ -170,34 +177,24 @@ def ledger_of(engine):
 
 async def test_slow_holder_keeps_its_stream_past_the_first_expiry(engine):
     """The call outlasts the first expiry while the holder's heartbeat is paused with it."""
-    patient = {"lease_seconds": 60, "call_timeout_seconds": 50, "quarantine_seconds": 120}
-    engine.publish(TARGET, scope="stream", **patient)
-    engine.sandbox.set_faults(latency_ms=3000)
-    ids = enqueue_rounds(engine, streams=1, rounds=1)
-    settings = STREAM_SETTINGS | {"stream_grace_seconds": "600"}
-    slow = engine.worker(**settings)
-    [intent_id] = ids["s0"]
-    await until(lambda: engine.outbox.pending(intent_id)["begun_at"])
-    slow.send(signal.SIGSTOP)
-    engine.worker(**settings)
-    await until(
-        lambda: engine.database.execute(
-            "SELECT 1 FROM leasehold.leases WHERE lease_name LIKE 'stream/%'"
-            "   AND expires_at < clock_timestamp() - interval '1 second'"
-        )
-    )
-    slow.send(signal.SIGCONT)
-    await engine.until_status([intent_id])
-    # Paused before anything was sent, it gives the stream back. Paused between two pieces of its
-    # request, it says so itself: the outcome is unknown, and it sends again.
-    *unknown, row = engine.outbox.ledger(intent_id)
-    assert row["state"] == "DISPATCHED"
-    assert "lease_taken_over" not in {one["reason"] for one in unknown}
-    assert effects_by_stream(engine, ids) == ids
+    async with HeldGateway().running() as gateway:
+        engine.publish(TARGET, scope="stream", gateway=gateway.terms("keyed"))
+        add_ghost(engine)
+        [intent_id] = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+        slow = engine.worker(fault="none:stop:40", **TWO_PHASES)
+        await until(lambda: gateway.received)
+        slow.send(signal.SIGSTOP)
+        other = engine.worker(**TWO_PHASES)
+        await first_expiry_takes_nothing(engine, await slow.started(), await other.started())
+        slow.wake_later()
+        gateway.may_answer.set()
+        await engine.until_status([intent_id])
+    assert engine.outbox.states(intent_id) == ["DISPATCHED"]
+    assert gateway.received == {intent_id: 1}
 
 
 async def test_call_of_many_claim_times_is_not_given_up(engine):
-    engine.publish(TARGET, scope="stream", lease_seconds=60, call_timeout_seconds=50)
+    engine.publish(TARGET, scope="stream")
     engine.sandbox.set_faults(latency_ms=4500)
     ids = enqueue_rounds(engine, streams=1, rounds=1)
     engine.worker(stream_claim_seconds="1.4", stream_grace_seconds="60")
@@ -207,20 +204,23 @@ async def test_call_of_many_claim_times_is_not_given_up(engine):
 
 async def test_stopped_worker_gives_up_streams_without_a_call_before_its_last_call_ends(engine):
     """Nothing of one stream is visible, because its enqueuer is open; another has a long call."""
-    engine.publish(TARGET, scope="stream", lease_seconds=60, call_timeout_seconds=50)
-    first = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
-    enqueuer, _ = open_enqueuer(engine, "s0")
-    worker = engine.worker(shutdown_seconds="20", **PATIENT)
-    await engine.until_status(first)
-    engine.sandbox.set_faults(latency_ms=6000)
-    [slow] = enqueue_entries_of(engine, [1]).values()
-    worker_id = await worker.started()
-    await until(lambda: len(held_by(engine, worker_id)) == 2)
-    worker.send(signal.SIGTERM)
-    await until(lambda: held_by(engine, worker_id) == [{"lease_name": f"stream/{TARGET}/s1"}])
-    assert worker.process.poll() is None
-    enqueuer.run("COMMIT")
-    await engine.until_status([slow])
+    async with HeldGateway().running() as gateway:
+        gateway.may_answer.set()
+        engine.publish(TARGET, scope="stream", gateway=gateway.terms("keyed"))
+        first = enqueue_rounds(engine, streams=1, rounds=1)["s0"]
+        enqueuer, _ = open_enqueuer(engine, "s0")
+        worker = engine.worker(**PATIENT)
+        await engine.until_status(first)
+        gateway.may_answer.clear()
+        [slow] = enqueue_entries_of(engine, [1]).values()
+        worker_id = await worker.started()
+        await until(lambda: slow[0] in gateway.received)
+        worker.send(signal.SIGTERM)
+        await until(lambda: held_by(engine, worker_id) == [{"lease_name": f"stream/{TARGET}/s1"}])
+        assert worker.process.poll() is None
+        enqueuer.run("COMMIT")
+        gateway.may_answer.set()
+        await engine.until_status(slow)
 
 
 async def test_worker_stopped_while_it_looks_at_a_stream_leaves_nothing_in_doubt(engine):
@@ -248,10 +248,6 @@ async def test_worker_stopped_while_it_looks_at_a_stream_leaves_nothing_in_doubt
     assert engine.database.execute("SELECT 1 FROM leasehold.leases WHERE expires_at = '-infinity'")
 
 
-# Long leases: whoever waits for an expiry waits too long.
-PATIENT = {"stream_claim_seconds": "600", "stream_grace_seconds": "600"}
-
-
 # Shares. A claim period is the time of the first expiry. Until two of them have passed, a holder
 # renews its leases so often, or more rarely if the machine is busy.
 SHARING = {"stream_claim_seconds": "4", "stream_grace_seconds": "600"}
@@ -264,7 +260,7 @@ STREAMS = 48
 async def start_sharing(engine, call_timeout_seconds=50):
     """Give the streams work for long; return the log of their leases, and the ids."""
     # No call ends by a timeout, and then by a retry, because the machine is busy.
-    patient = {"lease_seconds": 60, "call_timeout_seconds": call_timeout_seconds}
+    patient = {"call_timeout_seconds": call_timeout_seconds, "connect_timeout_seconds": 5}
     engine.publish(TARGET, scope="stream", concurrency=STREAMS, **patient)
     engine.sandbox.set_faults(latency_ms=500)
     log = LeaseLog(engine.database)
@@ -327,7 +323,7 @@ async def test_streams_of_a_dead_instance_are_shared_within_two_claim_periods(en
     """Counted from the second expiry, which is two claim periods after its last renewal."""
     log, ids = await start_sharing(engine, call_timeout_seconds=7.5)
     grace = SHARING["stream_claim_seconds"]
-    workers = [sharer(engine, stream_grace_seconds=grace) for _ in range(4)]
+    workers = [sharer(engine, stream_grace_seconds=grace, **SHORT_CALLS) for _ in range(4)]
     names = [await worker.started() for worker in workers]
     await assert_shared(log, names)
     workers.pop().send(signal.SIGKILL)

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
 from leasehold.coordination.elector import TRUST_ENDED
 from tests.support.elections import ROW_LEASE_SETTINGS, holders_by_epoch
 
-SUSPENDED_MACHINE = Path(__file__).parents[1] / "support" / "suspended_machine"
+# The machine is suspended for an hour during the first call.
 SUSPENDS = {"kind": "python", "function": "tests.support.python_gateways:suspend"}
 
 
-@pytest.fixture
-def machine(tmp_path):
-    """Settings of a worker on a machine that is suspended for an hour during its first call."""
-    path = [str(SUSPENDED_MACHINE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"test_folder": str(tmp_path), "pythonpath": os.pathsep.join(path)}
-
-
-async def test_suspended_worker_discards_the_result_of_its_call(engine, machine):
+async def test_suspended_worker_discards_the_result_of_its_call(engine, tmp_path):
     engine.publish("own", gateway=SUSPENDS)
     [intent_id] = engine.outbox.enqueue(1, "own")
-    worker = engine.worker(**machine)
+    worker = engine.worker(test_folder=str(tmp_path))
     await worker.logged("late_result_discarded")
+    engine.expire_held(await worker.started())
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["ZOMBIE_REQUEUE", "DISPATCHED"]
 
 
-async def test_suspended_leader_ends_its_term_and_writes_nothing_under_it(engine, machine):
+async def test_suspended_leader_ends_its_term_and_writes_nothing_under_it(engine, tmp_path):
     engine.publish("own", scope="cluster", gateway=SUSPENDS)
     [intent_id] = engine.outbox.enqueue(1, "own")
-    leader = engine.worker(**ROW_LEASE_SETTINGS, **machine)
+    leader = engine.worker(test_folder=str(tmp_path), **ROW_LEASE_SETTINGS)
     assert (await leader.logged("leader_lost"))["why"] == TRUST_ENDED
+    engine.outbox.expire_lease()
     await engine.until_status([intent_id])
     assert engine.outbox.states(intent_id) == ["IN_DOUBT", "DISPATCHED"]
     assert list(holders_by_epoch(engine, [intent_id])) == [2]

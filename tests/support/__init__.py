@@ -22,6 +22,7 @@ Processes:
     restartable_engine   workers on a server that the test stops and starts again
     elections            start a leader, read its lease, keep work coming, check who executed what
     lease_log            what happens to the leases of streams, in order, written by triggers
+    expiring_streams     the two expiries of a stream's lease, which come when a test says so
     stream_orders        enqueue into streams, and read in which order the gateway saw them
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
@@ -33,7 +34,7 @@ Processes:
     forking_program      a program that enqueues from forked processes with what it opened before
     demo_process         `leasehold demo` on a pipe or a pseudo-terminal
     skewed_clock/        a sitecustomize that shifts the wall clock of a process
-    suspended_machine/   a sitecustomize that lets the machine of a process be suspended
+    suspended_machine    lets the machine of this process have been suspended
 
 Network:
     api                  the HTTP API in the test's event loop, and clients with tokens

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tests.support.database import Database
     from tests.support.engine import Engine, Worker
 
+# The lease is a minute: nobody is replaced because time passes.
 ROW_LEASE_SETTINGS = {
-    "cluster_lease_seconds": "2",
+    "cluster_lease_seconds": "60",
     "cluster_renew_seconds": "0.4",
     "cluster_acquire_seconds": "0.5",
     "schedule_refresh_seconds": "0.2",

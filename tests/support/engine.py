@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +27,17 @@ Found = TypeVar("Found")
 ROOT = Path(__file__).parents[2]
 # Long enough for a busy machine.
 WAIT_SECONDS = 40.0
-LEASE_SECONDS = 2.0
-# Worker settings that fit a lease of two seconds.
+# Longer than any test: nothing expires by itself, and no call ends by its timeout.
+LEASE_SECONDS = 60.0
+CALLS = {"call_timeout_seconds": 50.0, "connect_timeout_seconds": 10.0}
+# For the few tests in which time passes: a lease of two seconds, and calls that fit it.
+SHORT_LEASE_SECONDS = 2.0
+SHORT_LEASE = {
+    "lease_seconds": SHORT_LEASE_SECONDS,
+    "call_timeout_seconds": 1.5,
+    "connect_timeout_seconds": 1.0,
+}
+# Worker settings that fit it.
 FAST = {
     "LEASEHOLD_HEARTBEAT_SECONDS": "0.4",
     "LEASEHOLD_REAPER_SECONDS": "0.3",
@@ -43,21 +51,46 @@ FAST = {
     "LEASEHOLD_CONNECT_SECONDS": "2",
     "LEASEHOLD_LOG_FORMAT": "json",
 }
+# Settings of the workers of an engine: no database call fails because the machine is busy.
+PATIENT = {
+    "shutdown_seconds": "20",
+    "pool_wait_seconds": "8",
+    "statement_seconds": "10",
+    "lock_seconds": "9",
+    "idle_in_transaction_seconds": "20",
+    "connect_seconds": "10",
+}
 # The part of them that bounds database calls, for an Instance in the test's own process.
-FAST_CALLS = {
-    name.removeprefix("LEASEHOLD_").lower(): float(FAST[name])
-    for name in FAST
-    if name.endswith(("POOL_WAIT_SECONDS", "STATEMENT_SECONDS", "LOCK_SECONDS"))
+PATIENT_CALLS = {
+    name: float(PATIENT[name])
+    for name in ("pool_wait_seconds", "statement_seconds", "lock_seconds")
+}
+# For a worker whose database stops answering.
+CUT_OFF = {"pool_wait_seconds": "1", "statement_seconds": "2", "lock_seconds": "1"}
+# For workers with leases of two seconds.
+SHORT_CALLS = {
+    "shutdown_seconds": "2",
+    "pool_wait_seconds": "0.4",
+    "statement_seconds": "0.5",
+    "lock_seconds": "0.3",
+    "idle_in_transaction_seconds": "1",
+    "connect_seconds": "2",
 }
 
 
 async def until(look: Callable[[], Found], *, context: Callable[[], object] | None = None) -> Found:
-    """Poll `look` until it returns something true, and return that; fail after WAIT_SECONDS."""
-    ends_at = time.monotonic() + WAIT_SECONDS
+    """Poll `look` until it returns something true, and return that; fail after WAIT_SECONDS.
+
+    Looking takes a third of the time at most: the sandbox answers in the same event loop.
+    """
+    looked_at = time.monotonic()
+    ends_at = looked_at + WAIT_SECONDS
     while not (seen := look()):
-        if time.monotonic() > ends_at:
+        now = time.monotonic()
+        if now > ends_at:
             raise AssertionError(f"timed out waiting for {look}: {context() if context else ''}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(max(0.02, 2 * (now - looked_at)))
+        looked_at = time.monotonic()
     return seen
 
 
@@ -112,8 +145,20 @@ class Worker:
     async def logged(self, event: str) -> dict[str, Any]:
         return (await until(lambda: self.lines(event), context=self.log.read_text))[0]
 
+    async def fault_after(self, look: Callable[[], Found]) -> Found:
+        """Let a fault that comes during a request happen when this has been seen."""
+        seen = await until(look, context=self.log.read_text)
+        self.log.with_suffix(".seen").touch()
+        await self.logged("fault")
+        return seen
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def wake_later(self) -> None:
+        """Continue a stopped worker with the fault `none:stop:<seconds>`: so long has passed."""
+        self.send(signal.SIGUSR1)
+        self.send(signal.SIGCONT)
 
     async def ended(self) -> int:
         """Wait until it exits; return the exit code."""
@@ -142,7 +187,7 @@ class Engine:
         self._workers: list[Worker] = []
 
     def publish(self, target: str = "sms", guarantee: str = "keyed", **terms: Any) -> int:
-        """Publish a contract with the sandbox as gateway and short timings."""
+        """Publish a contract with the sandbox as gateway."""
         gateway: dict[str, Any] = {
             "kind": "http",
             "url": f"{self.sandbox.url}/{guarantee}",
@@ -154,12 +199,9 @@ class Engine:
             "guarantee": guarantee,
             "gateway": gateway,
             "lease_seconds": LEASE_SECONDS,
-            "call_timeout_seconds": 1.5,
-            "connect_timeout_seconds": 1.0,
+            **CALLS,
             "retry": {"first_seconds": 0.1, "longest_seconds": 0.2},
         }
-        if terms.get("scope") == "cluster":
-            given["quarantine_seconds"] = 2 * LEASE_SECONDS
         return self.outbox.publish(target, **(given | terms))
 
     def worker(
@@ -172,17 +214,18 @@ class Engine:
     ) -> Worker:
         """Start a worker; `fault` is `<fault point>:<action>`, see faulty_worker."""
         module = "leasehold" if fault is None else "tests.support.faulty_worker"
+        log = self._folder / f"worker-{len(self._workers)}.log"
         more = {
             name.upper()
             if name.startswith(("test_", "python"))
             else f"LEASEHOLD_{name.upper()}": value
-            for name, value in environment.items()
+            for name, value in (PATIENT | environment).items()
         }
         if fault is not None:
-            more["TEST_FAULT"] = fault
+            more |= {"TEST_FAULT": fault, "TEST_FAULT_SEEN": str(log.with_suffix(".seen"))}
         started = Worker(
             url or self.database.url_as("executor"),
-            self._folder / f"worker-{len(self._workers)}.log",
+            log,
             *(() if fault else ("worker",)),
             *arguments,
             module=module,
@@ -204,18 +247,25 @@ class Engine:
         )
         return [row["status"] for row in rows]
 
-    async def until_status(self, intent_ids: list[UUID], status: str = "accepted") -> None:
-        """Wait until all intents have this status; fail when none changes for WAIT_SECONDS."""
+    async def until_status(self, intent_ids: list[UUID], *wanted: str) -> None:
+        """Wait until all intents have one of these statuses, by default `accepted`; fail when none
+        changes for WAIT_SECONDS.
+        """
 
-        def seen() -> Counter[str]:
+        def seen() -> dict[str, int]:
             self.assert_none_failed()
-            return Counter(self.statuses(intent_ids))
+            rows = self.database.execute(
+                "SELECT status, count(*) AS intents FROM leasehold.intent_status"
+                " WHERE intent_id = ANY (%s) GROUP BY status",
+                [intent_ids],
+            )
+            return {row["status"]: row["intents"] for row in rows}
 
         def context() -> object:
             return [before, *(one.log.read_text() for one in self._workers)]
 
         before = seen()
-        while before.keys() != {status}:
+        while not before.keys() <= set(wanted or ["accepted"]):
             before = await until(
                 lambda before=before: (now := seen()) != before and now, context=context
             )
@@ -235,6 +285,25 @@ class Engine:
                 [worker_id, count],
             ),
             context=lambda: [one.log.read_text() for one in self._workers],
+        )
+
+    def expire_held(self, holder_id: str, *, grace: bool = True) -> None:
+        """Let all leases and claims of a dead or stopped holder end now.
+
+        With grace=False, the second expiry of its streams does not come yet.
+        """
+        self.database.owner_execute(
+            "UPDATE leasehold.leases SET expires_at = clock_timestamp() - interval '1 second',"
+            " grace_expires_at = CASE WHEN stream IS NULL OR %s"
+            "   THEN clock_timestamp() - interval '1 second' ELSE grace_expires_at END"
+            " WHERE holder_id = %s AND expires_at > '-infinity'",
+            [grace, holder_id],
+        )
+        self.database.owner_execute(
+            "UPDATE leasehold.outbox_pending"
+            "   SET lease_expires_at = clock_timestamp() - interval '1 second'"
+            " WHERE claimed_by = %s",
+            [holder_id],
         )
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.domain.outcome import Submitted
 from leasehold.gateway.errors import NotSent
+from tests.support import suspended_machine
 
 if TYPE_CHECKING:
     from leasehold.gateway.protocol import Submission
@@ -28,19 +29,17 @@ def is_first(what: str) -> bool:
 
 
 async def block(_submission: Submission) -> None:
-    """Block the event loop for five seconds, far longer than a lease, and then until the test
-    creates `unblock` in the folder: a busy machine may need longer for the rest of the test.
-    """
+    """Block the event loop until the test creates `unblock` in the folder; that is an hour."""
     if is_first("block"):
-        time.sleep(5)  # noqa: ASYNC251 (that is the point)
         while not (Path(os.environ["TEST_FOLDER"]) / "unblock").exists():
-            time.sleep(0.02)  # noqa: ASYNC251 (as above)
+            time.sleep(0.02)  # noqa: ASYNC251 (that is the point)
+        suspended_machine.suspend(3600)
 
 
 async def suspend(_submission: Submission) -> None:
-    """Let the machine be suspended for an hour; needs `suspended_machine` on PYTHONPATH."""
+    """Let the machine be suspended for an hour."""
     if is_first("suspend"):
-        sys.modules["sitecustomize"].suspended_seconds = 3600.0
+        suspended_machine.suspend(3600)
 
 
 async def submit_only(_submission: Submission) -> Submitted:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from tests.support.engine import Engine
 
 TARGET = "orders"
-# Both expiries of a stream's lease fit a test.
-STREAM_SETTINGS = {
+# Both expiries of a stream's lease fit a test in which time passes.
+SHORT_STREAMS = {
     "stream_claim_seconds": "2",
     "stream_grace_seconds": "3",
 }
@@ -49,11 +49,11 @@ def effects_by_stream(engine: Engine, ids: Ids) -> Ids:
     return seen
 
 
-def requests_for(engine: Engine, key: str) -> int:
-    """How many requests with this key the gateway received."""
+def submissions_of(engine: Engine, key: str) -> int:
+    """How many submissions with this key the gateway received."""
     found = 0
     after = 0
     while page := engine.sandbox.requests(after):
-        found += sum(entry.key == key for entry in page)
+        found += sum(entry.key == key and entry.kind == "submission" for entry in page)
         after = page[-1].number
     return found

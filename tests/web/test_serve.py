@@ -121,12 +121,7 @@ async def test_instance_of_the_api_cannot_take_the_name_of_one_that_executes(out
 
 async def test_leader_and_follower_are_ready_and_report_their_mode(engine, serving):
     engine.publish("orders", scope="cluster")
-    started = [
-        serving(
-            cluster_acquire_seconds="0.2", cluster_lease_seconds="10", cluster_renew_seconds="2"
-        )
-        for _ in range(2)
-    ]
+    started = [serving(cluster_acquire_seconds="0.2") for _ in range(2)]
     name = "cluster/submission-manager-executor"
 
     async def roles():
