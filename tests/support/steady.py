@@ -1,6 +1,7 @@
 """`make test-steady`: run the whole suite several times on one commit, some runs on a busy machine.
 
-It stops at the first failure, and prints the last line of each run and the time per folder.
+It stops at the first failure. It prints the last line of each run with the time per folder, and at
+the end the last lines of all runs together.
 """
 
 from __future__ import annotations
@@ -29,18 +30,22 @@ def main() -> int:
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
     is_changed = subprocess.check_output(["git", "status", "--porcelain"], text=True)
     _say(f"commit {commit}{' with uncommitted changes' if is_changed else ''}")
+    last_lines: list[str] = []
     for number in range(1, runs + 1):
         is_busy = number > runs - busy
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder, "report.xml")
             code, lines = _run(report, BUSY_LOOPS if is_busy else 0)
             beside = f" beside {BUSY_LOOPS} busy loops" if is_busy else ""
-            _say(f"run {number} of {runs}{beside}: {lines[-1] if lines else 'no output'}")
+            last = lines[-1] if lines else "no output"
+            last_lines.append(f"run {number} of {runs}{beside}: {last}")
+            _say(last_lines[-1])
             if report.exists():
                 _say(_table(report))
         if code != 0:
             _say("\n".join(lines))
             return code
+    _say("\n".join([f"steady on commit {commit}:", *last_lines]))
     return 0
 
 
