@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from leasehold.conformance import fences, leases
+from leasehold.conformance import (
+    fences,
+    items,
+    leases,
+    ledger,
+    operators,
+    stream_pauses,
+    streams,
+)
 from leasehold.conformance.scene import NotConforming, Scene
 from leasehold.conformance.suite import CASES, cases_for
+from leasehold.domain.errors import LeaseholdError
 from leasehold.store.database import database_at
 from leasehold.store.pool_settings import PoolSettings
 from tests.support.database import Database
+from tests.support.mutants import mutate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -99,6 +109,110 @@ async def test_store_that_breaks_a_rule_does_not_conform(database, scene, case, 
     database.owner_execute(mutation)
     with pytest.raises(NotConforming, match=found):
         await case(scene)
+
+
+# A function, what is changed in it, and the case and scope that must find it.
+BROKEN = [
+    (
+        leases.epoch_rises_with_every_grant_and_never_with_a_renewal,
+        "cluster",
+        "take_lease",
+        r"l\.lease_epoch \+ 1",
+        "l.lease_epoch",
+    ),
+    (
+        fences.takeover_puts_begun_calls_in_doubt,
+        "cluster",
+        "take_lease",
+        r"PERFORM leasehold\.put_calls_in_doubt\(.*?\);",
+        "",
+    ),
+    (
+        fences.takeover_puts_marked_calls_in_doubt,
+        "cluster",
+        "put_calls_in_doubt",
+        r"OR call\.intent_id IS NOT NULL",
+        "",
+    ),
+    (
+        fences.result_of_a_former_attempt_is_superseded,
+        "cluster",
+        "judge_outcomes",
+        r"o\.attempt_no <> ledger\.attempt_no",
+        "false",
+    ),
+    (
+        ledger.last_attempt_of_the_contract_ends_the_intent,
+        "item",
+        "judge_outcomes",
+        r"ledger\.attempt_no >= c\.attempts_max",
+        "false",
+    ),
+    (
+        ledger.doubt_without_a_lookup_is_held_for_a_person,
+        "stream",
+        "judge_outcomes",
+        r"c\.guarantee = 'blind'",
+        "false",
+    ),
+    (
+        items.stale_finished_and_unknown_results_are_told_apart,
+        "item",
+        "missing_verdict",
+        r"'already_terminal'",
+        "'not_found'",
+    ),
+    (
+        streams.only_the_head_of_a_stream_can_begin,
+        "stream",
+        "begin_stream_attempts",
+        r"WHEN p\.awaits_confirmation.*?THEN 'out_of_order'",
+        "",
+    ),
+    (
+        streams.call_in_flight_keeps_its_stream_until_the_second_expiry,
+        "stream",
+        "is_stream_begun",
+        r"coalesce\(bool_or.*?false\)",
+        "false",
+    ),
+    (
+        stream_pauses.cancelled_head_gives_way_to_the_next,
+        "stream",
+        "append_and_continue_streams",
+        r"PERFORM leasehold\.next_stream_heads\(.*?\);",
+        "",
+    ),
+    (
+        stream_pauses.failed_head_stops_its_stream_until_a_person_resumes_it,
+        "stream",
+        "pause_failed_streams",
+        r"WHERE c\.scope = 'stream' AND",
+        "WHERE false AND",
+    ),
+    (
+        operators.call_in_flight_is_not_cancelled,
+        "cluster",
+        "lock_for_intervention",
+        r"pending\.begun_at IS NOT NULL",
+        "false",
+    ),
+]
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("case", "scope", "function", "pattern", "replacement"),
+    BROKEN,
+    ids=[row[0].__name__ for row in BROKEN],
+)
+async def test_store_with_a_broken_function_does_not_conform(
+    database, case, scope, function, pattern, replacement
+):
+    mutate(database, function, pattern, replacement)
+    async with database_at(database.url) as one, database_at(database.url) as other:
+        with pytest.raises((NotConforming, LeaseholdError)):
+            await case(Scene(one, other, opener(database), scope))
 
 
 async def test_store_whose_lease_is_never_free_does_not_conform(scene):
