@@ -39,10 +39,10 @@ from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
 from leasehold.service.service import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from leasehold.config import Settings
-    from leasehold.domain.contract import Contract
+    from leasehold.domain.contract import Contract, Scope
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -133,9 +133,11 @@ class Instance:
 
     def scopes(self) -> dict[str, ScopeState]:
         """Return the state of this instance in each scope, for health checks."""
-        item = ScopeState(mode="competing", holder_id=self.worker_id)
+        competing = ScopeState(mode="competing", holder_id=self.worker_id)
         as_leader = "standalone" if self._is_standalone else "leader"
-        scopes = {"item": item, "stream": item} if self._streams.targets.current else {"item": item}
+        scopes = {"item": competing} if self._serves("item") else {}
+        if self._serves("stream") and self._streams.targets.current:
+            scopes["stream"] = competing
         return scopes | self.elections.scopes(as_leader)
 
     def apply(self, settings: Settings) -> None:
@@ -179,7 +181,8 @@ class Instance:
             await wait.retry(self._targets.start)
             if not self._settings.reaper:
                 await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
-            await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
+            if self._serves("cluster"):
+                await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
         except BaseException:
             await self.elections.resign(0)
             await self._database.close()
@@ -252,11 +255,14 @@ class Instance:
 
     def _services(self) -> list[Service]:
         settings = self._settings
+        by_scope: dict[Scope, Sequence[Service]] = {
+            "item": self._items.services,
+            "stream": self._streams.services,
+            "cluster": [self.elections],
+        }
         services: list[Service] = [
-            *self._items.services,
-            *self._streams.services,
+            *(one for scope, of_it in by_scope.items() if self._serves(scope) for one in of_it),
             self._contracts,
-            self.elections,
             self._generation,
             self._registration,
             *self._watches,
@@ -269,6 +275,10 @@ class Instance:
         if settings.metrics_port is not None:
             services.append(QueueWatch(self._store, self.metrics))
         return services
+
+    def _serves(self, scope: Scope) -> bool:
+        """Say whether the database serves targets of this scope."""
+        return scope in self._database.scopes
 
     def _open_gateway(self, contract: Contract) -> Gateway:
         return open_gateway(
@@ -324,7 +334,8 @@ class Instance:
     async def _wait_until_empty(self, seconds: float) -> bool:
         """Wait until no claim is left. A claim that is still arriving is given back."""
         ends_at = time.monotonic() + seconds
-        claiming = self._loops[self._items.executor], self._loops[self._streams.executor]
+        executors = self._items.executor, self._streams.executor
+        claiming = [self._loops[one] for one in executors if one in self._loops]
         while self._in_flight() or not all(loop.is_done for loop in claiming):
             left = ends_at - time.monotonic()
             if left <= 0:
