@@ -30,26 +30,6 @@ class WakeStore(Protocol):
         ...
 
 
-class ClaimStore(Protocol):
-    """Claims items of scope `item`."""
-
-    async def claim_outbox_batch(
-        self,
-        batch_size: int,
-        worker_id: str,
-        lease_seconds: float,
-        targets: Sequence[str],
-        target_limits: Sequence[int] | None = None,
-        due_from: Sequence[datetime] | None = None,
-    ) -> list[Claimed]:
-        """Claim due items, each under a new token; of each target at most its limit.
-
-        `due_from` has four times for each target, one per priority: rows due before them are not
-        looked at. Without it, all due rows are.
-        """
-        ...
-
-
 class LowWaterStore(Protocol):
     """Says who may still commit rows behind what was read."""
 
@@ -108,22 +88,23 @@ class ClaimWriteStore(Protocol):
         ...
 
 
-class RepairStore(Protocol):
-    """Ends what dead or late work left, in any scope."""
+class ItemStore(ClaimWriteStore, Protocol):
+    """What a claimer of items needs: its claims become items that write by them."""
 
-    async def repair_expired_leases(
-        self, batch_size: int, worker_id: str, *, is_full: bool = False
-    ) -> list[rows.Repaired]:
-        """End the expired claims of workers that no longer renew them.
+    async def claim_outbox_batch(
+        self,
+        batch_size: int,
+        worker_id: str,
+        lease_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
+    ) -> list[Claimed]:
+        """Claim due items, each under a new token; of each target at most its limit.
 
-        They are looked for at the head of each queue, or everywhere if `is_full`.
+        `due_from` has four times for each target, one per priority: rows due before them are not
+        looked at. Without it, all due rows are.
         """
-        ...
-
-    async def repair_missed_deadlines(
-        self, batch_size: int, worker_id: str
-    ) -> list[rows.MissedDeadline]:
-        """End intents whose deadline has passed and that nobody works on, in any scope."""
         ...
 
 
@@ -152,6 +133,47 @@ class LeaseStore(Protocol):
 
     async def release_lease(self, lease: Lease) -> bool:
         """Release a lease; False if it was already lost."""
+        ...
+
+
+class ReaperStore(LeaseStore, Protocol):
+    """What the reaper needs: its lease, repair in any scope, upkeep, and who has fallen silent."""
+
+    async def repair_expired_leases(
+        self, batch_size: int, worker_id: str, *, is_full: bool = False
+    ) -> list[rows.Repaired]:
+        """End the expired claims of workers that no longer renew them.
+
+        They are looked for at the head of each queue, or everywhere if `is_full`.
+        """
+        ...
+
+    async def repair_missed_deadlines(
+        self, batch_size: int, worker_id: str
+    ) -> list[rows.MissedDeadline]:
+        """End intents whose deadline has passed and that nobody works on, in any scope."""
+        ...
+
+    async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
+        """List those of these instances that reported within as many seconds."""
+        ...
+
+    async def read_silent_instances(self, within_seconds: float) -> list[str]:
+        """List the instances that recently stopped reporting without saying so."""
+        ...
+
+    async def move_ledger_rows(self, rows_max: int) -> rows.LedgerMove:
+        """Copy some rows of the ledger's default partition to their months."""
+        ...
+
+    async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
+        """Create the ledger's partitions ahead of time."""
+        ...
+
+    async def prune_streams(
+        self, idle_seconds: float, batch_size: int, after: str | None
+    ) -> rows.PrunedStreams:
+        """Delete empty streams that were not used for so long; look at the next `batch_size`."""
         ...
 
 
@@ -188,48 +210,11 @@ class LeaderHeartbeatStore(Protocol):
         ...
 
 
-class StreamClaimStore(Protocol):
-    """Claims streams, and reads what is next in those that are held.
-
-    `begin` marks the calls of the heads that are returned as begun, which saves a round trip: then
-    each of them is made, or given back (`unsent`, `deferred`).
-    """
-
-    async def claim_streams(
-        self,
-        streams_max: int,
-        holder_id: str,
-        lease_seconds: float,
-        grace_seconds: float,
-        targets: Sequence[str],
-        target_limits: Sequence[int] | None = None,
-        due_from: Sequence[datetime] | None = None,
-        *,
-        begin: bool = False,
-    ) -> list[rows.StreamWork]:
-        """Claim streams whose head is due, of each target at most its limit, with their heads.
-
-        `due_from` has four times for each target, one per priority: heads due before them are not
-        looked at. Without it all due heads are, and streams of dead holders are taken over.
-        """
-        ...
-
-    async def refresh_streams(
-        self,
-        holder_id: str,
-        leases: Sequence[Lease],
-        *,
-        free_idle: bool = True,
-        begin: bool = False,
-    ) -> list[rows.StreamWork]:
-        """Look again at streams that are held; free those without due work if `free_idle`."""
-        ...
-
-
 class StreamWriteStore(Protocol):
     """Writes under streams, and releases them. Lost ones are reported per stream or item.
 
-    `begin` is as in StreamClaimStore.
+    `begin` marks the calls of the heads that are returned as begun, which saves a round trip: then
+    each of them is made, or given back (`unsent`, `deferred`).
     """
 
     async def release_streams(
@@ -266,6 +251,40 @@ class StreamWriteStore(Protocol):
         ...
 
 
+class OrderedStore(StreamWriteStore, WakeStore, Protocol):
+    """What an ordered executor needs: it claims streams, and reads what is next in its own."""
+
+    async def claim_streams(
+        self,
+        streams_max: int,
+        holder_id: str,
+        lease_seconds: float,
+        grace_seconds: float,
+        targets: Sequence[str],
+        target_limits: Sequence[int] | None = None,
+        due_from: Sequence[datetime] | None = None,
+        *,
+        begin: bool = False,
+    ) -> list[rows.StreamWork]:
+        """Claim streams whose head is due, of each target at most its limit, with their heads.
+
+        `due_from` has four times for each target, one per priority: heads due before them are not
+        looked at. Without it all due heads are, and streams of dead holders are taken over.
+        """
+        ...
+
+    async def refresh_streams(
+        self,
+        holder_id: str,
+        leases: Sequence[Lease],
+        *,
+        free_idle: bool = True,
+        begin: bool = False,
+    ) -> list[rows.StreamWork]:
+        """Look again at streams that are held; free those without due work if `free_idle`."""
+        ...
+
+
 class StreamHeartbeatStore(Protocol):
     """Extends streams, and says how many to hand over. Lost ones are reported per stream."""
 
@@ -292,44 +311,6 @@ class TargetStore(ContractStore, Protocol):
     async def read_former_terms(self) -> list[rows.FormerTerms]:
         """Read the terms that are no longer current but still have pending intents."""
         ...
-
-
-class UpkeepStore(Protocol):
-    """What the reaper does beside repair, and what it reads of other instances."""
-
-    async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
-        """List those of these instances that reported within as many seconds."""
-        ...
-
-    async def read_silent_instances(self, within_seconds: float) -> list[str]:
-        """List the instances that recently stopped reporting without saying so."""
-        ...
-
-    async def move_ledger_rows(self, rows_max: int) -> rows.LedgerMove:
-        """Copy some rows of the ledger's default partition to their months."""
-        ...
-
-    async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
-        """Create the ledger's partitions ahead of time."""
-        ...
-
-    async def prune_streams(
-        self, idle_seconds: float, batch_size: int, after: str | None
-    ) -> rows.PrunedStreams:
-        """Delete empty streams that were not used for so long; look at the next `batch_size`."""
-        ...
-
-
-class ItemStore(ClaimStore, ClaimWriteStore, Protocol):
-    """What a claimer of items needs: its claims become items that write by them."""
-
-
-class ReaperStore(LeaseStore, RepairStore, UpkeepStore, Protocol):
-    """What the reaper needs: its lease, repair and upkeep."""
-
-
-class OrderedStore(StreamClaimStore, StreamWriteStore, WakeStore, Protocol):
-    """What a stream holder needs."""
 
 
 class ExecutorStore(

@@ -76,21 +76,17 @@ class PostgresChanges:
 
     @property
     def has_more(self) -> bool:
-        """Whether something that was seen by a look is not read yet."""
         return bool(self._passes)
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much is left that the next look should wait."""
         return len(self._passes) >= PASSES_MAX
 
     async def begin(self) -> None:
-        """Begin now: the caller reads everything that was there before."""
         seen = await self._source.read_open_writers()
         self._read_to, self._writers = (seen.seen_at, _FIRST_ID), seen.began_at
 
     async def look(self) -> None:
-        """See up to where there are changes since the last look."""
         read_to, writers = self._read_to, self._writers
         await self.begin()
         ended = [at for writer, at in writers.items() if writer not in self._writers]
@@ -103,7 +99,6 @@ class PostgresChanges:
         self._passes = [one for one in self._passes if not await self._read_pages(one, learn)]
 
     def certainly_read(self) -> Callable[[DueRow], bool]:
-        """Say of which rows the change is certainly read by now, by whomever it was written."""
         open_since = [(at, _FIRST_ID) for at in self._writers.values()]
         until = min([self._read_to, *open_since, *(one.after for one in self._passes)])
         return lambda row: _cursor_of(row) <= until

@@ -60,7 +60,7 @@ def with_states(rows: list[Tried]) -> list[Tried]:
 
 
 class PostgresClaims:
-    """ClaimStore on PostgreSQL."""
+    """ItemStore on PostgreSQL, with its heartbeat."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -74,7 +74,6 @@ class PostgresClaims:
         target_limits: Sequence[int] | None = None,
         due_from: Sequence[datetime] | None = None,
     ) -> list[Claimed]:
-        """Claim due items, each under a new token; of each target at most its limit."""
         claimed = await self._query.rows(
             CLAIMED,
             "SELECT intent_id, lease_token, last_state, target, contract_version, attempt_no,"
@@ -93,7 +92,6 @@ class PostgresClaims:
         return with_states(claimed)
 
     async def read_open_transactions(self) -> OpenTransactions:
-        """Read which transactions may still commit rows, or give up rows that they have locked."""
         [(seen_at, ids)] = await self._query.rows(
             as_tuples, "SELECT * FROM leasehold.read_open_transactions()"
         )
@@ -102,7 +100,6 @@ class PostgresClaims:
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
     ) -> list[RenewedClaim]:
-        """Extend these claims, and report which are lost."""
         return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_outbox_leases(%s, %s::uuid[], %s::uuid[], %s)",
@@ -113,7 +110,6 @@ class PostgresClaims:
         )
 
     async def begin_outbox_attempts(self, worker_id: str, claims: Sequence[Claim]) -> list[Begun]:
-        """Record durably that these calls are about to be made."""
         return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_outbox_attempts(%s, %s::uuid[], %s::uuid[])",
@@ -125,7 +121,6 @@ class PostgresClaims:
     async def complete_outbox_attempts(
         self, worker_id: str, results: Sequence[Result], *, tell_dispatched: bool = True
     ) -> list[Recorded]:
-        """Record the results of claimed items."""
         return await self._query.rows(
             RECORDED,
             f"{SELECT_RECORDED} leasehold.complete_outbox_attempts(%s, %s::jsonb) {WHERE_TOLD}",
@@ -152,7 +147,6 @@ class PostgresClaims:
         delay_seconds: float,
         unsent: Sequence[IntentId] = (),
     ) -> list[ReleasedClaim]:
-        """Give claims back without an attempt; the items are due again after the delay."""
         return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_outbox_claims("
@@ -167,7 +161,6 @@ class PostgresClaims:
     async def repair_expired_leases(
         self, batch_size: int, worker_id: str, *, is_full: bool = False
     ) -> list[Repaired]:
-        """End the expired claims of workers that no longer renew them."""
         return await self._query.rows(
             _REPAIRED,
             "SELECT * FROM leasehold.repair_expired_leases(%s, %s, %s)",
@@ -179,7 +172,6 @@ class PostgresClaims:
     async def repair_missed_deadlines(
         self, batch_size: int, worker_id: str
     ) -> list[MissedDeadline]:
-        """End intents whose deadline has passed and that nobody works on, in any scope."""
         return await self._query.rows(
             _MISSED,
             "SELECT * FROM leasehold.repair_missed_deadlines(%s, %s)",

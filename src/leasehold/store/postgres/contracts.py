@@ -37,12 +37,10 @@ class PostgresContracts:
         return contracts
 
     async def read_contract(self, target: str, version: int) -> Contract | None:
-        """Read one version, or raise InvalidArgument if this release cannot read it."""
         published = await self.read_published_contract(target, version)
         return published.contract() if published else None
 
     async def read_published_contracts(self) -> list[PublishedContract]:
-        """Read the current terms of every target as they were published, by name."""
         return await self._query.rows(
             _PUBLISHED,
             "SELECT DISTINCT ON (target) target, version, terms, published_at, published_by"
@@ -52,7 +50,6 @@ class PostgresContracts:
     async def read_published_contract(
         self, target: str, version: int | None = None
     ) -> PublishedContract | None:
-        """Read one version of a target's terms, or the current one; None if there is none."""
         found = await self._query.rows(
             _PUBLISHED,
             "SELECT target, version, terms, published_at, published_by FROM leasehold.contracts"

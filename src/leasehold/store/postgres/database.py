@@ -61,25 +61,20 @@ class PostgresDatabase:
 
     @property
     def public_url(self) -> str:
-        """The URL for people: without the password and without parameters."""
         return public_url(self._database_url)
 
     @property
     def unverified_hosts(self) -> Sequence[str]:
-        """The servers on other machines whose certificates are not verified."""
         return unverified_hosts(self._database_url)
 
     @property
     def secrets(self) -> Sequence[str]:
-        """The passwords in the URL."""
         return passwords_in(self._database_url)
 
     async def open(self) -> None:
-        """Connect `store`, or raise DatabaseUnavailable with the server's reason."""
         await self.store.pool.open()
 
     async def close(self) -> None:
-        """Close the connections of `store`; those in use when they are returned."""
         await self.store.pool.close()
 
     async def __aenter__(self) -> Self:
@@ -95,15 +90,12 @@ class PostgresDatabase:
         await self.close()
 
     async def check_schema(self, *, role: str | None = None) -> None:
-        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
         await self.store.check_schema(role=role)
 
     def role_stores(self, *, more_roles: Sequence[str] = ()) -> PostgresRoleStores:
-        """Return the stores of the HTTP API. `more_roles` are others that the login needs."""
         return PostgresRoleStores(self._database_url, self._settings, more_roles=more_roles)
 
     def demo_store(self) -> PostgresDemo:
-        """Return what the demo reads, on the connections of `store`."""
         return PostgresDemo(self.store.pool)
 
     def notifications(self, instance_id: str) -> PostgresNotifications | None:
@@ -115,7 +107,6 @@ class PostgresDatabase:
     async def open_lock_session(
         self, *, lease_seconds: float, holder_id: str, replaces: LockSession | None = None
     ) -> PostgresLockSession:
-        """Connect a session for advisory locks, or raise InvalidArgument if it is not dedicated."""
         return await PostgresLockSession.open(
             self._database_url,
             self._settings,
@@ -127,26 +118,21 @@ class PostgresDatabase:
 
     @property
     def schema_version(self) -> int:
-        """The version of the schema that this release needs."""
         return migrate.SqlFiles().version
 
     def examine(self) -> Sequence[Check]:
-        """Look for what is wrong with the database. Changes nothing."""
         return examine(self._database_url, self._settings.role)
 
     def plan_migration(self) -> Sequence[migrate.Step]:
-        """List what `migrate` would apply now, in order. Changes nothing."""
         with connect(self._database_url, application_name="leasehold migrate") as connection:
             return migrate.plan(connection)
 
     def migrate(self, report: Callable[[str], None] | None = None) -> Sequence[migrate.Step]:
-        """Apply the missing steps and return them. Safe to run at any time, also concurrently."""
         return migrate.migrate(self._database_url, report=report)
 
     def prune(
         self, *, before: datetime | None = None, keep_days: int = 0, batch_size: int = 10000
     ) -> Iterator[Pruned]:
-        """Delete what was accepted before a time, or too many days ago by the database's clock."""
         return retention.prune(
             self._database_url, before=before, keep_days=keep_days, batch_size=batch_size
         )

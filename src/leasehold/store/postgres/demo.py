@@ -32,7 +32,6 @@ class PostgresDemo:
         self._query = Query(pool)
 
     async def instances(self) -> list[InstanceRow]:
-        """Read the instances, newest first."""
         return await self._query.rows(
             rows_of(InstanceRow),
             "SELECT i.instance_id, i.role, (i.detail ->> 'pid')::integer AS pid,"
@@ -47,7 +46,6 @@ class PostgresDemo:
         )
 
     async def leases(self) -> list[LeaseRow]:
-        """Read the leases, without those of streams that nobody holds."""
         return await self._query.rows(
             rows_of(LeaseRow),
             "SELECT lease_name, holder_id, lease_epoch,"
@@ -57,7 +55,6 @@ class PostgresDemo:
         )
 
     async def unfinished(self) -> dict[str, UnfinishedRow]:
-        """Count the unfinished intents, by target."""
         rows = await self._query.rows(
             rows_of(UnfinishedRow),
             "SELECT target, count(*)::integer AS unfinished,"
@@ -72,7 +69,6 @@ class PostgresDemo:
         return {one.target: one for one in rows}
 
     async def ledger(self, limit: int) -> list[LedgerRow]:
-        """Read the newest ledger rows of the last minute."""
         return await self._query.rows(
             rows_of(LedgerRow),
             "SELECT a.intent_id, i.target, a.attempt_no, a.state, a.reason, a.code, a.holder,"
@@ -84,7 +80,6 @@ class PostgresDemo:
         )
 
     async def finished_per_second(self, seconds: float) -> float:
-        """Read the rate at which intents finished in the last `seconds`."""
         count: int = await self._query.value(
             "SELECT count(*) FROM (SELECT FROM leasehold.outbox_attempts"
             " WHERE finished_at > clock_timestamp() - make_interval(secs => %s)"
@@ -94,18 +89,15 @@ class PostgresDemo:
         return count / seconds
 
     async def unsettled(self) -> int:
-        """Count the intents that are neither finished nor held."""
         return await self._query.value(
             "SELECT count(*) FROM (SELECT FROM leasehold.outbox_pending"
             " WHERE due_at < 'infinity' LIMIT 100000) AS p"
         )
 
     async def clock(self) -> datetime:
-        """Read the clock of the database, which all leases go by."""
         return await self._query.value("SELECT clock_timestamp()")
 
     async def claims_of(self, instance_id: str) -> list[ClaimRow]:
-        """Read the claims of a worker."""
         return await self._query.rows(
             rows_of(ClaimRow),
             "SELECT intent_id, target,"
@@ -118,7 +110,6 @@ class PostgresDemo:
     async def recoveries(
         self, holder: str, intent_ids: Sequence[UUID], since: datetime
     ) -> list[RecoveryRow]:
-        """Read the ledger rows that ended expired claims of a holder."""
         return await self._query.rows(
             rows_of(RecoveryRow),
             "SELECT intent_id, state, extract(epoch FROM finished_at - %s)::float AS after_seconds"
@@ -131,7 +122,6 @@ class PostgresDemo:
         )
 
     async def statuses(self, intent_ids: Sequence[UUID]) -> list[str]:
-        """Read the status of each of these intents."""
         return await self._query.rows(
             first_column,
             "SELECT status FROM leasehold.intent_status WHERE intent_id = ANY (%s) LIMIT 1000",
@@ -139,7 +129,6 @@ class PostgresDemo:
         )
 
     async def all_intents(self) -> AsyncGenerator[IntentRow]:
-        """Read every intent, page by page."""
         after: UUID | None = None
         while True:
             page = await self._query.rows(

@@ -40,7 +40,6 @@ class PostgresEvents:
         )
 
     async def newest_event(self) -> EventCursor:
-        """Return the cursor after which only rows follow that are not final yet."""
         newest: int = await self._query.value(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
         )

@@ -32,18 +32,15 @@ class PostgresExecutor(
     """ExecutorStore on PostgreSQL."""
 
     async def read_former_terms(self) -> list[FormerTerms]:
-        """Read the terms that are no longer current but still have pending intents."""
         return await self._query.rows(_FORMER, "SELECT * FROM leasehold.read_former_terms()")
 
     async def move_ledger_rows(self, rows_max: int) -> LedgerMove:
-        """Copy some rows of the ledger's default partition to their months."""
         [move] = await self._query.rows(
             _MOVED, "SELECT * FROM leasehold.move_ledger_rows(%s)", rows_max
         )
         return move
 
     async def create_ledger_partitions(self, months_ahead: int) -> list[str]:
-        """Create the ledger's partitions ahead of time."""
         return await self._query.rows(
             first_column, "SELECT leasehold.create_ledger_partitions(%s)", months_ahead
         )
@@ -51,7 +48,6 @@ class PostgresExecutor(
     async def prune_streams(
         self, idle_seconds: float, batch_size: int, after: str | None
     ) -> PrunedStreams:
-        """Delete empty streams that were not used for so long; look at the next `batch_size`."""
         [step] = await self._query.rows(
             _PRUNED,
             "SELECT * FROM leasehold.prune_streams("
@@ -63,5 +59,4 @@ class PostgresExecutor(
         return step
 
     async def notify_targets(self, targets: Sequence[str]) -> None:
-        """Wake the executors of these targets."""
         await self._query.value("SELECT leasehold.notify_targets(%s::text[])", list(targets))

@@ -46,7 +46,6 @@ class PostgresIngest:
         self._query = query
 
     async def enqueue_intents(self, intents: Sequence[NewIntent]) -> list[Enqueued]:
-        """Accept intents; the verdicts are in the order of `intents`."""
         return await self._query.rows(
             _enqueued,
             "SELECT ordinal, verdict, intent_id, problem"

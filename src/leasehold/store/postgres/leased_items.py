@@ -78,7 +78,6 @@ class PostgresLeasedItems:
         self._query = query
 
     def changes(self, lease: Lease) -> PostgresChanges:
-        """Return the changes under a lease, to be read from now on."""
         return PostgresChanges(self, lease)
 
     async def refresh_schedule(
@@ -116,7 +115,6 @@ class PostgresLeasedItems:
         content_bytes: int = 0,
         after: Mapping[str, Mapping[int, Position]] | None = None,
     ) -> list[DueRow]:
-        """Read what is due next: up to `limit` rows of each target and priority."""
         positions = (
             [
                 after.get(target, {}).get(priority, _END)
@@ -168,7 +166,6 @@ class PostgresLeasedItems:
         return Marked(first.marked_at, first.left_out, as_claimed(due, first.marked_at))
 
     async def unmark_calls(self, lease: Lease, keep: Sequence[IntentId]) -> None:
-        """Remove the marks of all calls under a lease except `keep`."""
         await self._query.value(
             "SELECT leasehold.unmark_calls(%s, %s, %s, %s::uuid[])",
             *fence(lease),
@@ -179,7 +176,6 @@ class PostgresLeasedItems:
     async def begin_leased_attempts(
         self, lease: Lease, intent_ids: Sequence[IntentId]
     ) -> list[BegunLeased]:
-        """Record durably that these calls are about to be made, and return their content."""
         return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_leased_attempts(%s, %s, %s, %s::uuid[])",
@@ -189,7 +185,6 @@ class PostgresLeasedItems:
         )
 
     async def release_leased_attempts(self, lease: Lease, intent_ids: Sequence[IntentId]) -> int:
-        """Take back the marks of calls that were begun, but for which nothing was sent."""
         return await self._query.value(
             "SELECT leasehold.release_leased_attempts(%s, %s, %s, %s::uuid[])",
             *fence(lease),

@@ -25,7 +25,6 @@ class PostgresLeases:
         self._query = query
 
     async def begin_generation(self, instance_id: str) -> Generation:
-        """Return the current generation; begin a new one if the database is another one."""
         [generation] = await self._query.rows(
             _GENERATION, "SELECT * FROM leasehold.begin_generation(%s)", instance_id
         )
@@ -34,7 +33,6 @@ class PostgresLeases:
     async def acquire_lease(
         self, lease_name: str, holder_id: str, lease_seconds: float, grace_seconds: float = 0
     ) -> Acquisition:
-        """Take a lease if it is free, and report who holds it."""
 
         def acquisition(*, acquired: bool, seconds_left: float, **columns: Any) -> Acquisition:  # noqa: ANN401
             lease = Lease(name=lease_name, **columns)
@@ -55,7 +53,6 @@ class PostgresLeases:
     async def renew_lease(
         self, lease: Lease, lease_seconds: float, grace_seconds: float = 0
     ) -> datetime:
-        """Extend a lease and return its expiry, or raise LeaseLost."""
         return await self._query.value(
             "SELECT leasehold.renew_lease(%s, %s, %s, %s, %s)",
             *fence(lease),
@@ -65,7 +62,6 @@ class PostgresLeases:
         )
 
     async def release_lease(self, lease: Lease) -> bool:
-        """Release a lease; False if it was already lost."""
         return await self._query.value("SELECT leasehold.release_lease(%s, %s, %s)", *fence(lease))
 
     async def renew_instance(
@@ -94,7 +90,6 @@ class PostgresLeases:
     async def renew_api_instance(
         self, instance_id: str, detail: Mapping[str, Any], alive_seconds: float
     ) -> None:
-        """Report that an instance without an executor is alive; 0 seconds: that it stops."""
         await self._query.value(
             "SELECT leasehold.renew_api_instance(%s, %s::jsonb, %s)",
             instance_id,
@@ -103,11 +98,9 @@ class PostgresLeases:
         )
 
     async def release_instance(self, instance_id: str) -> bool:
-        """Report that an instance is stopping; False if it was not known."""
         return await self._query.value("SELECT leasehold.release_instance(%s)", instance_id)
 
     async def record_leader_heartbeat(self, lease: Lease, detail: Mapping[str, Any]) -> None:
-        """Record what a leader is doing, for monitoring."""
         await self._query.value(
             "SELECT leasehold.record_leader_heartbeat(%s, %s, %s, %s::jsonb)",
             *fence(lease),

@@ -127,12 +127,10 @@ class PostgresLockSession:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the session is known to have ended, and its locks with it."""
         return self._has_failed or self._connection.closed
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can run a statement now."""
         return not self.has_ended and not self._turn.locked()
 
     async def require_dedicated(self) -> None:
@@ -169,7 +167,6 @@ class PostgresLockSession:
         lease_seconds: float,
         yield_seconds: float,
     ) -> Acquisition:
-        """Take a lease by its advisory lock, or report who holds it."""
 
         def acquisition(
             *,
@@ -236,7 +233,6 @@ class PostgresLockSession:
         )
 
     async def close(self) -> None:
-        """End the session, even if it does not answer."""
         self._has_failed = True
         if self._turn.locked():
             shut_down(self._connection)

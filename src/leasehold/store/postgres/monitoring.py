@@ -25,7 +25,6 @@ class PostgresMonitoring:
         self._query = query
 
     async def read_supervisor(self) -> dict[str, Any]:
-        """Read the state of the whole queue as it was last counted, by the columns of the view."""
         [row] = await self._query.rows(
             _BY_NAME,
             "SELECT pending, due, leased, expired_leases, due_unleased, in_doubt, held, confirming,"
@@ -54,7 +53,6 @@ class PostgresMonitoring:
         return await self._query.value("SELECT leasehold.record_queue_depths(%s)", turn_no)
 
     async def read_queue_depths(self) -> list[QueueDepth]:
-        """Read the last count of every queue that has a limit."""
         return await self._query.rows(
             _DEPTH,
             "SELECT target, pending_max, depth, nullif(seen_at, '-infinity') AS seen_at,"
@@ -64,7 +62,6 @@ class PostgresMonitoring:
         )
 
     async def read_returned_instances(self, silent_for: Mapping[str, float]) -> list[str]:
-        """List those of these instances that reported within as many seconds."""
         return await self._query.rows(
             first_column,
             "SELECT i.instance_id FROM leasehold.instances i"
@@ -94,7 +91,6 @@ class PostgresMonitoring:
     async def read_lock_squatters(
         self, lease_names: Sequence[str], lock_keys: Sequence[int]
     ) -> list[LockSquatter]:
-        """Read which sessions hold locks of these leases; the keys are of those elected by lock."""
         return await self._query.rows(
             _SQUATTER,
             "SELECT * FROM leasehold.read_lock_squatters(%s::text[], %s::bigint[])",

@@ -42,7 +42,6 @@ class PostgresNotifications:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is listening."""
         return self._connection is not None
 
     async def listen(self) -> None:
@@ -57,7 +56,6 @@ class PostgresNotifications:
         self._connection = connection
 
     async def received(self, seconds: float) -> AsyncGenerator[Hint]:
-        """Yield hints as they arrive, for this long."""
         with self._unavailable():
             async for notify in self._required().notifies(timeout=seconds):
                 yield Hint("lease" if notify.channel == LEASE_CHANNEL else "due", notify.payload)
@@ -68,7 +66,6 @@ class PostgresNotifications:
             await _execute(self._required(), "SELECT 1")
 
     async def close(self) -> None:
-        """Close the connection; `listen` opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -35,7 +35,6 @@ class PostgresOperators:
         self._query = query
 
     async def publish_contract(self, target: str, terms: Mapping[str, Any], operator: str) -> int:
-        """Publish terms and return their version."""
         return await self._query.value(
             "SELECT leasehold.publish_contract(%s, %s::jsonb, %s)",
             target,
@@ -44,7 +43,6 @@ class PostgresOperators:
         )
 
     async def cancel_intent(self, intent_id: IntentId, operator: str, note: str) -> CancelVerdict:
-        """Cancel an intent for which no call was made."""
         return CancelVerdict(
             await self._query.value(
                 "SELECT leasehold.cancel_intent(%s, %s, %s)", intent_id, operator, note
@@ -59,7 +57,6 @@ class PostgresOperators:
         note: str,
         reference: str | None = None,
     ) -> ResolveVerdict:
-        """Resolve an intent in doubt as DISPATCHED, FAILED or RETRYABLE."""
         return ResolveVerdict(
             await self._query.value(
                 "SELECT leasehold.resolve_intent(%s, %s, %s, %s, %s)",
@@ -74,7 +71,6 @@ class PostgresOperators:
     async def retry_intent_now(
         self, intent_id: IntentId, operator: str, note: str
     ) -> RetryNowVerdict:
-        """Make an intent due now that waits for a backoff, or whose call was deferred."""
         return RetryNowVerdict(
             await self._query.value(
                 "SELECT leasehold.retry_intent_now(%s, %s, %s)", intent_id, operator, note
@@ -84,7 +80,6 @@ class PostgresOperators:
     async def redrive_intents(
         self, intent_ids: Sequence[IntentId], operator: str, note: str
     ) -> list[Redriven]:
-        """Submit finished intents again, as new intents."""
         return await self._query.rows(
             _REDRIVEN,
             "SELECT * FROM leasehold.redrive_intents(%s::uuid[], %s, %s)",
@@ -96,7 +91,6 @@ class PostgresOperators:
     async def pause_stream(
         self, target: str, stream: str, operator: str, note: str, seconds: float | None = None
     ) -> PauseVerdict:
-        """Pause a stream, for a time or until somebody resumes it."""
         return PauseVerdict(
             await self._query.value(
                 "SELECT leasehold.pause_stream(%s, %s, %s, %s, %s)",
@@ -118,7 +112,6 @@ class PostgresOperators:
         paused_by: str | None = None,
         paused_for: IntentId | None = None,
     ) -> ResumeVerdict:
-        """End a pause of a stream: the operator's own, that of a person, or for a failed intent."""
         return ResumeVerdict(
             await self._query.value(
                 "SELECT leasehold.resume_stream(%s, %s, %s, %s, %s, %s)",
@@ -134,7 +127,6 @@ class PostgresOperators:
     async def skip_stream_head(
         self, target: str, stream: str, intent_id: IntentId, operator: str, note: str
     ) -> SkipVerdict:
-        """End the head of a stream without a call, if it is still this intent."""
         return SkipVerdict(
             await self._query.value(
                 "SELECT leasehold.skip_stream_head(%s, %s, %s, %s, %s)",
@@ -158,7 +150,6 @@ class PostgresOperators:
         return generation
 
     async def repair_restored_intents(self, batch_size: int) -> RestoreStep:
-        """Put those of the next unfinished intents in doubt that may have been sent."""
         [step] = await self._query.rows(
             _STEP, "SELECT * FROM leasehold.repair_restored_intents(%s)", batch_size
         )

@@ -44,7 +44,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
     """ReaderStore and AuditorStore on PostgreSQL."""
 
     async def read_ledger(self, intent_ids: Sequence[IntentId]) -> list[Attempt]:
-        """Read the attempts of these intents, in order."""
         return await self._query.rows(
             _ATTEMPT,
             "SELECT intent_id, attempt_no, state, reason, holder, lease_name, lease_epoch,"
@@ -55,7 +54,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         )
 
     async def read_status(self, intent_ids: Sequence[IntentId]) -> list[IntentStatus]:
-        """Read the status of these intents."""
         return await self._query.rows(
             _STATUS,
             "SELECT intent_id, target, stream, stream_seq, idempotency_key, contract_version,"
@@ -80,7 +78,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         limit: int = 50,
         window: int | None = None,
     ) -> Listing:
-        """Find the newest intents accepted before `before`; see Listing for how far it searches."""
         allowed = _either(target, targets)
         if allowed == []:
             return Listing([], None)
@@ -123,7 +120,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         )
 
     async def read_content(self, intent_id: IntentId) -> Content | None:
-        """Read the content of an intent as it was accepted; None if it is not known."""
         found = await self._query.rows(
             _CONTENT,
             "SELECT payload, body, content_type, metadata FROM leasehold.intents"
@@ -133,7 +129,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         return found[0] if found else None
 
     async def read_instances(self, after: str | None, limit: int) -> list[InstanceSeen]:
-        """Read instances as of their last report, by id, after an id."""
         return await self._query.rows(
             _INSTANCE,
             "SELECT instance_id, role, detail, started_at, last_seen_at AS seen_at,"
@@ -147,7 +142,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
     async def read_leases(
         self, prefix: str | None, after: str | None, limit: int
     ) -> list[LeaseSeen]:
-        """Read leases by name, after a name, whose names start with a prefix."""
         return await self._query.rows(
             _LEASE,
             # The expiry of a stream that nobody holds is -infinity; Python has no such time.
@@ -166,7 +160,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
     async def read_blocked_streams(
         self, targets: Sequence[str] | None, after: tuple[str, str] | None, limit: int
     ) -> list[BlockedStream]:
-        """Read the streams that do not go on, by target and name, after a target and name."""
         return await self._query.rows(
             _BLOCKED,
             "SELECT target, stream, head, state, reason, blocked_since,"
@@ -179,7 +172,6 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         )
 
     async def read_stream(self, target: str, stream: str) -> StreamSeen | None:
-        """Read one stream, blocked or not; None if there is none."""
         found = await self._query.rows(
             _STREAM,
             "SELECT target, stream, head, state, reason, blocked_since,"

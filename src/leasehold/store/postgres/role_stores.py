@@ -59,7 +59,6 @@ class PostgresRoleStores:
         return (self.ingest, self.reader, self.operator, self.auditor, self.api)
 
     async def check_schema(self) -> None:
-        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
         await self.reader.check_schema()
 
     async def __aenter__(self) -> Self:

@@ -30,7 +30,6 @@ class PostgresServer:
         self._url = server_url
 
     def prepare(self, folder: Path, database: str) -> bool:
-        """Create a database if it is missing, on the server whose data is in this folder."""
         with connect(self._url, application_name="leasehold embedded") as connection:
             served = connection.execute("SHOW data_directory").fetchone()
             if served is None or not folder.samefile(Path(served[0])):

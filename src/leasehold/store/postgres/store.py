@@ -41,7 +41,6 @@ class PostgresStore(
         super().__init__(Query(self.pool, on_generation_changed))
 
     async def check_schema(self, *, files: SqlFiles | None = None, role: str | None = None) -> None:
-        """Raise MigrationError if this release cannot run on the schema, and say what to do."""
         await check_schema(self._query, files, role=role)
 
     async def __aenter__(self) -> Self:

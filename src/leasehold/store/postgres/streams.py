@@ -116,7 +116,6 @@ class PostgresStreams:
         *,
         begin: bool = False,
     ) -> list[StreamWork]:
-        """Claim streams whose head is due, of each target at most its limit, with their heads."""
         found = await self._query.rows(
             _ROW,
             f"{_SELECT} leasehold.claim_streams("
@@ -140,7 +139,6 @@ class PostgresStreams:
         free_idle: bool = True,
         begin: bool = False,
     ) -> list[StreamWork]:
-        """Look again at streams that are held; free those without due work if `free_idle`."""
         found = await self._query.rows(
             _ROW,
             f"{_SELECT} leasehold.refresh_streams(%s, %s::text[], %s::bigint[], %s, %s)",
@@ -153,7 +151,6 @@ class PostgresStreams:
     async def renew_streams(
         self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
     ) -> list[RenewedStream]:
-        """Extend stream leases, and report which are lost."""
         return await self._query.rows(
             _RENEWED,
             "SELECT * FROM leasehold.renew_streams(%s, %s::text[], %s::bigint[], %s, %s)",
@@ -165,7 +162,6 @@ class PostgresStreams:
     async def release_streams(
         self, holder_id: str, leases: Sequence[Lease], unsent: Sequence[IntentId] = ()
     ) -> list[ReleasedStream]:
-        """Release streams. For the `unsent` items a call was begun, but nothing was sent."""
         return await self._query.rows(
             _RELEASED,
             "SELECT * FROM leasehold.release_streams(%s, %s::text[], %s::bigint[], %s::uuid[])",
@@ -176,7 +172,6 @@ class PostgresStreams:
     async def begin_stream_attempts(
         self, holder_id: str, leases: Sequence[Lease], intent_ids: Sequence[IntentId]
     ) -> list[BegunInStream]:
-        """Record durably that the calls for these heads are about to be made."""
         return await self._query.rows(
             _BEGUN,
             "SELECT * FROM leasehold.begin_stream_attempts("
@@ -197,7 +192,6 @@ class PostgresStreams:
         begin: bool = False,
         tell_dispatched: bool = True,
     ) -> RecordedStreams:
-        """Record results in streams, and return the next heads of these streams."""
         found = await self._query.rows(
             _ROW,
             f"{_SELECT} leasehold.record_stream_attempts("
@@ -217,7 +211,6 @@ class PostgresStreams:
         )
 
     async def surplus_streams(self, instance_id: str) -> list[SurplusStreams]:
-        """Say how many streams this instance should keep, of targets of which others want some."""
         return await self._query.rows(
             _SURPLUS, "SELECT * FROM leasehold.surplus_streams(%s)", instance_id
         )
@@ -225,7 +218,6 @@ class PostgresStreams:
     async def waiting_streams(
         self, targets: Sequence[str], streams_max: int
     ) -> list[WaitingStreams]:
-        """Count the streams of targets that could be claimed now, up to a number for each."""
         return await self._query.rows(
             _WAITING,
             "SELECT * FROM leasehold.waiting_streams(%s::text[], %s)",

@@ -27,7 +27,6 @@ class PostgresTokens:
         targets: Collection[str] | None,
         operator: str,
     ) -> ApiToken:
-        """Store a token by its hash, or raise InvalidArgument."""
         created_at = await self._query.value(
             "SELECT leasehold.create_token(%s, %s::bytea, %s::text[], %s::text[], %s)",
             name,
@@ -45,19 +44,16 @@ class PostgresTokens:
         )
 
     async def revoke_token(self, name: str, operator: str) -> RevokeVerdict:
-        """Revoke a token for good."""
         return RevokeVerdict(
             await self._query.value("SELECT leasehold.revoke_token(%s, %s)", name, operator)
         )
 
     async def list_tokens(self, after: str | None = None, limit: int = 1000) -> list[ApiToken]:
-        """List tokens by name, after a name, including revoked ones."""
         return await self._query.rows(
             _TOKEN, "SELECT * FROM leasehold.list_tokens(%s, %s)", after or "", limit
         )
 
     async def read_active_tokens(self) -> dict[bytes, ApiToken]:
-        """Read the tokens that are not revoked, by their hashes."""
         return dict(
             await self._query.rows(_HASHED_TOKEN, "SELECT * FROM leasehold.read_active_tokens()")
         )
