@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Lease
     from leasehold.domain.outcome import Outcome
     from leasehold.store.leader_protocol import Changes
-    from leasehold.store.rows import DueRow
+    from leasehold.store.rows import DueRow, RowVersion
 
 _WRITERS = 6
 _BATCHES = 5
@@ -60,12 +60,12 @@ async def later_version_of_a_row_is_greater(scene: Scene) -> None:
     """Versions are opaque, but of two of one row the later one is greater."""
     lease, changes = await _begun(scene)
     [intent_id] = await scene.enqueue()
-    versions: list[object] = []
+    versions: list[RowVersion] = []
     for _ in range(3):
         versions += [row.version for row in await _read(changes) if row.intent_id == intent_id][-1:]
         await _record(scene, lease, intent_id, Retryable(retry_after_seconds=60))
     require(len(versions) == 3, f"three changes have the versions {versions}")
-    require(versions[0] < versions[1] < versions[2], f"successive versions: {versions}")  # type: ignore[operator]
+    require(versions[0] < versions[1] < versions[2], f"successive versions: {versions}")
 
 
 async def change_is_certainly_read_only_after_it_was_read(scene: Scene) -> None:

@@ -39,10 +39,10 @@ from leasehold.runtime.watches import LoopWatch, QueueWatch, TargetWatch
 from leasehold.service.service import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from leasehold.config import Settings
-    from leasehold.domain.contract import Contract, Scope
+    from leasehold.domain.contract import Contract
     from leasehold.domain.lease import Lease
     from leasehold.domain.timing import Timings
     from leasehold.executor.faults import Faults
@@ -135,10 +135,9 @@ class Instance:
         """Return the state of this instance in each scope, for health checks."""
         competing = ScopeState(mode="competing", holder_id=self.worker_id)
         as_leader = "standalone" if self._is_standalone else "leader"
-        scopes = {"item": competing} if self._serves("item") else {}
-        if self._serves("stream") and self._streams.targets.current:
-            scopes["stream"] = competing
-        return scopes | self.elections.scopes(as_leader)
+        here = {"item", "stream"} if self._streams.targets.current else {"item"}
+        served = sorted(here & self._database.scopes)
+        return dict.fromkeys(served, competing) | self.elections.scopes(as_leader)
 
     def apply(self, settings: Settings) -> None:
         """Adopt new timings and a new concurrency while running."""
@@ -181,7 +180,7 @@ class Instance:
             await wait.retry(self._targets.start)
             if not self._settings.reaper:
                 await wait.retry(lambda: require_other_reaper(self._store, self.worker_id))
-            if self._serves("cluster"):
+            if "cluster" in self._database.scopes:
                 await wait.retry(lambda: self.elections.start(standalone=self._is_standalone))
         except BaseException:
             await self.elections.resign(0)
@@ -255,13 +254,11 @@ class Instance:
 
     def _services(self) -> list[Service]:
         settings = self._settings
-        by_scope: dict[Scope, Sequence[Service]] = {
-            "item": self._items.services,
-            "stream": self._streams.services,
-            "cluster": [self.elections],
-        }
+        scopes = self._database.scopes
         services: list[Service] = [
-            *(one for scope, of_it in by_scope.items() if self._serves(scope) for one in of_it),
+            *(self._items.services if "item" in scopes else ()),
+            *(self._streams.services if "stream" in scopes else ()),
+            *([self.elections] if "cluster" in scopes else ()),
             self._contracts,
             self._generation,
             self._registration,
@@ -275,10 +272,6 @@ class Instance:
         if settings.metrics_port is not None:
             services.append(QueueWatch(self._store, self.metrics))
         return services
-
-    def _serves(self, scope: Scope) -> bool:
-        """Say whether the database serves targets of this scope."""
-        return scope in self._database.scopes
 
     def _open_gateway(self, contract: Contract) -> Gateway:
         return open_gateway(
