@@ -119,7 +119,7 @@ class Completer:
     def _next_batch(self) -> Sequence[Item]:
         """Take the next results to write. Those of one stream stay together.
 
-        The stream goes on after the first write.
+        The first write brings the next heads of the stream.
         """
         end, finished = BATCH_MAX, self._finished
         while (

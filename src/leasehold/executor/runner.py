@@ -280,7 +280,7 @@ class Runner:
         submissions = [submission_of(one, trace, self._slots.clock) for one in batch]
         if not isinstance(step, Submit):
             answers = await self._lookups.look_up_all(batch, served, submissions)
-            # All of them at once: the stream goes on when the first result is recorded.
+            # All of them at once: the write of the first result brings the next heads.
             for one, decided in zip(batch, answers, strict=True):
                 self._observe(one, decided)
                 self._finish(one, served, decided, self._slots.clock() - started_at)

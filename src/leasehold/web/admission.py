@@ -100,9 +100,9 @@ class _Queue:
         self._limit = 0
         self._depth = 0
         self._seen_at: datetime | None = None
-        self._accepted = 0  # ever
-        self._counted = 0  # so many of these are certainly in the count
-        # When how many had been accepted.
+        self._accepted = 0  # by this instance, since it started
+        self._counted = 0  # how many of them the last count certainly includes
+        # Moments, and how many had been accepted by then.
         self._marks: deque[tuple[float, int]] = deque(maxlen=MARKS_MAX)
 
     @property

@@ -92,7 +92,7 @@ class StreamFence:
     ) -> Written:
         held = _streams_of([*finished, *put_off])
         sent_at = self._holder.clock()
-        # The other items of these streams go with them, because the streams go on after this write.
+        # The other items of these streams go with them: this write brings the next heads.
         deferred = {
             one.claimed.intent_id: _deferral(one, one.delay_left(sent_at))
             for stream in held

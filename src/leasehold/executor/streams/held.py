@@ -79,7 +79,7 @@ class HeldStreams:
     def __init__(self, holder_id: str) -> None:
         self.holder_id = holder_id
         self.is_closing = False
-        self.freed_targets: set[str] = set()  # of which others can go on with streams
+        self.freed_targets: set[str] = set()  # of which others can take streams over
         self._held: dict[str, HeldStream] = {}
 
     def __len__(self) -> int:

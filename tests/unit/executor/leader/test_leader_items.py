@@ -229,7 +229,10 @@ METRICS = StrictMetrics()
 
 
 class Targets:
+    """One target, which all scopes may serve. It takes fewer calls than there are slots."""
+
     def __init__(self):
+        self.current = {"sms": None}
         self._gate = Gate(SLOTS - 1, None)
 
     def of_group(self, lease_name):
@@ -246,7 +249,7 @@ class Leader:
 
     times = CallTimes(Metrics())
 
-    def __init__(self, database, queue_class, marks_class, size_max):
+    def __init__(self, database, slots, targets, queue_class, marks_class, size_max):
         def on_error(error):
             raise error
 
@@ -256,11 +259,10 @@ class Leader:
         self.started = []
         self.database = database
         self.term = Term(lease, TrustWindow(math.inf))
-        self.pool = SlotPool(SLOTS, lambda: database.now)
-        self.slots = Slots("a", self.pool)
+        self.slots = slots
         self.queue = queue_class(size_max, LeaseFence(database, lease), self.term)
         self.completer = Completer(self.slots, METRICS, on_error=on_error)
-        parts = database, self.term, self.queue, self.slots, Targets()
+        parts = database, self.term, self.queue, self.slots, targets
         self.reader = Reader(*parts, METRICS, Timings, on_error=on_error)
         self.dispatcher = Dispatcher(*parts, self, METRICS, Timings, on_error=on_error)
         self.dispatcher._marks = marks_class()
@@ -277,6 +279,7 @@ class Leader:
 class LeaderItems(RuleBasedStateMachine):
     queue_class = DueQueue
     marks_class = Marks
+    slots_class = Slots
     size_max = 100
 
     def __init__(self):
@@ -286,10 +289,19 @@ class LeaderItems(RuleBasedStateMachine):
         self.tasks = {}
         self.called = set()
         self.not_before = {}
+        self.pool = SlotPool(SLOTS, lambda: self.database.now)
+        self.targets = Targets()
         self.promote()
 
     def promote(self):
-        self.leader = Leader(self.database, self.queue_class, self.marks_class, self.size_max)
+        self.leader = Leader(
+            self.database,
+            self.slots_class("a", self.pool),
+            self.targets,
+            self.queue_class,
+            self.marks_class,
+            self.size_max,
+        )
         self.database.finished.clear()
         self.database.read.clear()
         self.begin("read", self.leader.reader.build())
@@ -470,15 +482,17 @@ class LeaderItems(RuleBasedStateMachine):
         doubted = {row.number for row in pending if self.database.is_marked(row)}
         assert doubted == calling, "a successor doubts what was not called, or not what was"
 
-    def cancel_tasks(self):
-        for task in self.tasks.values():
+    def cancel_tasks(self, kinds=("read", "mark", "record")):
+        tasks = [self.tasks.pop(kind) for kind in kinds if kind in self.tasks]
+        for task in tasks:
             task.cancel()
-        if self.tasks:
-            self.loop.run_until_complete(asyncio.wait(self.tasks.values()))
-        self.tasks.clear()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        for kind in kinds:
+            self.database.unanswered.pop(kind, None)
 
     def take_over(self):
-        self.database.unanswered.clear()
+        self.leader.slots.close()
         self.database.take_over()
         self.not_before.clear()
         self.promote()
@@ -500,7 +514,7 @@ class LeaderItems(RuleBasedStateMachine):
         queue = self.leader.queue
         ended = 0 if "read" not in self.tasks else self.size_max + SLOTS
         results = len(self.leader.of_state(ItemState.RECORDING))
-        assert results <= self.leader.pool.results_max + SLOTS
+        assert results <= self.pool.results_max + SLOTS
         assert len(queue.known()) <= self.size_max + SLOTS + results + ended
         places = queue._queues["sms"]
         assert len(places.ready) + len(places.waiting) <= 2 * self.size_max + 1
@@ -526,7 +540,7 @@ class LeaderItems(RuleBasedStateMachine):
             self.close()
 
     def close(self):
-        self.cancel_tasks()
+        self.cancel_tasks(list(self.tasks))
         self.loop.close()
 
     def finish_round(self):
