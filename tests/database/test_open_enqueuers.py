@@ -135,10 +135,10 @@ def work_beside_open_enqueuers(scene):
         held.renew(grace_seconds=3600)
     [head] = heads_of(quiet.heads)
     rows = quiet.record_next([head], scene.result, retry_after_seconds=60)
-    assert states_of(rows) == [("look_again", True)]
+    assert states_of(rows) == [("recheck", True)]
     if scene.result == "DISPATCHED":
         scene.finished["quiet"].append(head)
-    assert states_of(quiet.look(free_idle=True)) == [("look_again", True)]
+    assert states_of(quiet.look(free_idle=True)) == [("recheck", True)]
     assert quiet.release()
     [taken] = scene.claim("holder-2").values()
     assert (taken.stream, taken.heads) == ("quiet", ())

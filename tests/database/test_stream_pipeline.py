@@ -229,7 +229,7 @@ def test_finisher_looks_again_if_an_enqueuer_saw_the_head_before_it_was_submitte
     entries = json.dumps([{"target": "pay", "payload": 1, "stream": "s"}])
     enqueuer.run("SELECT * FROM leasehold.enqueue_intents(%s)", [entries])
     [row] = holder.record_next([head], "SUBMITTED", retry_after_seconds=60)
-    assert (row["stream_state"], row["is_held"]) == ("look_again", True)
+    assert (row["stream_state"], row["is_held"]) == ("recheck", True)
     enqueuer.run("COMMIT")
     [row] = holder.look()
     assert row["stream_state"] == "ready"

@@ -55,9 +55,9 @@ def test_finisher_keeps_a_stream_whose_enqueuer_is_open_and_looks_again(streams,
     holder, head = in_flight(streams)
     enqueuer, following = open_enqueuer(database)
     [row] = holder.record_next([head], "DISPATCHED")
-    assert (row["stream_state"], row["is_held"]) == ("look_again", True)
+    assert (row["stream_state"], row["is_held"]) == ("recheck", True)
     [row] = holder.look()
-    assert row["stream_state"] == "look_again"
+    assert row["stream_state"] == "recheck"
     assert claim_streams(streams, "holder-2") == []
     enqueuer.run(end)
     [row] = holder.look(free_idle=True)
@@ -84,9 +84,7 @@ def test_mutant_that_does_not_look_twice_leaves_the_row_of_an_open_enqueuer_stuc
 
 @pytest.mark.parametrize("how", ["dies", "releases"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_stream_whose_holder_leaves_before_it_could_look_again_is_found(
-    streams, database, how, end
-):
+def test_stream_whose_holder_leaves_before_it_could_recheck_is_found(streams, database, how, end):
     holder, head = in_flight(streams)
     enqueuer, following = open_enqueuer(database)
     assert holder.record([head], "DISPATCHED") == ["applied"]
@@ -126,7 +124,7 @@ def test_stream_whose_enqueuer_was_open_goes_on_after_a_pause_for_a_time(streams
     if how == "operator":
         streams.call("operator", "pause_stream", "pay", "s", "ada", "wait", 600)
     [row] = holder.record_next([head], "FAILED" if how == "on_failure" else "DISPATCHED")
-    assert (row["stream_state"], row["is_held"]) == ("look_again", True)
+    assert (row["stream_state"], row["is_held"]) == ("recheck", True)
     enqueuer.run("COMMIT")
     [row] = holder.look(free_idle=True)
     assert (row["stream_state"], row["is_held"]) == ("paused", False)
@@ -348,7 +346,7 @@ def test_result_is_recorded_although_somebody_has_locked_the_next_head(streams, 
         [*holder.fences, json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])],
     )
     assert [row["verdict"] for row in rows] == ["applied", None]
-    assert (rows[1]["stream_state"], rows[1]["is_held"]) == ("look_again", True)
+    assert (rows[1]["stream_state"], rows[1]["is_held"]) == ("recheck", True)
     assert heads_of(rows[1:]) == []
     person.run("ROLLBACK")
     [row] = holder.look()

@@ -63,7 +63,7 @@ class StreamLease:
 class StreamState(StrEnum):
     """What can be done in a stream now, as the database sees it.
 
-    LOOK_AGAIN: nothing is visible, but an enqueuer's transaction is open, whose row will not be
+    RECHECK: nothing is visible, but an enqueuer's transaction is open, whose row will not be
     claimable by itself; or somebody has locked the head. So the holder keeps the stream and looks
     again a moment later.
     """
@@ -73,7 +73,7 @@ class StreamState(StrEnum):
     PAUSED = "paused"
     BEGUN = "begun"
     DRAINED = "drained"
-    LOOK_AGAIN = "look_again"
+    RECHECK = "recheck"
     LEASE_LOST = "lease_lost"
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 TOLERANCE_SECONDS = 0.05
 LOOK_SECONDS = 1.0
 FULL_WALK_SECONDS = 1.0
-# Each takes at most this share of the time, unless it would come more rarely than this.
+# Looking back and full walks take at most these shares of the time. But the pause after one is
+# never longer than these seconds.
 LOOK_SHARE = 0.1
 LOOK_PAUSE_SECONDS_MAX = 5.0
 FULL_WALK_SHARE = 0.02
@@ -77,7 +78,7 @@ class LowWaterMarks:
         self._walks = _Share(clock, FULL_WALK_SHARE, FULL_WALK_PAUSE_SECONDS_MAX)
         self._looks = _Share(clock, LOOK_SHARE, LOOK_PAUSE_SECONDS_MAX)
         self._look_at = clock()
-        self._went_back: set[str] = set()  # targets that have not been claimed since the last look
+        self._went_back: set[str] = set()  # targets with no claim since their marks went back
         self._looked_at = _START  # on the clock of the database
         self._open_since: dict[int, datetime] = {}
         self._marks_then: dict[str, list[datetime]] = {}
@@ -157,7 +158,8 @@ class LowWaterMarks:
             # The heads of expired streams are in no order, so a full walk does not say how far.
             move, mark = (min, min(due_at)) if is_full_walk else (max, max(due_at))
             marks[priority] = move(marks[priority], mark - _TOLERANCE)
-        # Of a full batch, each target could have had this many at least, if none had expired.
+        # A target that got less than this, although it had room, has nothing more due. A full batch
+        # gives each target its share at least; in a full walk, expired streams may have used it.
         is_full = sum(taken.values()) >= batch_size
         share = batch_size if not is_full else 0 if is_full_walk else batch_size // len(rooms)
         if is_cut:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from leasehold.store.rows import StreamWork
 
 # How long a stream rests whose enqueuer has not committed yet.
-LOOK_AGAIN_SECONDS = 0.1
+RECHECK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 TARGETS_MAX = 1000  # of one hint; polling finds the rest
 _TARGETS_LOGGED = 20
@@ -129,7 +129,7 @@ class StreamHolder:
         next_recheck_at = self._streams.next_recheck_at()
         if next_recheck_at is None:
             return Pause(_IDLE_SECONDS)
-        return Pause(max(LOOK_AGAIN_SECONDS / 2, next_recheck_at - now))
+        return Pause(max(RECHECK_SECONDS / 2, next_recheck_at - now))
 
     async def leave(self) -> None:
         """Release the streams that have no call in flight."""
@@ -214,9 +214,9 @@ class StreamHolder:
             elif work.state is StreamState.READY:
                 held.recheck_at = None
                 items += self._heads(held, work, sent_at)
-            elif work.state is StreamState.LOOK_AGAIN:
+            elif work.state is StreamState.RECHECK:
                 held.items = []
-                held.recheck_at = self._slots.clock() + LOOK_AGAIN_SECONDS
+                held.recheck_at = self._slots.clock() + RECHECK_SECONDS
                 self.wake.set()
             # Otherwise a call of ours is in flight.
         return items

@@ -7,7 +7,7 @@
 -- A freed stream gets the expiry -infinity, and its head becomes claimable and due now at the earliest, behind the heads
 -- of other streams that are due. A stream that is begun or must be looked at again gets a finite expiry instead,
 -- so that the next claim finds it.
--- If somebody else has locked a row that must change, for example a person in an open transaction, its stream is look_again;
+-- If somebody else has locked a row that must change, for example a person in an open transaction, the state of its stream is recheck;
 -- if it is not the first of a batch, the batch ends before it.
 -- p_token_floor is the floor of the tokens of the heads that are returned (require_generation). Without heads it is not needed.
 -- Locks: the lease rows, already locked by the caller, at least FOR NO KEY UPDATE; rows of streams (lock_settled_streams);

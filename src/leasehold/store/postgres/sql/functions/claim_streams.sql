@@ -1,6 +1,6 @@
 -- Claim streams whose head is due, up to p_streams_max, each with epoch + 1, and return their heads with content; see
 -- advance_streams for the columns. An instance claims as many streams as it can start calls. Streams that turn out to have
--- nothing due are freed again at once (is_held is false); a stream in the state look_again stays held.
+-- nothing due are freed again at once (is_held is false); a stream in the state recheck stays held.
 -- Every target has a share, and the other targets get what one does not use (share_batch). p_target_limits bounds the streams of each
 -- target. Each target is walked by priority and due time of the heads, and only heads that somebody may claim are in that
 -- index: streams that are held, paused, blocked or not due cost nothing.
@@ -11,7 +11,7 @@
 -- returned: the holder may be asking about some of its rows, which leaves no mark. is_taken_over: the stream
 -- had another holder.
 -- A stream whose head somebody has locked is passed over, as items are in claim_outbox_batch. If it is another row of the
--- stream that somebody has locked, or the stream had another holder, its state may be look_again.
+-- stream that somebody has locked, or the stream had another holder, its state may be recheck.
 -- Locks: the lease rows FOR UPDATE and the heads FOR NO KEY UPDATE, SKIP LOCKED, so it never waits. Reads the clock after
 -- that. Then as advance_streams.
 -- Raises: P7006; 22023, also outside of READ COMMITTED.

@@ -3,7 +3,7 @@
 -- which are all to be called, all in doubt, or all to be confirmed. Their places count from 1. A step with the place 0 only
 -- changes a row.
 -- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
--- (a call is in flight); drained (nothing is pending); look_again (nothing is visible, but p_enqueued_to says that an enqueuer's
+-- (a call is in flight); drained (nothing is pending); recheck (nothing is visible, but p_enqueued_to says that an enqueuer's
 -- transaction is open).
 -- While pipeline_max rows await their confirmation, no further one is called. Whatever has been due longer is next: the head,
 -- or the rows to ask about (is_asking).
@@ -41,7 +41,7 @@ BEGIN
              WHEN is_begun THEN 'begun'
              -- Whoever resumes it looks at it. Nobody does when a pause for a time is over, so that one must have a head.
              WHEN paused_until = 'infinity' THEN 'paused'
-             WHEN lease_name = ANY (p_enqueued_to) AND (due_at <= p_now) IS NOT TRUE THEN 'look_again'
+             WHEN lease_name = ANY (p_enqueued_to) AND (due_at <= p_now) IS NOT TRUE THEN 'recheck'
              WHEN paused_until > p_now THEN 'paused'
              WHEN due_at <= p_now THEN 'ready'
              WHEN next_id IS NOT NULL THEN 'waiting'
@@ -56,8 +56,8 @@ BEGIN
     WINDOW served AS (PARTITION BY found_state = 'ready' AND is_continued ORDER BY due_at, lease_name)
   ), decided AS MATERIALIZED (
     SELECT budgeted.*,
-           is_continued AND (stream_state IN ('ready', 'begun', 'look_again') OR NOT p_free_idle) AS is_held,
-           stream_state NOT IN ('begun', 'look_again') AS is_settled
+           is_continued AND (stream_state IN ('ready', 'begun', 'recheck') OR NOT p_free_idle) AS is_held,
+           stream_state NOT IN ('begun', 'recheck') AS is_settled
       FROM budgeted
   ), marked AS MATERIALIZED (
     -- While somebody holds a stream, claimers pass over its head, also if it is marked as claimable.

@@ -1,5 +1,5 @@
--- Return the steps that are left when others have locked these rows: a stream whose first row is among them is look_again, and a batch
--- ends before the first of them. The holder of a stream with a call in flight comes back to it anyway.
+-- Return the steps that are left when others have locked these rows: a stream whose first row is among them has the state
+-- recheck, and a batch ends before the first of them. The holder of a stream with a call in flight comes back to it anyway.
 -- Locks nothing. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.pass_over_locked(p_steps leasehold.stream_step[], p_locked uuid[])
 RETURNS leasehold.stream_step[]
@@ -20,7 +20,7 @@ BEGIN
     ELSIF v_step.place = 1 THEN
       v_step.is_row_changed := false;
       IF v_step.stream_state <> 'begun' THEN
-        v_step.stream_state := 'look_again';
+        v_step.stream_state := 'recheck';
         v_step.wait_seconds := NULL;
         v_step.is_held := v_step.is_continued;
         v_step.is_settled := false;

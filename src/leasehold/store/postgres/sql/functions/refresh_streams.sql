@@ -1,5 +1,5 @@
 -- Look again at streams that this holder has, and return what can be done next in each, as claim_streams does: for those
--- that had nothing visible (look_again), for those whose wait is over, and for those that others have changed.
+-- that had nothing visible (recheck), for those whose wait is over, and for those that others have changed.
 -- A stream that is lost has one row with the state lease_lost. With p_free_idle, streams without due work are freed.
 -- Locks: the lease rows by name, FOR NO KEY UPDATE. Reads the clock after that. Then as advance_streams.
 -- Raises: P7006; 22023, also outside of READ COMMITTED.
