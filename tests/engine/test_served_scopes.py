@@ -6,7 +6,7 @@ import pytest
 
 from leasehold import Instance, read_settings
 from leasehold.store.postgres.database import PostgresDatabase
-from tests.support.engine import FAST_CALLS
+from tests.support.engine import PATIENT_CALLS
 from tests.support.outbox import CLUSTER_LEASE
 
 COUNTING = {"kind": "python", "function": "tests.support.python_gateways:count"}
@@ -22,13 +22,12 @@ async def test_targets_of_a_scope_that_is_not_served_are_left_alone(engine, monk
         [ids[scope]] = engine.outbox.enqueue(1, scope, **stream)
     settings = read_settings(
         database_url=engine.database.url_as("executor"),
-        lease_seconds=30,
-        heartbeat_seconds=0.4,
+        lease_seconds=60,
         reaper_seconds=0.3,
         shutdown_seconds=2,
         contracts_seconds=0.1,
         schedule_refresh_seconds=0.1,
-        **FAST_CALLS,
+        **PATIENT_CALLS,
     )
     async with Instance(settings) as instance:
         await engine.until_status([ids[served]])
