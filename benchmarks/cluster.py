@@ -27,8 +27,8 @@ from benchmarks import scripts
 from benchmarks.peer_leasehold import CONCURRENCY_NAME, publish
 from benchmarks.peer_process import EngineFailed, ask, filled_database
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.outcome import Accepted
+from leasehold.gateway.python.terms import PythonTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peer_engine import QUEUE, SLOTS, payload, work_a_little
 from leasehold.config import read_settings
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.outcome import Accepted
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.intake.intake import Intake
 from leasehold.runtime.instance import Instance
 from leasehold.runtime.process import collect_rarely

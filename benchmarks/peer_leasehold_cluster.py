@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import peer_leasehold
 from benchmarks.peer_engine import QUEUE
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.store.postgres.migrate import migrate
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from benchmarks import peer_leasehold
 from benchmarks.peer_engine import QUEUE, payload
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.intake.intake import Intake
 from leasehold.store.postgres.migrate import migrate
 

@@ -18,8 +18,8 @@ import psycopg
 from benchmarks.peer_leasehold import publish
 from benchmarks.peer_process import EngineFailed
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import NewIntent
+from leasehold.gateway.http.terms import HttpTerms
 from leasehold.intake.intake import Intake
 
 if TYPE_CHECKING:

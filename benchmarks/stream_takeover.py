@@ -27,7 +27,7 @@ from benchmarks.cluster import CALLS_FILE, Members, running
 from benchmarks.peer_leasehold import publish
 from benchmarks.peer_process import EngineFailed, filled_database
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
+from leasehold.gateway.python.terms import PythonTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from leasehold.client.async_client import AsyncClient
     from leasehold.client.sync_client import Client
     from leasehold.config import Settings, read_settings
-    from leasehold.domain.contract import Contract
     from leasehold.domain.errors import LeaseholdError
     from leasehold.domain.intent import NewIntent, Status
     from leasehold.domain.outcome import (
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from leasehold.gateway.errors import NotSent
     from leasehold.gateway.protocol import Submission
     from leasehold.gateway.python import gateway_function
+    from leasehold.gateway.registry import Contract
     from leasehold.intake.intake import Intake
     from leasehold.intake.transactional import (
         aenqueue_in,
@@ -76,7 +76,6 @@ _HOMES = {
     "leasehold.client.async_client": ("AsyncClient",),
     "leasehold.client.sync_client": ("Client",),
     "leasehold.config": ("Settings", "read_settings"),
-    "leasehold.domain.contract": ("Contract",),
     "leasehold.domain.errors": ("LeaseholdError",),
     "leasehold.domain.intent": ("NewIntent", "Status"),
     "leasehold.domain.outcome": (
@@ -86,6 +85,7 @@ _HOMES = {
     "leasehold.gateway.errors": ("NotSent",),
     "leasehold.gateway.protocol": ("Submission",),
     "leasehold.gateway.python": ("gateway_function",),
+    "leasehold.gateway.registry": ("Contract",),
     "leasehold.intake.intake": ("Intake",),
     "leasehold.intake.transactional": (
         *("aenqueue_in", "aenqueue_many_in", "enqueue_in", "enqueue_many_in"),

@@ -24,9 +24,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from leasehold.domain.connection_terms import matching
-from leasehold.domain.contract_problems import in_our_words
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.terms import in_our_words, matching
 from leasehold.domain.timing import LEASE_SECONDS, Timings
 from leasehold.store.database import database_at, with_tls
 from leasehold.store.pool_settings import PoolSettings

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from leasehold.domain.contract import Contract, Guarantee
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import Lease
 from leasehold.executor.fences import LeaseFence
+from leasehold.gateway.python.terms import PythonTerms
 from tests.support.lease_holder import take
 from tests.support.sqlstates import refused
 

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.contract import Contract
 from leasehold.domain.intent import AttemptState, NewIntent, Status
 from leasehold.domain.outcome import NotFound, Result, Retryable, Unknown
 from leasehold.domain.retry import Ask, Hold, Submit, after_asking, after_calling, next_step
+from leasehold.gateway.python.terms import PythonTerms
 
 WINDOW, QUARANTINE = 3600, 90
 

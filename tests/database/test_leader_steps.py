@@ -13,7 +13,6 @@ import pytest
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
@@ -29,6 +28,7 @@ from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from leasehold.store.postgres import changes
 from leasehold.store.postgres.changes import PostgresChanges

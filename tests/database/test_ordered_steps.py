@@ -10,7 +10,6 @@ import pytest
 
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import Lease, StreamLease
 from leasehold.domain.outcome import (
     Accepted,
@@ -30,6 +29,7 @@ from leasehold.executor.streams.heartbeat import StreamHeartbeat
 from leasehold.executor.streams.held import HeldStreams
 from leasehold.executor.streams.holder import StreamHolder
 from leasehold.executor.targets import Served
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from tests.support.engine import until
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms, PythonTerms, RetryTerms
+from leasehold.domain.contract import Contract, RetryTerms
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import NewIntent
+from leasehold.gateway.http.terms import HttpTerms
+from leasehold.gateway.ledger.terms import LedgerTerms
+from leasehold.gateway.python.terms import PythonTerms
 from tests.support.sqlstates import refused
 
 pytestmark = pytest.mark.one_server

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from leasehold.cli.sandbox import sandbox as sandbox_command
-from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Accepted, Rejected
 from leasehold.gateway.errors import NotSent
+from leasehold.gateway.http.terms import HttpTerms
 from leasehold.sandbox import FaultSettings
 from tests.support.http_gateways import make_submission
 

@@ -9,8 +9,9 @@ from itertools import product
 
 import pytest
 
-from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.contract import Contract
 from leasehold.domain.intent import JsonDocument
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.gateway.registry import open_gateway
 from leasehold.observe.traces import new_trace
 from tests.support.http_gateways import (

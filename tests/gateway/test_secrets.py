@@ -13,10 +13,12 @@ from uuid import UUID
 
 import pytest
 
-from leasehold.domain.contract import Contract, LedgerTerms, PythonTerms
+from leasehold.domain.contract import Contract
 from leasehold.domain.intent import JsonDocument
 from leasehold.domain.outcome import Submitted
 from leasehold.gateway.errors import GatewayMisconfigured
+from leasehold.gateway.ledger.terms import LedgerTerms
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.gateway.registry import open_gateway
 from leasehold.gateway.sanitize import CODE_MAX, DETAIL_MAX, REFERENCE_MAX
 from tests.support import leaky_gateways

@@ -26,6 +26,7 @@ Processes:
     stream_orders        enqueue into streams, and read in which order the gateway saw them
     faulty_worker        a worker that is killed, stopped or blocked at a fault point
     python_gateways      Python gateways that block or ignore cancellation
+    courier              a kind of gateway that the product does not know, and `leasehold` with it
     leaky_gateways       Python gateways that return secrets and content of the intent
     unimportable_gateways  a module whose import fails with a secret in its error
     serve_process        `leasehold serve` in a subprocess

@@ -35,13 +35,13 @@ def forked_leasehold(*arguments, url, stdin="", **environment):
     return run_fork(arguments, _environment(url, environment), stdin)
 
 
-def run_fork(arguments, environment, stdin="", cwd=None):
+def run_fork(arguments, environment, stdin="", cwd=None, module="leasehold"):
     """Run a command in a process of its own, with this environment and in this folder."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         files[0].write_text(stdin)
         where = cwd or Path.cwd()
-        process = ForkedProcess("leasehold", arguments, environment, where, files)
+        process = ForkedProcess(module, arguments, environment, where, files)
         try:
             process.wait(SECONDS)
         finally:

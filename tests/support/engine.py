@@ -210,10 +210,11 @@ class Engine:
         url: str | None = None,
         fault: str | None = None,
         folder: Path | None = None,
+        module: str = "leasehold",
         **environment: str,
     ) -> Worker:
         """Start a worker; `fault` is `<fault point>:<action>`, see faulty_worker."""
-        module = "leasehold" if fault is None else "tests.support.faulty_worker"
+        module = module if fault is None else "tests.support.faulty_worker"
         log = self._folder / f"worker-{len(self._workers)}.log"
         more = {
             name.upper()

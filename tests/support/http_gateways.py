@@ -9,8 +9,10 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
-from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms
+from leasehold.domain.contract import Contract
 from leasehold.domain.intent import IntentId, JsonDocument
+from leasehold.gateway.http.terms import HttpTerms
+from leasehold.gateway.ledger.terms import LedgerTerms
 from leasehold.gateway.protocol import Submission
 from leasehold.gateway.registry import open_gateway
 

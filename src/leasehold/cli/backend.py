@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from leasehold.cli.options import operator_name, read_command_settings
@@ -315,6 +316,7 @@ Backend: TypeAlias = _DatabaseBackend | _ApiBackend
 
 
 def _unexecutable_reason(published: PublishedContract) -> str | None:
+    import_module("leasehold.gateway")  # the kinds that a contract may name
     try:
         return published.contract().unexecutable_reason
     except InvalidArgument as error:

@@ -28,12 +28,12 @@ from leasehold.cli.options import (
 )
 from leasehold.cli.output import echo
 from leasehold.cli.tables import print_table
-from leasehold.domain.contract import Contract
-from leasehold.domain.contract_check import find_problems
-from leasehold.domain.contract_problems import Problem
 from leasehold.domain.errors import InvalidArgument
+from leasehold.domain.gateway_terms import known_kinds
+from leasehold.domain.refused_terms import find_problems
+from leasehold.domain.terms import Problem
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.registry import address_problems, open_gateway
+from leasehold.gateway.registry import Contract, address_problems, open_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ def _read(file: Path) -> list[Contract]:
 
 def _warn_of_functions(contracts: Sequence[Contract]) -> None:
     for contract in contracts:
-        if contract.gateway is not None and contract.gateway.kind == "python":
+        if not contract.calls_outside:  # so it needs nothing but code, which may be here
             try:
                 open_gateway(contract, environment=os.environ)
             except GatewayMisconfigured as error:
@@ -236,8 +236,7 @@ def _gateway(published: PublishedContract) -> str:
         return f"unreadable: {error}"
     if gateway is None:
         return "none"
-    where = gateway.function if gateway.kind == "python" else gateway.url
-    return f"{gateway.kind} {where}"
+    return f"{gateway.kind} {gateway.destination}"
 
 
 class TargetsFileError(InvalidArgument):
@@ -306,11 +305,11 @@ def _read_target(name: str, table: object) -> Contract | list[Problem]:
         Problem((*place, key), problem) for key, problem in _NOT_SETTINGS.items() if key in settings
     ]
     if "gateway" not in settings:
-        problems.append(
-            Problem((*place, "gateway"), "is required: a table with kind http, ledger or python")
-        )
+        *kinds, last = known_kinds()
+        needed = f"is required: a table with kind {', '.join(kinds)} or {last}"
+        problems.append(Problem((*place, "gateway"), needed))
     given = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
-    found = find_problems({**given, "target": name})
+    found = find_problems(Contract, {**given, "target": name})
     problems += [_in_table(place, problem) for problem in found]
     problems += [
         Problem((*place, "gateway", setting), why)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 
 from leasehold.demo.processes import LEASE_SECONDS
-from leasehold.domain.contract import Contract, HttpTerms, RetryTerms
+from leasehold.domain.contract import Contract, RetryTerms
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.domain.intent import NewIntent
 from leasehold.domain.verdict import EnqueueVerdict
+from leasehold.gateway.http.terms import HttpTerms
 from leasehold.intake.intake import Intake
 from leasehold.sandbox.faults import FaultSettings
 from leasehold.sandbox.ledger import STREAM_HEADER

@@ -6,34 +6,20 @@ name), executors read all of them, so the two sides cannot disagree.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from leasehold.domain.connection_terms import Terms, matching
-from leasehold.domain.contract_problems import Problem, problems_of, refuse_all
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.gateway_terms import GatewayTerms, HttpTerms, LedgerTerms, PythonTerms
+from leasehold.domain.gateway_terms import AnyGatewayTerms, GatewayTerms, Guarantee
+from leasehold.domain.refused_terms import problems_of
+from leasehold.domain.terms import Terms, matching
 from leasehold.domain.timing import CLUSTER_LEASE_SECONDS, LEASE_SECONDS, OUTSIDE_LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = [
-    "DEFAULT_LEASE_NAME",
-    "Contract",
-    "GatewayTerms",
-    "Guarantee",
-    "HttpTerms",
-    "LedgerTerms",
-    "PythonTerms",
-    "RetryTerms",
-    "Scope",
-    "contract_problems",
-]
-
 Scope: TypeAlias = Literal["item", "stream", "cluster"]
-Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 RetryPolicy: TypeAlias = Literal["max_attempts", "deadline", "one_shot"]
 # What a terminal failure does to its stream: a person must resume it, it goes on, or it waits.
 OnFailure: TypeAlias = Literal["block", "continue", "block_for"]
@@ -50,13 +36,14 @@ PENDING_CEILING = 1_000_000
 DEFAULT_LEASE_NAME = "submission-manager-executor"
 _DAY_SECONDS = 86_400
 _TEN_YEARS_SECONDS = 315_360_000
-_WITHOUT_SUBMITTED = "; if it never does, set submitted_statuses = []"
 # The retry terms that the database reads, by the name that it knows them by.
 _FLAT_RETRY_TERMS = {"policy": "retry_policy", "attempts_max": "attempts_max"}
 
 
 class RetryTerms(Terms):
     """How often and after what delay a call that had no effect is retried."""
+
+    place: ClassVar[tuple[str, ...]] = ("retry",)
 
     policy: RetryPolicy = "max_attempts"
     attempts_max: Annotated[int, Field(ge=1, le=ATTEMPTS_CEILING)] = Field(
@@ -68,12 +55,8 @@ class RetryTerms(Terms):
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
     retry_after_seconds_max: Annotated[float, Field(gt=0, le=30 * _DAY_SECONDS)] = 3600.0
 
-    @model_validator(mode="after")
-    def _refuse_what_cannot_work(self) -> Self:
-        refuse_all(list(self._contradictions()))
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[str]:
+        """Return what cannot work: more attempts than the policy, a first delay above the last."""
         if self.policy == "one_shot" and self.attempts_max != 1:
             yield (f"attempts_max ({self.attempts_max}) must be 1 with policy one_shot")
         if self.first_seconds > self.longest_seconds:
@@ -91,6 +74,13 @@ class Contract(Terms):
     `version` is None until the contract is published.
     """
 
+    placeholders: ClassVar[Mapping[str, object]] = {
+        "target": "placeholder",
+        "scope": "item",
+        "guarantee": "keyed",
+    }
+    assigned: ClassVar[frozenset[str]] = frozenset({"target", "version"})
+
     target: Annotated[
         str,
         matching(
@@ -101,7 +91,7 @@ class Contract(Terms):
     version: Annotated[int, Field(ge=1)] | None = None
     scope: Scope
     guarantee: Guarantee
-    gateway: GatewayTerms | None = None
+    gateway: AnyGatewayTerms | None = None
     lease_name: LeaseName | None = Field(
         default_factory=lambda data: DEFAULT_LEASE_NAME if data.get("scope") == "cluster" else None
     )
@@ -142,17 +132,17 @@ class Contract(Terms):
     @property
     def batch_max(self) -> int:
         """The most consecutive intents of a stream in one submission."""
-        return getattr(self.gateway, "submissions_max", 1) if self.scope == "stream" else 1
+        return self.gateway.batch_max if self.gateway and self.scope == "stream" else 1
 
     @property
     def confirms_later(self) -> bool:
         """Whether the gateway may take several submissions now and confirm them later."""
-        return getattr(self.gateway, "confirms_later", False)
+        return self.gateway is not None and self.gateway.confirms_later
 
     @property
     def calls_outside(self) -> bool:
         """Whether a call goes to somebody else's service, not to a function of the user's."""
-        return isinstance(self.gateway, HttpTerms | LedgerTerms)
+        return self.gateway is not None and self.gateway.calls_outside
 
     @property
     def unexecutable_reason(self) -> str | None:
@@ -193,7 +183,7 @@ class Contract(Terms):
                 {**given, "retry": retry, "target": target, "version": version}
             )
         except ValidationError as error:
-            why = "; ".join(str(problem) for problem in contract_problems(error))
+            why = "; ".join(str(problem) for problem in problems_of(cls, error))
             raise InvalidArgument(_unreadable(target, version, why)) from None
         if can_look_up not in {None, contract.can_look_up}:
             why = f"can_look_up is {can_look_up}, but the gateway's is {contract.can_look_up}"
@@ -203,10 +193,11 @@ class Contract(Terms):
             raise InvalidArgument(_unreadable(target, version, why))
         return contract
 
-    @model_validator(mode="after")
-    def _refuse_what_cannot_work(self) -> Self:
-        refuse_all([*self._impossible_timings(), *self._contradictions()])
-        return self
+    def contradictions(self) -> Iterator[str]:
+        """Return what cannot work: timings, promises that the gateway cannot keep, streams."""
+        yield from self._impossible_timings()
+        yield from self._impossible_promises()
+        yield from self._contradictions_of_streams()
 
     def _impossible_timings(self) -> Iterator[str]:
         lease, call = self.lease_seconds, self.call_timeout_seconds
@@ -233,7 +224,8 @@ class Contract(Terms):
                 "its own has expired, and the gateway must still know the key then"
             )
 
-    def _contradictions(self) -> Iterator[str]:
+    def _impossible_promises(self) -> Iterator[str]:
+        gateway = self.gateway
         if self.retry.policy == "deadline" and self.deadline_seconds is None:
             yield "deadline_seconds is required with retry.policy deadline"
         if self.key_window_seconds is not None and self.guarantee != "keyed":
@@ -241,15 +233,10 @@ class Contract(Terms):
         if (self.scope == "cluster") != (self.lease_name is not None):
             yield "lease_name is only for scope cluster: items and streams have their own leases"
         if self.guarantee == "lookup" and not self.can_look_up:
-            yield (
-                "guarantee lookup needs a gateway with a lookup: set lookup_url (kind http) or "
-                "lookup (kind python)"
-            )
-        if self.guarantee == "fenced" and isinstance(self.gateway, LedgerTerms):
-            yield (
-                "guarantee fenced is not for kind ledger, which knows no fencing tokens: use "
-                "lookup, or keyed if the ledger refuses a batch that it already has"
-            )
+            advice = GatewayTerms.lookup_advice if gateway is None else gateway.lookup_advice
+            yield f"guarantee lookup needs a gateway with a lookup: {advice}"
+        if gateway is not None and self.guarantee in gateway.refused_guarantees:
+            yield gateway.refused_guarantees[self.guarantee]
         if self.guarantee == "blind" and self.can_look_up:
             yield (
                 "guarantee blind is only for a gateway without a lookup: use guarantee lookup, or "
@@ -260,7 +247,6 @@ class Contract(Terms):
                 "confirm_within_seconds needs a gateway with a lookup: without one nobody asks "
                 "whether a submission is confirmed"
             )
-        yield from self._contradictions_of_streams()
 
     def _contradictions_of_streams(self) -> Iterator[str]:
         if self.scope != "stream" and self.on_failure is not None:
@@ -274,7 +260,7 @@ class Contract(Terms):
                 f"pipeline_max ({self.pipeline_max}) needs a gateway with a lookup: the next "
                 "intent starts while others await their confirmation, and somebody must ask"
             )
-        together = getattr(self.gateway, "submissions_max", 1)
+        together = 1 if self.gateway is None else self.gateway.batch_max
         if self.scope != "stream" and together > 1:
             yield (
                 f"submissions_max ({together}) is only for scope stream, not {self.scope}: several "
@@ -285,32 +271,12 @@ class Contract(Terms):
             yield (
                 f"submissions_max ({together}) must not exceed pipeline_max ({pipeline}) where the "
                 "gateway confirms later: all intents of one call await their confirmation at once"
-                f"{_WITHOUT_SUBMITTED if isinstance(self.gateway, HttpTerms) else ''}"
+                f"{self.gateway.confirmation_advice if self.gateway else ''}"
             )
 
 
-# The known settings, by the table that they belong to.
-SETTINGS = {
-    (): [name for name in Contract.model_fields if name not in {"target", "version"}],
-    ("retry",): list(RetryTerms.model_fields),
-    ("gateway", "http"): list(HttpTerms.model_fields),
-    ("gateway", "ledger"): list(LedgerTerms.model_fields),
-    ("gateway", "python"): list(PythonTerms.model_fields),
-}
-# The choices of settings without a default.
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "scope": get_args(Scope),
-    "guarantee": get_args(Guarantee),
-}
-
-
-def contract_problems(error: ValidationError) -> list[Problem]:
-    """Describe what is wrong with refused terms."""
-    return problems_of(error, SETTINGS, _CHOICES)
-
-
 def _lease_default(gateway: GatewayTerms | None) -> float:
-    is_outside = isinstance(gateway, HttpTerms | LedgerTerms)
+    is_outside = gateway is not None and gateway.calls_outside
     return OUTSIDE_LEASE_SECONDS if is_outside else LEASE_SECONDS
 
 

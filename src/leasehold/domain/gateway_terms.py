@@ -1,197 +1,97 @@
-"""The gateway terms of a contract: which gateway makes the calls, and how to read its responses."""
+"""The gateway terms of a contract: what every kind of gateway has, and the kinds that are known.
+
+Each kind is a package in `leasehold.gateway`, which registers its terms here. So whoever parses
+contracts imports `leasehold.gateway` first.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-from urllib.parse import urlsplit
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union, cast
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, TypeAdapter, ValidationInfo
 
-from leasehold.domain.connection_terms import (
-    KEY_PLACE,
-    ConnectionTerms,
-    EnvironmentName,
-    Terms,
-    matching,
-    require_address,
-)
+from leasehold.domain.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Mapping
 
-_NAMES = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-
-
-def _status_pattern(given: Any) -> Any:  # noqa: ANN401 (pydantic validates the rest)
-    """Accept 429 as well as "429"."""
-    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+Guarantee: TypeAlias = Literal["keyed", "fenced", "lookup", "blind"]
 
 
-StatusPattern: TypeAlias = Annotated[
-    str,
-    BeforeValidator(_status_pattern),
-    matching(r"[1-5](xx|[0-9][0-9])", "must be a status such as 429, or a class such as 4xx"),
-]
-StatusPatterns: TypeAlias = Annotated[
-    tuple[StatusPattern, ...], Field(strict=False, max_length=100)
-]
-FunctionPath: TypeAlias = Annotated[
-    str,
-    matching(rf"{_NAMES}:{_NAMES}", "must be an import path such as package.module:function"),
-    Field(max_length=255),
-]
+class GatewayTerms(Terms):
+    """The settings of one kind of gateway, and what they let a contract promise.
 
-ResponseClass: TypeAlias = Literal[
-    "accepted", "rejected", "retryable", "saturated", "submitted", "unknown", "deferred"
-]
-_CLASSES: tuple[ResponseClass, ...] = (
-    "accepted",
-    "rejected",
-    "retryable",
-    "saturated",
-    "submitted",
-    "unknown",
-    "deferred",
-)
-# They refuse the sender, not the intent: its credentials, or its right to submit at all.
-_REFUSING_THE_SENDER = ("401", "403", "407")
+    Each kind narrows `kind` to a Literal, its name, which is also the default.
+    """
 
+    place: ClassVar[tuple[str, ...]] = ("gateway",)
+    # Whether a call goes to somebody else's service, not to a function of the user's.
+    calls_outside: ClassVar[bool] = True
+    # How to give a gateway of this kind a lookup, and how to do without later confirmations.
+    lookup_advice: ClassVar[str] = "use another kind"
+    confirmation_advice: ClassVar[str] = ""
+    # The guarantees that this kind can never give, each with the reason and what to do.
+    refused_guarantees: ClassVar[Mapping[Guarantee, str]] = {}
 
-def _not_named(data: dict[str, Any], statuses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the statuses that no list in the terms names."""
-    lists: list[tuple[str, ...]] = [data.get(f"{one}_statuses", ()) for one in _CLASSES]
-    return tuple(one for one in statuses if not any(one in patterns for patterns in lists))
-
-
-class HttpTerms(ConnectionTerms):
-    """A gateway that is called by HTTP POST, and by GET for lookups if it has a `lookup_url`."""
-
-    kind: Literal["http"] = "http"
-    lookup_url: Annotated[str, Field(max_length=2000)] | None = None
-    signing_secret_env: EnvironmentName | None = None
-    accepted_statuses: StatusPatterns = ("2xx",)
-    rejected_statuses: StatusPatterns = ("4xx",)
-    # These reject the request before it has an effect, and they are temporary.
-    retryable_statuses: StatusPatterns = ("408", "425")
-    saturated_statuses: StatusPatterns = ("429", "503")
-    # 202 announces a later answer. Without a lookup nobody could ask for it, so it means accepted.
-    submitted_statuses: StatusPatterns = Field(
-        default_factory=lambda data: ("202",) if data.get("lookup_url") else ()
-    )
-    # 409 may mean "in progress" or "already exists".
-    unknown_statuses: StatusPatterns = ("409",)
-    # No effect, and no verdict about the intent. What another list names keeps that meaning.
-    deferred_statuses: StatusPatterns = Field(
-        default_factory=lambda data: _not_named(data, _REFUSING_THE_SENDER)
-    )
-    submissions_max: Annotated[int, Field(ge=1, le=100)] = 1
-
-    def classify(self, status: int) -> ResponseClass:
-        """Return what a status means. An exact status takes precedence over its class."""
-        for pattern in (str(status), f"{status // 100}xx"):
-            for response_class in _CLASSES:
-                if pattern in self.patterns_of(response_class):
-                    return response_class
-        return "unknown"
-
-    def patterns_of(self, response_class: ResponseClass) -> tuple[str, ...]:
-        """Return the status patterns of a response class."""
-        patterns: tuple[str, ...] = getattr(self, f"{response_class}_statuses")
-        return patterns
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The URL of submissions, and that of lookups if there is one."""
-        return (self.url,) if self.lookup_url is None else (self.url, self.lookup_url)
+    kind: Any  # as said above: only the kinds know their names
 
     @property
     def can_look_up(self) -> bool:
         """Whether the gateway can look up the outcome of a key."""
-        return self.lookup_url is not None
+        return False
 
     @property
     def confirms_later(self) -> bool:
         """Whether a submission may end as Submitted."""
-        return bool(self.submitted_statuses)
-
-    @field_validator("lookup_url")
-    @classmethod
-    def _validate_lookup_url(cls, url: str | None) -> str | None:
-        if url is not None:
-            require_address(url)
-        return url
-
-    def contradictions(self) -> Iterator[str]:
-        """Return what cannot work: addresses without a key, a status with two meanings."""
-        if KEY_PLACE in self.url:
-            yield f"url must not contain {KEY_PLACE}: the key is sent in a header"
-        if self.lookup_url is not None and KEY_PLACE not in self.lookup_url:
-            yield f"lookup_url must contain {KEY_PLACE}, which is replaced by the submission key"
-        meanings: dict[str, str] = {}
-        for response_class in _CLASSES:
-            for pattern in self.patterns_of(response_class):
-                other = meanings.setdefault(pattern, response_class)
-                if other != response_class:
-                    yield (
-                        f"{pattern} is in {other}_statuses and in {response_class}_statuses: "
-                        "a status can have only one meaning"
-                    )
-        if self.submitted_statuses and self.lookup_url is None:
-            yield "submitted_statuses need a lookup_url, to ask for the outcome"
-
-
-_DEFAULTS = HttpTerms(url="https://defaults.invalid/")
-
-
-class LedgerTerms(ConnectionTerms):
-    """The REST endpoint of a distributed ledger, which takes signed batches and tells their status.
-
-    `url` is what `/batches` and `/batch_statuses` are appended to.
-    """
-
-    kind: Literal["ledger"] = "ledger"
-    response_bytes_max: Annotated[int, Field(ge=1, le=16_777_216)] = 1_048_576
-    ask_after_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
-    # An id has 128 characters, and servers refuse a request line of more than 8 kB.
-    lookups_max: Annotated[int, Field(ge=1, le=50)] = 50
-    submissions_max: Annotated[int, Field(ge=1, le=50)] = 1
+        return False
 
     @property
-    def can_look_up(self) -> bool:
-        """Whether the gateway can look up the outcome of a key: always."""
-        return True
+    def batch_max(self) -> int:
+        """The most consecutive intents of a stream in one submission."""
+        return 1
 
     @property
-    def confirms_later(self) -> bool:
-        """Whether a submission may end as Submitted: always."""
-        return True
-
-    def classify(self, status: int) -> ResponseClass:
-        """Return what a status means: as with kind http, but a ledger decides later."""
-        return "submitted" if status // 100 == 2 else _DEFAULTS.classify(status)
-
-    def contradictions(self) -> Iterator[str]:
-        """Return what cannot work: a URL to which no path can be appended."""
-        if KEY_PLACE in self.url or urlsplit(self.url).query or self.url.endswith("?"):
-            yield (
-                "url must be the address to which /batches and /batch_statuses are appended, "
-                "without a query"
-            )
-
-
-class PythonTerms(Terms):
-    """A gateway that is an async function, given by its import path."""
-
-    kind: Literal["python"] = "python"
-    function: FunctionPath
-    lookup: FunctionPath | None = None
+    def destination(self) -> str:
+        """What is called, as people read it."""
+        return ""
 
     @property
-    def can_look_up(self) -> bool:
-        """Whether the gateway can look up the outcome of a key."""
-        return self.lookup is not None
+    def secret_variables(self) -> Iterable[str]:
+        """The environment variables whose values must reach neither the ledger nor a log."""
+        return ()
 
 
-GatewayTerms: TypeAlias = Annotated[
-    HttpTerms | LedgerTerms | PythonTerms, Field(discriminator="kind")
-]
+_kinds: dict[str, type[GatewayTerms]] = {}
+
+
+def register_terms(terms: type[GatewayTerms]) -> str:
+    """Make a kind of gateway known to contracts. Return its name."""
+    kind: str = terms.model_fields["kind"].default
+    if _kinds.setdefault(kind, terms) is not terms:
+        raise ValueError(f"two kinds of gateways are named {kind}: rename one of them")
+    _union.cache_clear()
+    return kind
+
+
+def known_kinds() -> Mapping[str, type[GatewayTerms]]:
+    """Return the terms of every registered kind, by name."""
+    return dict(sorted(_kinds.items()))
+
+
+@cache
+def _union() -> TypeAdapter[Any]:
+    if not _kinds:
+        raise RuntimeError("no kind of gateway is registered: import leasehold.gateway first")
+    # Types made at run time, which no checker can read.
+    union, annotated = cast("Any", Union), cast("Any", Annotated)
+    kinds = union[tuple(known_kinds().values())]
+    return TypeAdapter(annotated[kinds, Field(discriminator="kind")])
+
+
+def _parse(given: object, info: ValidationInfo) -> object:
+    return None if given is None else _union().validate_python(given, context=info.context)
+
+
+# The terms of whichever kind the value names.
+AnyGatewayTerms: TypeAlias = Annotated[SerializeAsAny[GatewayTerms], BeforeValidator(_parse)]

@@ -1,19 +1,75 @@
-"""Opens the gateway that a contract names."""
+"""The kinds of gateways. A kind is one package, which registers itself when it is imported.
+
+`leasehold.gateway` imports the kinds of this release, one line for each. A program that brings a
+kind of its own calls `register` before it reads contracts.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from leasehold.domain.connection_terms import KEY_PLACE, require_address
-from leasehold.domain.contract import HttpTerms, LedgerTerms, PythonTerms
+from leasehold.domain.contract import Contract
+from leasehold.domain.gateway_terms import register_terms
 from leasehold.gateway.errors import GatewayMisconfigured
-from leasehold.gateway.python import PythonGateway, Threads
+from leasehold.gateway.sanitize import Sanitizer
+from leasehold.observe.logs import hide_in_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from leasehold.domain.contract import Contract
+    from leasehold.domain.gateway_terms import GatewayTerms
     from leasehold.gateway.protocol import Gateway
+    from leasehold.gateway.python.gateway import Threads
+
+# `Contract` stands here for programs that parse contracts: with it come the kinds of gateways.
+__all__ = [
+    "Contract",
+    "GatewayKind",
+    "Surroundings",
+    "address_problems",
+    "open_gateway",
+    "register",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an instance gives to a gateway that it opens.
+
+    `sanitizer` knows the secrets of the gateway's terms. `threads` run plain functions; without
+    them a gateway makes its own.
+    """
+
+    environment: Mapping[str, str]
+    sanitizer: Sanitizer
+    threads: Threads | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayKind:
+    """One kind of gateway: its terms, with what they may promise and which fields are secret, and
+    how it is opened.
+
+    - `open` connects to nothing yet, and raises GatewayMisconfigured, which says what to change. It
+      imports what only calls need.
+    - `secrets` are secrets of the environment beyond those that the terms name.
+    - `address_problems` returns what every instance would refuse about terms as they were written:
+      the name of each setting and the reason.
+    """
+
+    terms: type[GatewayTerms]
+    open: Callable[[Contract, Surroundings], Gateway]
+    secrets: Callable[[Mapping[str, str]], Iterable[str]] = lambda _: ()
+    address_problems: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] = lambda _: ()
+
+
+_kinds: dict[str, GatewayKind] = {}
+
+
+def register(kind: GatewayKind) -> None:
+    """Make a kind known to contracts, instances and commands."""
+    _kinds[register_terms(kind.terms)] = kind
 
 
 def open_gateway(
@@ -30,54 +86,28 @@ def open_gateway(
     change.
     """
     terms = contract.gateway
-    match terms:
-        case HttpTerms():
-            # Imported here: aiohttp is a sixth of an instance's start time, and not every instance
-            # calls HTTP.
-            from leasehold.gateway.http.gateway import HttpGateway
-
-            return HttpGateway(contract, terms, environment=environment, secrets=secrets)
-        case LedgerTerms():
-            from leasehold.gateway.ledger.gateway import LedgerGateway
-
-            return LedgerGateway(contract, terms, environment=environment, secrets=secrets)
-        case PythonTerms():
-            return PythonGateway(
-                contract, terms, environment=environment, secrets=secrets, threads=threads
-            )
-        case None:
-            raise GatewayMisconfigured(
-                f"the contract of {contract.target} names no gateway: publish one that does"
-            )
-        case _:
-            assert_never(terms)
+    if terms is None:
+        raise GatewayMisconfigured(
+            f"the contract of {contract.target} names no gateway: publish one that does"
+        )
+    kind = _kinds[terms.kind]
+    named = [environment.get(name, "").strip() for name in terms.secret_variables]
+    known = [*filter(None, named), *kind.secrets(environment)]
+    hide_in_logs(known)
+    return kind.open(
+        contract,
+        Surroundings(
+            environment=environment, sanitizer=Sanitizer([*known, *secrets]), threads=threads
+        ),
+    )
 
 
 def address_problems(given: object) -> Iterator[tuple[str, str]]:
-    """Return what every instance would refuse about the URLs of a gateway as it was written.
+    """Return what every instance would refuse about the gateway as it was written.
 
-    Each is the name of the setting and the reason. Only what is known without a name server:
-    addresses, and names that always mean this machine. Malformed settings are skipped: the contract
-    refuses them.
+    Malformed settings are skipped: the contract refuses them.
     """
-    from leasehold.gateway.http.guard import Guard
-
     written = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    hosts = written.get("allow_hosts", [])
-    listed = cast("list[object]", hosts) if isinstance(hosts, list) else []
-    guard = Guard(
-        allow_hosts=[one for one in listed if isinstance(one, str)],
-        allow_private=written.get("allow_private") is True,
-    )
-    for setting in ("url", "lookup_url"):
-        text = written.get(setting)
-        try:
-            require_address(text if isinstance(text, str) else "")
-        except ValueError:
-            continue
-        try:
-            host = guard.checked_url(str(text).replace(KEY_PLACE, "key")).raw_host or ""
-            if host == "localhost" or host.endswith(".localhost"):
-                guard.check_address(host, "127.0.0.1")
-        except GatewayMisconfigured as error:
-            yield setting, str(error)
+    kind = _kinds.get(str(written.get("kind")))
+    if kind is not None:
+        yield from kind.address_problems(written)

@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
-from leasehold.domain.contract_problems import in_our_words
 from leasehold.domain.errors import ContentTooLarge
 from leasehold.domain.intent import JsonDocument, NewIntent
 from leasehold.domain.json_text import CONTENT_BYTES_MAX, overlong_numbers
+from leasehold.domain.terms import in_our_words
 from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
 from leasehold.web.request_context import BODY_BYTES_MAX
 from leasehold.web.schemas.requests import WAIT_SECONDS_MAX, IntentRequest, parse_moment

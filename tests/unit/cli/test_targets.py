@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 
 from leasehold.cli.main import app
 from leasehold.cli.targets import TargetsFileError, read_targets, write_target
-from leasehold.domain.contract import Contract, HttpTerms, LedgerTerms, PythonTerms, RetryTerms
+from leasehold.domain.contract import Contract, RetryTerms
+from leasehold.domain.gateway_terms import known_kinds
+from leasehold.gateway.http.terms import HttpTerms
+from leasehold.gateway.python.terms import PythonTerms
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "targets.md"
 GATEWAY = 'gateway = { kind = "http", url = "https://sms.example.com/send" }'
@@ -220,23 +223,29 @@ def test_example_of_the_document_passes_the_check(written):
     assert result.stdout.endswith("3 valid targets: sms, payments, letters\n")
 
 
+def sections_of_the_document():
+    """The sections with a table of settings, by the model that they describe."""
+    models = {"The target": Contract, "`retry`": RetryTerms} | {
+        f"`gateway` of kind `{kind}`": terms for kind, terms in known_kinds().items()
+    }
+    found = dict(
+        section.split("\n", 1)
+        for section in re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)[1:]
+        if re.search(r"^\| `\w+` \|", section, re.MULTILINE)
+    )
+    assert found.keys() == models.keys(), "a section for each kind that is registered"
+    return {model: found[heading] for heading, model in models.items()}
+
+
 def test_document_has_a_row_for_each_setting_and_no_others():
-    sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)[1:]
-    tables = [set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) for section in sections]
-    rows = [table for table in tables if table]
-    target = set(Contract.model_fields) - {"target", "version"}
-    models = [
-        set(model.model_fields) for model in (RetryTerms, HttpTerms, PythonTerms, LedgerTerms)
-    ]
-    assert rows == [target, *models]
+    for model, text in sections_of_the_document().items():
+        rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+        assert rows == set(model.model_fields) - model.assigned
 
 
 def test_document_states_the_defaults_of_the_models():
-    *_, of_ledger = sections = DOCUMENT.read_text().split("\n## ")
-    for model in (Contract, RetryTerms, HttpTerms, LedgerTerms):
-        text = of_ledger if model is LedgerTerms else "\n".join(sections)
+    for model, text in sections_of_the_document().items():
         for name, field in model.model_fields.items():
             if isinstance(field.default, int | float) and not isinstance(field.default, bool):
-                assert re.search(rf"^\| `{name}` \| {field.default:.9g}\b", text, re.MULTILINE), (
-                    name
-                )
+                row = rf"^\| `{name}` \| {field.default:.9g}\b"
+                assert re.search(row, text, re.MULTILINE), (model, name)

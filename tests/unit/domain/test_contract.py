@@ -9,17 +9,13 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from leasehold.domain.contract import (
-    DEFAULT_LEASE_NAME,
-    Contract,
-    HttpTerms,
-    LedgerTerms,
-    PythonTerms,
-    RetryTerms,
-    contract_problems,
-)
+from leasehold.domain.contract import DEFAULT_LEASE_NAME, Contract, RetryTerms
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import JsonDocument
+from leasehold.domain.refused_terms import problems_of
+from leasehold.gateway.http.terms import HttpTerms
+from leasehold.gateway.ledger.terms import LedgerTerms
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.store.reader_rows import PublishedContract
 
 HTTP = HttpTerms(url="https://a.example/send")
@@ -37,7 +33,7 @@ def refusals(**fields):
     """The problems of terms that must be refused, as shown to people."""
     with pytest.raises(ValidationError) as raised:
         contract(**fields)
-    return [str(problem) for problem in contract_problems(raised.value)]
+    return [str(problem) for problem in problems_of(Contract, raised.value)]
 
 
 CONTRACTS = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from leasehold.domain.contract import Contract, contract_problems
+from leasehold.domain.contract import Contract
+from leasehold.domain.refused_terms import problems_of
 
 # Each could also be the name of a variable, as far as its characters go.
 SECRETS = [
@@ -26,7 +27,7 @@ def problems(**gateway):
     with pytest.raises(ValidationError) as raised:
         accept(**gateway)
     assert not any(secret in str(raised.value) for secret in SECRETS)
-    return [str(problem) for problem in contract_problems(raised.value)]
+    return [str(problem) for problem in problems_of(Contract, raised.value)]
 
 
 def accept(**gateway):
@@ -54,7 +55,7 @@ def test_secret_in_place_of_the_name_of_its_header_is_refused_unseen(secret):
 def test_secret_in_place_of_a_setting_is_refused_unseen():
     with pytest.raises(ValidationError) as raised:
         accept(**{SECRETS[0]: "signing_secret_env"})
-    [problem] = contract_problems(raised.value)
+    [problem] = problems_of(Contract, raised.value)
     assert str(problem).startswith("gateway.***: is not a setting")
 
 

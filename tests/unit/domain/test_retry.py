@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.domain.contract import Contract, PythonTerms, RetryTerms
+from leasehold.domain.contract import Contract, RetryTerms
 from leasehold.domain.intent import AttemptState, Claimed, IntentId, JsonDocument
 from leasehold.domain.lease import LeaseToken
 from leasehold.domain.outcome import (
@@ -38,6 +38,7 @@ from leasehold.domain.retry import (
     next_step,
     with_delay,
 )
+from leasehold.gateway.python.terms import PythonTerms
 
 ID = UUID("0190b6d0-0000-7000-8000-000000000001")
 FIRST_TRIED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,6 @@ from leasehold.domain.errors import (
     LeaseLost,
     Unavailable,
 )
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow
 from leasehold.domain.outcome import Accepted, Rejected, Submitted
@@ -22,6 +21,7 @@ from leasehold.executor.completer import Completer
 from leasehold.executor.fences import GIVEN_BACK_MAX, Written
 from leasehold.executor.item import claimed_items
 from leasehold.executor.slots import SlotPool, Slots
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import Recorded
 from tests.support.claimed_item import NOW, claim_of

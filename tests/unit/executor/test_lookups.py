@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted, Submitted, Unknown
@@ -20,6 +19,7 @@ from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.gateway.errors import TrustEnded
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed_item import NOW, claim_of
 

@@ -12,7 +12,6 @@ import pytest
 from leasehold import ObservedIntent, Observer
 from leasehold.domain.contract import Contract
 from leasehold.domain.errors import InvalidArgument
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.lease import TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted, NotFound, Rejected, Retryable, Submitted, Unknown
@@ -26,6 +25,7 @@ from leasehold.executor.observer import ObserverThread, find_observer
 from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from leasehold.store.rows import Recorded
 from tests.support.claimed_item import claim_of

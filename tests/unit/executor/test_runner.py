@@ -10,7 +10,6 @@ import pytest
 
 from leasehold.coordination.term import Term
 from leasehold.domain.contract import Contract
-from leasehold.domain.gateway_terms import PythonTerms
 from leasehold.domain.lease import Lease, TrustWindow, trust_clock
 from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import BeginVerdict
@@ -22,6 +21,7 @@ from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.executor.targets import Served
 from leasehold.gateway.errors import TrustEnded
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.observe.metrics import Metrics
 from tests.support.claimed_item import NOW, claim_of
 

@@ -8,10 +8,11 @@ import threading
 
 import pytest
 
-from leasehold.domain.contract import Contract, PythonTerms
+from leasehold.domain.contract import Contract
 from leasehold.domain.outcome import Accepted, Deferred, NotFound, Rejected, Retryable, Unknown
 from leasehold.gateway.errors import GatewayMisconfigured, TrustEnded
 from leasehold.gateway.python import Threads, gateway_function
+from leasehold.gateway.python.terms import PythonTerms
 from leasehold.gateway.registry import open_gateway
 from tests.support.http_gateways import make_submission
 from tests.unit.gateway import gateway_functions

@@ -24,12 +24,12 @@ from leasehold.gateway.sanitize import CODE_MAX
 from leasehold.service.retry_after import retry_after_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from leasehold.domain.gateway_terms import HttpTerms, LedgerTerms, ResponseClass
     from leasehold.domain.outcome import LookupAnswer, Outcome
+    from leasehold.gateway.http.terms import ResponseClass
     from leasehold.gateway.sanitize import Sanitizer
 
 # If the gateway sends no Retry-After.
@@ -54,9 +54,9 @@ class Response:
 class StatusTable:
     """The contract's status lists, resolved once for all statuses."""
 
-    def __init__(self, terms: HttpTerms | LedgerTerms) -> None:
+    def __init__(self, classify: Callable[[int], ResponseClass]) -> None:
         self._classes: dict[int, ResponseClass] = {
-            status: terms.classify(status) for status in range(100, 600)
+            status: classify(status) for status in range(100, 600)
         }
 
     def find(self, status: int) -> ResponseClass:

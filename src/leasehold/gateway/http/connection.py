@@ -30,17 +30,17 @@ from leasehold.gateway.http.checked_socket import (
 from leasehold.gateway.http.classify import Response
 from leasehold.gateway.http.guard import Guard, GuardedResolver
 from leasehold.gateway.http.headers import Headers
-from leasehold.gateway.sanitize import Sanitizer
-from leasehold.observe.logs import get_logger, hide_in_logs
+from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from yarl import URL
 
-    from leasehold.domain.connection_terms import ConnectionTerms
     from leasehold.domain.contract import Contract
+    from leasehold.gateway.http.connection_terms import ConnectionTerms
     from leasehold.gateway.protocol import Submission
+    from leasehold.gateway.registry import Surroundings
 
 _LOG = get_logger(__name__)
 
@@ -61,9 +61,7 @@ class Connection:
         self,
         contract: Contract,
         terms: ConnectionTerms,
-        *,
-        environment: Mapping[str, str],
-        secrets: Collection[str] = (),
+        surroundings: Surroundings,
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
         require_checks(contract)
@@ -73,9 +71,8 @@ class Connection:
             allow_private=terms.allow_private,
             never_public=terms.hosts_in_clear if terms.secret_headers else (),
         )
-        self.headers = Headers(terms, environment)
-        self.sanitizer = Sanitizer([*self.headers.secrets, *secrets])
-        hide_in_logs(self.headers.secrets)
+        self.headers = Headers(terms, surroundings.environment)
+        self.sanitizer = surroundings.sanitizer
         self._contract = contract
         self._bytes_max = terms.response_bytes_max
         self._has_tls = any(map(_is_tls, terms.urls))

@@ -23,31 +23,25 @@ from leasehold.gateway.http.classify import (
 from leasehold.gateway.http.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from leasehold.domain.contract import Contract
-    from leasehold.domain.gateway_terms import HttpTerms
     from leasehold.domain.outcome import LookupAnswer, Outcome
+    from leasehold.gateway.http.terms import HttpTerms
     from leasehold.gateway.protocol import Submission
+    from leasehold.gateway.registry import Surroundings
 
 
 class HttpGateway:
     """Submits to one URL. Also a `SubmissionBatcher`."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        terms: HttpTerms,
-        *,
-        environment: Mapping[str, str],
-        secrets: Collection[str] = (),
-    ) -> None:
+    def __init__(self, contract: Contract, terms: HttpTerms, surroundings: Surroundings) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
-        connection = Connection(contract, terms, environment=environment, secrets=secrets)
+        connection = Connection(contract, terms, surroundings)
         guard = connection.guard
         self._url = guard.checked_url(terms.url)
         self._lookup_url = guard.checked_template(terms.lookup_url) if terms.lookup_url else None
-        self._statuses = StatusTable(terms)
+        self._statuses = StatusTable(terms.classify)
         self.submissions_max = terms.submissions_max
         self.asks_before_sending = connection.asks_before_sending
         self._connection = connection

@@ -18,14 +18,13 @@ from uuid import uuid5
 from multidict import CIMultiDict
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
-from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from leasehold.domain.connection_terms import ConnectionTerms
+    from leasehold.gateway.http.connection_terms import ConnectionTerms
     from leasehold.gateway.protocol import Submission
 
 USER_AGENT = "leasehold"
@@ -50,12 +49,10 @@ class Headers:
         self._fixed.update(terms.headers)
         for header, name in terms.secret_headers.items():
             self._fixed[header] = _read_secret(name, environment, f"for the header {header}")
-        self.secrets = [self._fixed[header] for header in terms.secret_headers]
         self._signer: Signer | None = None
-        if isinstance(terms, HttpTerms) and terms.signing_secret_env is not None:
-            secret = _read_secret(terms.signing_secret_env, environment, "for signatures")
-            self._signer = Signer(secret, name=terms.signing_secret_env)
-            self.secrets.append(secret)
+        if terms.signing_variable is not None:
+            secret = _read_secret(terms.signing_variable, environment, "for signatures")
+            self._signer = Signer(secret, name=terms.signing_variable)
         self._stream_header = terms.stream_header
 
     def for_array(

@@ -21,12 +21,13 @@ from leasehold.gateway.http.connection import Connection
 from leasehold.gateway.ledger.statuses import read_statuses, with_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from leasehold.domain.contract import Contract
-    from leasehold.domain.gateway_terms import LedgerTerms
     from leasehold.domain.outcome import LookupAnswer, Outcome
+    from leasehold.gateway.ledger.terms import LedgerTerms
     from leasehold.gateway.protocol import Submission
+    from leasehold.gateway.registry import Surroundings
 
 _BATCH_ID = re.compile(r"[0-9a-f]{128}")
 _BAD_ID = "the intent's metadata needs a batch_id of 128 lower-case hexadecimal digits"
@@ -38,22 +39,15 @@ _NO_BATCH = "the intent has no body: enqueue the signed batch as bytes, not as a
 class LedgerGateway:
     """Submits batches to one ledger. Also a `LookupBatcher` and a `SubmissionBatcher`."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        terms: LedgerTerms,
-        *,
-        environment: Mapping[str, str],
-        secrets: Collection[str] = (),
-    ) -> None:
+    def __init__(self, contract: Contract, terms: LedgerTerms, surroundings: Surroundings) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
-        connection = Connection(contract, terms, environment=environment, secrets=secrets)
+        connection = Connection(contract, terms, surroundings)
         url = connection.guard.checked_url(terms.url.rstrip("/"))
         self._batches_url = url / "batches"
         self._statuses_url = url / "batch_statuses"
         self._connection = connection
         self._ask_after_seconds = terms.ask_after_seconds
-        self._statuses = StatusTable(terms)
+        self._statuses = StatusTable(terms.classify)
         self.lookups_max = terms.lookups_max
         self.submissions_max = terms.submissions_max
         self.asks_before_sending = connection.asks_before_sending

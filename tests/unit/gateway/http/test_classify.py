@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from multidict import CIMultiDict
 
-from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.domain.outcome import (
     Accepted,
     Deferred,
@@ -25,6 +24,7 @@ from leasehold.gateway.http.classify import (
     classify_lookup,
     classify_submission,
 )
+from leasehold.gateway.http.terms import HttpTerms
 from leasehold.gateway.sanitize import Sanitizer
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")
@@ -40,7 +40,7 @@ def answer(status, body=b"", **headers):
 
 def outcome(status, body=b"", terms=PLAIN, **headers):
     return classify_submission(
-        answer(status, body, **headers), StatusTable(terms), KEY, NOW, Sanitizer()
+        answer(status, body, **headers), StatusTable(terms.classify), KEY, NOW, Sanitizer()
     )
 
 

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from leasehold.domain.gateway_terms import HttpTerms
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.http.headers import Headers
+from leasehold.gateway.http.terms import HttpTerms
 from tests.support.http_gateways import WrittenTrace, make_submission
 
 KEY = UUID("01890000-0000-7000-8000-000000000001")

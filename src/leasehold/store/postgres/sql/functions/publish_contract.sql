@@ -49,7 +49,7 @@ BEGIN
   v_terms := jsonb_build_object(
       'retry_policy', 'max_attempts',
       'attempts_max', CASE p_terms ->> 'retry_policy' WHEN 'one_shot' THEN 1 ELSE 20 END,
-      'lease_seconds', CASE WHEN p_terms #>> '{gateway,kind}' IN ('http', 'ledger') THEN 60 ELSE 30 END,
+      'lease_seconds', CASE WHEN p_terms #>> '{gateway,kind}' <> 'python' THEN 60 ELSE 30 END,
       'call_timeout_seconds', 25)
     || CASE p_terms ->> 'scope' WHEN 'cluster'
          THEN '{"lease_name": "submission-manager-executor"}'::jsonb ELSE '{}'::jsonb END

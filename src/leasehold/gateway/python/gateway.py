@@ -28,18 +28,18 @@ from leasehold.domain.outcome import (
     Unknown,
 )
 from leasehold.gateway.errors import GatewayMisconfigured, NotSent, TrustEnded
-from leasehold.gateway.sanitize import CODE_MAX, Sanitizer
-from leasehold.observe.logs import get_logger, hide_in_logs
-from leasehold.observe.redact import environment_secrets
+from leasehold.gateway.sanitize import CODE_MAX
+from leasehold.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable
     from types import CodeType, FrameType
 
     from leasehold.domain.contract import Contract
-    from leasehold.domain.gateway_terms import PythonTerms
     from leasehold.domain.outcome import LookupAnswer, Outcome
     from leasehold.gateway.protocol import Submission
+    from leasehold.gateway.python.terms import PythonTerms
+    from leasehold.gateway.registry import Surroundings
 
 SubmitFunction: TypeAlias = "Callable[[Submission], Awaitable[Outcome | None] | Outcome | None]"
 LookupFunction: TypeAlias = "Callable[[Submission], Awaitable[LookupAnswer] | LookupAnswer]"
@@ -176,16 +176,11 @@ class PythonGateway:
         self,
         contract: Contract,
         terms: PythonTerms,
-        *,
-        environment: Mapping[str, str],
-        secrets: Collection[str] = (),
-        threads: Threads | None = None,
+        surroundings: Surroundings,
     ) -> None:
         """Raise GatewayMisconfigured if a function cannot be imported."""
-        self._threads = threads or Threads()
-        known = [*secrets, *environment_secrets(environment)]
-        self._sanitizer = Sanitizer(known)
-        hide_in_logs(known)
+        self._threads = surroundings.threads or Threads()
+        self._sanitizer = surroundings.sanitizer
         self._timeout = _SharedTimeout(contract.call_timeout_seconds)
         # Whatever their annotations say, they may return anything.
         self._submit: _AnyFunction = self._find(terms.function)

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator
 
 from leasehold.domain.address import classify_address
-from leasehold.domain.contract_problems import is_variable_name, may_be_secret, refuse_all
-from leasehold.domain.secret_names import is_secret_name
+from leasehold.domain.gateway_terms import GatewayTerms
+from leasehold.domain.secret_names import is_secret_name, is_variable_name, may_be_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 KEY_PLACE = "{key}"
 
@@ -51,34 +44,6 @@ _OWN_HEADERS = frozenset(
 )
 
 
-class Terms(BaseModel):
-    """The base class of all contract terms: immutable, without unknown fields.
-
-    Strict: "30" is not a number, and true is not 1. Errors never show the given value.
-    """
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-        validate_default=True,
-    )
-
-
-def matching(pattern: str, allowed: str) -> AfterValidator:
-    """Accept text that matches the whole pattern; the error message is `allowed`."""
-    expression = re.compile(pattern)
-
-    def check(text: str) -> str:
-        if not expression.fullmatch(text):
-            raise ValueError(allowed)
-        return text
-
-    return AfterValidator(check)
-
-
 def _variable_name(text: str) -> str:
     if not is_variable_name(text):
         raise ValueError(
@@ -102,15 +67,17 @@ EnvironmentName: TypeAlias = Annotated[str, AfterValidator(_variable_name)]
 HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name), Field(max_length=128)]
 
 
-class ConnectionTerms(Terms):
+class ConnectionTerms(GatewayTerms):
     """A server that is called over HTTP: where it is, and the headers of each call.
 
     `stream_header` names the header that tells the intent's stream; without one it is not told.
     """
 
+    placeholders: ClassVar[Mapping[str, object]] = {"url": "https://placeholder.invalid/"}
+
     url: Annotated[str, Field(max_length=2000)]
-    headers: Annotated[dict[str, str], Field(max_length=50)] = {}
-    secret_headers: Annotated[dict[str, EnvironmentName], Field(max_length=50)] = {}
+    headers: dict[str, str] = Field(default={}, max_length=50)
+    secret_headers: dict[str, EnvironmentName] = Field(default={}, max_length=50)
     stream_header: HeaderName | None = None
     allow_hosts: Annotated[tuple[str, ...], Field(strict=False, max_length=50)] = ()
     allow_private: bool = False
@@ -120,6 +87,21 @@ class ConnectionTerms(Terms):
     def urls(self) -> tuple[str, ...]:
         """Everything that is called."""
         return (self.url,)
+
+    @property
+    def destination(self) -> str:
+        """The URL of submissions."""
+        return self.url
+
+    @property
+    def signing_variable(self) -> str | None:
+        """The variable of the secret that signs each call, if it is signed."""
+        return None
+
+    @property
+    def secret_variables(self) -> Iterable[str]:
+        """The variables of the secret headers and of the signature."""
+        return filter(None, (*self.secret_headers.values(), self.signing_variable))
 
     @property
     def hosts_in_clear(self) -> frozenset[str]:
@@ -174,16 +156,8 @@ class ConnectionTerms(Terms):
             )
         return lowered
 
-    @model_validator(mode="after")
-    def _refuse_what_cannot_work(self) -> Self:
-        refuse_all([*self._broken_headers(), *self.contradictions()])
-        return self
-
     def contradictions(self) -> Iterator[str]:
-        """Return what cannot work in the terms of one kind of gateway."""
-        yield from ()
-
-    def _broken_headers(self) -> Iterator[str]:
+        """Return what cannot work: a header with two values, a secret over plain http."""
         told = () if self.stream_header is None else (self.stream_header,)
         names = [name.lower() for name in (*self.headers, *self.secret_headers, *told)]
         for name in sorted({name for name in names if names.count(name) > 1}):
