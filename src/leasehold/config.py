@@ -65,7 +65,8 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = None
-    """The PostgreSQL address, as a URL or as key=value pairs. Required by everything that runs."""
+    """The PostgreSQL address, as a URL or as key=value pairs. Required by everything that runs.
+    Other users of the machine can see a password on the command line."""
     embedded: bool = False
     """Use a private PostgreSQL on this machine instead of a URL. It is started if necessary, and
     the instance is standalone unless told otherwise."""

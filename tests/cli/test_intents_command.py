@@ -149,14 +149,14 @@ def test_waiting_intent_is_made_due_and_a_doubtful_one_is_not(intents, outbox, h
     assert (result.returncode, result.stdout) == (0, f"{intent_id}: due_now\n")
     refusal = intents("retry-now", held, "--note", "it is up again")
     assert refusal.returncode == 1
-    assert "held: it waits for a person; use `leasehold intents resolve`" in refusal.stderr
+    assert "held: It waits for a person. Resolve the intent instead." in refusal.stderr
 
 
 def test_cancel_of_a_doubtful_intent_is_refused_with_advice(intents, held):
     result = intents("cancel", held, "--note", "changed my mind")
     assert (result.returncode, result.stdout) == (1, "")
     assert "in_doubt" in result.stderr
-    assert "intents resolve" in result.stderr
+    assert "A call may have had its effect. Resolve the intent instead." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_redrive_makes_a_new_intent_or_says_why_not(intents, outbox, rejected):
     printed = result.stdout
     assert re.search(rf"{rejected}: redriven, as {ID.pattern}", printed)
     assert f"{pending}: not_terminal: it is not finished yet" in printed
-    assert "not_found: no intent has this id" in printed
+    assert "not_found: There is no intent with this id." in printed
     again = intents("redrive", rejected, "--note", "number corrected")
     assert "already_redriven" in again.stdout
 

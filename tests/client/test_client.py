@@ -112,7 +112,7 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
     ("new", "error", "told"),
     [
         (NewIntent(target="nowhere", payload=1), UnknownTarget, "'nowhere' .*targets apply"),
-        (NewIntent(target="sms"), InvalidArgument, "exactly one of payload"),
+        (NewIntent(target="sms"), InvalidArgument, "payload must be given"),
         (NewIntent(target="sms", payload=1, priority=9), InvalidArgument, "priority"),
         (NewIntent(target="sms", payload="\0"), InvalidArgument, "NUL"),
         (NewIntent(target="sms", payload=1, idempotency_key="a\r\nb: c"), InvalidArgument, "key"),

@@ -87,7 +87,7 @@ def test_bytes_are_sent_as_base64_and_raw_json_unchanged():
     assert raw.raw in requests.enqueue(NewIntent(target="t", payload=raw)).body
 
 
-@pytest.mark.parametrize("key", [" a", "a ", "caf\u00e9", "a\r\nX: y", "a" * 256])
+@pytest.mark.parametrize("key", [" a", "a ", "caf\u00e9"])
 def test_key_that_does_not_fit_a_header_is_sent_in_the_body_only(key):
     call = requests.enqueue(NewIntent(target="t", payload=1, idempotency_key=key))
     assert "Idempotency-Key" not in call.headers
@@ -111,9 +111,20 @@ def test_missing_key_is_generated_and_unique():
 @pytest.mark.parametrize(
     ("new", "told"),
     [
+        (
+            NewIntent(target="t", payload=1, idempotency_key="a\r\nX: y"),
+            "without control characters",
+        ),
+        (
+            NewIntent(target="t", payload=1, idempotency_key="a" * 256),
+            "must be 1 to 255 characters",
+        ),
         (NewIntent(target="t", payload=float("nan")), "payload is not valid JSON"),
         (NewIntent(target="t", payload=1, metadata={"x": object()}), "metadata is not valid JSON"),
-        (NewIntent(target="t", payload=1, due_at=datetime(2030, 1, 1)), "due_at has no time zone"),  # noqa: DTZ001
+        (
+            NewIntent(target="t", payload=1, due_at=datetime(2030, 1, 1)),  # noqa: DTZ001
+            "due_at must be a time with its time",
+        ),
     ],
 )
 def test_unsendable_intent_is_rejected_before_sending(new, told):

@@ -104,7 +104,7 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
     ("intent", "error", "told"),
     [
         (new(target="nowhere"), UnknownTarget, "no contract is published for target 'nowhere'"),
-        (new(payload=None), InvalidArgument, "exactly one of payload and body"),
+        (new(payload=None), InvalidArgument, "payload must be given"),
         (new(priority=9), InvalidArgument, "priority"),
         (new(payload={"x": "\0"}), InvalidArgument, "cannot store"),
         (new(metadata={"x": object()}), InvalidArgument, "metadata is not valid JSON"),
@@ -112,7 +112,7 @@ async def test_second_payload_under_a_key_is_a_conflict_that_names_the_first_int
         (new(metadata={1: 2}), InvalidArgument, "metadata is not valid JSON: a key is of type int"),
         (new(payload=[Decimal("NaN")]), InvalidArgument, "payload is not valid JSON: a Decimal"),
         (new(payload=None, body="text"), InvalidArgument, "body must be bytes"),
-        (new(due_at="tomorrow"), InvalidArgument, "due_at must be a datetime"),
+        (new(due_at="tomorrow"), InvalidArgument, "due_at must be a time with its time zone"),
         (new(payload=NESTED), InvalidArgument, "nested too deeply"),
     ],
 )

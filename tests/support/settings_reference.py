@@ -5,15 +5,13 @@ A test fails when the page and the settings differ.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
 
+from leasehold.cli.options import setting_texts
 from leasehold.config import OPERATOR_VARIABLE, PREFIX, Settings
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ SECTIONS = {
 
 def render() -> str:
     """Return the whole page."""
-    texts = _texts()
+    texts = setting_texts()
     lines = [INTRODUCTION]
     for name, field in Settings.model_fields.items():
         if name in SECTIONS:
@@ -61,24 +59,6 @@ def render() -> str:
         variable = f"`{PREFIX}{name.upper()}`"
         lines.append(f"| {variable} | {_default(field)} | {_range(field)} | {texts[name]} |")
     return "\n".join(lines) + "\n"
-
-
-def _texts() -> dict[str, str]:
-    """Return the text below each field. Python does not keep it, so it is read from the source."""
-    [definition] = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
-    assert isinstance(definition, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-        ):
-            texts[field.target.id] = " ".join(str(text.value.value).split()).replace(
-                "; None: ", "; not set: "
-            )
-    return texts
 
 
 def _default(field: FieldInfo) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from leasehold.config import read_settings
 from leasehold.coordination.elector import Elector
-from leasehold.domain.contract import ATTEMPTS_CEILING, Contract
+from leasehold.domain.contract import ATTEMPTS_CEILING
 from leasehold.domain.lease import Lease
+from leasehold.gateway.registry import Contract
 from leasehold.observe.metrics import Metrics
 from leasehold.runtime.registration import new_worker_id
 from leasehold.store.rows import Acquisition

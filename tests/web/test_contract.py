@@ -40,11 +40,10 @@ CHECKS = [
 ]
 # What is wrong with a request that the schema permits, because a schema cannot say it.
 BEYOND_THE_SCHEMA = {
-    "must be after now and after delay_seconds",
-    "must be after due_at",
-    "the deadline must be after now and after due_at",
+    "must be after now and after the intent is due",
     "must be after 1970 and within ten years",
     "must not be before 1970",
+    "must be after 1970 and before 9999-12-31",
     "must be before 9999-12-31",
     "differs from the header Idempotency-Key",
     "must be the id of an event of this database; start without one",

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 from leasehold.cli.options import operator_name, read_command_settings
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, Receipt
-from leasehold.domain.errors import (
-    AccessDenied,
-    InvalidArgument,
-    UnknownIntent,
-    UnknownTarget,
-)
+from leasehold.domain.errors import AccessDenied, InvalidArgument, UnknownIntent, UnknownTarget
 from leasehold.domain.intent import RESOLVED_STATES
 from leasehold.domain.verdict import BatchVerdict, EnqueueVerdict
 from leasehold.intake.validation import accepted_id, conflict_problem
 from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from leasehold.client.async_client import AsyncClient
@@ -51,6 +47,8 @@ if TYPE_CHECKING:
 
 # Someone is waiting at a terminal.
 _API_RETRY_SECONDS = 10.0
+
+Answer = TypeVar("Answer")
 
 
 class Search(TypedDict):
@@ -313,6 +311,23 @@ class _ApiBackend:
 
 # What the commands use; both give the same answers.
 Backend: TypeAlias = _DatabaseBackend | _ApiBackend
+
+
+def call_backend(
+    command: str,
+    database_url: str | None,
+    api_url: str | None,
+    call: Callable[[Backend], Awaitable[Answer]],
+    operator: str | None = None,
+) -> Answer:
+    """Connect to the database or the API, and make one call."""
+    endpoint = Endpoint.choose(database_url, api_url, command, pool_size_max=1)
+
+    async def connect_and_call() -> Answer:
+        async with endpoint.connect(operator) as backend:
+            return await call(backend)
+
+    return asyncio.run(connect_and_call())
 
 
 def _unexecutable_reason(published: PublishedContract) -> str | None:

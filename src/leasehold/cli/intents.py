@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
-from leasehold.cli.backend import Endpoint, Search
+from leasehold.cli.backend import Search, call_backend
 from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator, parse_time_or_age
 from leasehold.cli.output import echo
 from leasehold.cli.tables import console, intent_table, intents_table, ledger_table
+from leasehold.domain.advice import INTENT_ADVICE
 from leasehold.domain.intent import IntentId, Resolution, Status
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.store.reader_rows import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from leasehold.cli.backend import Backend
     from leasehold.store.reader_rows import IntentStatus
 
 # How long `list` searches; someone is waiting at a terminal.
 SEARCH_SECONDS = 10.0
-
-Answer = TypeVar("Answer")
 
 app = typer.Typer(
     no_args_is_help=True, help="List and show intents; cancel, resolve or redrive them."
@@ -35,24 +32,7 @@ app = typer.Typer(
 Id = Annotated[UUID, typer.Argument(help="Id of the intent.", show_default=False)]
 Note = Annotated[str, typer.Option(help="Reason; it stays on the ledger.", show_default=False)]
 
-# What to do about each refusal.
-_ADVICE = {
-    "in_flight": "an instance is working on it; try again when its claim ends",
-    "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
-    "confirming": "the gateway already has it; use `leasehold intents resolve`",
-    "held": "it waits for a person; use `leasehold intents resolve`",
-    "already_due": "it is due; an instance calls it as soon as its target takes calls",
-    "scheduled": "it was enqueued for later and was not tried yet",
-    "behind_head": "an earlier intent of its stream comes first; see `leasehold streams show`",
-    "paused": "its stream is paused; use `leasehold streams resume`",
-    "not_in_doubt": "its outcome is not in doubt; see `leasehold intents show`",
-    "already_terminal": "it is finished; see `leasehold intents show`",
-    "not_found": "no intent has this id",
-    "already_accepted": "the gateway accepted it; there is nothing to redrive",
-    "already_redriven": "it was redriven before",
-    "not_terminal": "it is not finished yet",
-    "unknown_target": "its target has no published contract",
-}
+_call = partial(call_backend, "leasehold intents")
 
 
 @app.command()
@@ -232,22 +212,6 @@ async def _search(backend: Backend, search: Search) -> Listing:
             return Listing(found, before)
 
 
-def _call(
-    database_url: str | None,
-    api_url: str | None,
-    call: Callable[[Backend], Awaitable[Answer]],
-    operator: str | None = None,
-) -> Answer:
-    """Connect to the database or the API, and make one call."""
-    endpoint = Endpoint.choose(database_url, api_url, "leasehold intents", pool_size_max=1)
-
-    async def connect_and_call() -> Answer:
-        async with endpoint.connect(operator) as backend:
-            return await call(backend)
-
-    return asyncio.run(connect_and_call())
-
-
 def _report(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
     echo(f"{intent_id}: {_explain(verdict, is_done=is_done)}", err=not is_done)
     if not is_done:
@@ -255,4 +219,4 @@ def _report(intent_id: UUID, verdict: str, *, is_done: bool) -> None:
 
 
 def _explain(verdict: str, *, is_done: bool) -> str:
-    return verdict if is_done else f"{verdict}: {_ADVICE[verdict]}"
+    return verdict if is_done else f"{verdict}: {INTENT_ADVICE[verdict]}"

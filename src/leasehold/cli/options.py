@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import getpass
 import os
 import re
@@ -9,14 +10,23 @@ import sys
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache, wraps
+from inspect import Parameter, Signature
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, get_args
 
 import typer
 from pydantic import SecretStr
 
+from leasehold import config
 from leasehold.cli.output import echo
-from leasehold.config import OPERATOR_VARIABLE, ignored_variables, read_settings
+from leasehold.config import (
+    OPERATOR_VARIABLE,
+    Settings,
+    ignored_variables,
+    read_settings,
+)
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime.process import before_exit
@@ -24,7 +34,6 @@ from leasehold.runtime.process import before_exit
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from leasehold.config import Settings
     from leasehold.embedded.server import EmbeddedPostgres
 
 # How often a long-running process checks that the server still runs.
@@ -33,11 +42,6 @@ CHECK_SECONDS = 2.0
 _LOG = get_logger(__name__)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def setting(text: str, *names: str) -> Any:  # noqa: ANN401 (Typer's type is private)
-    """Declare an option that overrides a setting; `text` ends with the setting's default."""
-    return typer.Option(*names, help=text, show_default=False)
 
 
 # No `envvar` here: the settings read the environment, and an option on the command line must win
@@ -66,57 +70,92 @@ Operator: TypeAlias = Annotated[
     ),
 ]
 
-# Options of `leasehold worker` and `leasehold serve`.
-Targets: TypeAlias = Annotated[
-    str | None, setting("Submit only for these targets, separated by commas (all).")
-]
-Concurrency: TypeAlias = Annotated[
-    int | None, setting("Maximum calls in flight, of all targets together (10).")
-]
-Elector: TypeAlias = Annotated[
-    str | None, setting("Elect leaders with a lease row or an advisory lock: row, advisory (row).")
-]
-Standalone: TypeAlias = Annotated[
-    bool | None, setting("Become leader of every group at start, or fail to start.")
-]
-Embedded: TypeAlias = Annotated[
-    bool | None,
-    setting(
-        "Use a private PostgreSQL on this machine instead of --database-url, standalone (off).",
-        "--embedded/--no-embedded",
-    ),
-]
-DataDir: TypeAlias = Annotated[
-    Path | None, setting("Folder of the --embedded database (your data folder).")
-]
-AppDir: TypeAlias = Annotated[
-    Path | None,
-    setting("Folder to import Python code from, besides packages (the working directory)."),
-]
-Observer: TypeAlias = Annotated[
-    str | None, setting("Object to tell what this instance does: package.module:object (none).")
-]
-StreamClaimSeconds: TypeAlias = Annotated[
-    float | None,
-    setting("First expiry of a stream's lease; above three heartbeats (30)."),
-]
-StreamGraceSeconds: TypeAlias = Annotated[
-    float | None,
-    setting("Time after it in which a stream keeps a slow holder; 0 for none (150)."),
-]
-StreamLingerSeconds: TypeAlias = Annotated[
-    float | None,
-    setting("Delete streams this long empty; above the two before together (86400)."),
-]
-StartSeconds: TypeAlias = Annotated[
-    float | None, setting("Time to wait for the database at start; 0 fails at once (60).")
-]
-LogFormat: TypeAlias = Annotated[str | None, setting("json or console (console).")]
-LogLevel: TypeAlias = Annotated[str | None, setting("debug, info, warning or error (info).")]
+# The settings that both `leasehold worker` and `leasehold serve` have options for.
+INSTANCE_SETTINGS = (
+    *("database_url", "embedded", "data_dir", "targets", "app_dir", "observer", "concurrency"),
+    *("elector", "standalone", "stream_claim_seconds", "stream_grace_seconds"),
+    *("stream_linger_seconds", "start_seconds", "log_format", "log_level"),
+)
 SettingsFile: TypeAlias = Annotated[
     Path | None,
-    setting("File with lines such as LEASEHOLD_REAPER_SECONDS=5. SIGHUP reads it again."),
+    typer.Option(
+        help="File with lines such as LEASEHOLD_REAPER_SECONDS=5. SIGHUP reads it again.",
+        show_default=False,
+    ),
 ]
+
+
+@cache
+def setting_texts() -> dict[str, str]:
+    """Return the text below each setting, for options and for the reference.
+
+    Python does not keep it, so it is read from the file. That takes a tenth of the time that
+    pydantic would take for it.
+    """
+    module = ast.parse(Path(config.__file__).read_text())
+    [definition] = [one for one in module.body if getattr(one, "name", "") == Settings.__name__]
+    body = cast("ast.ClassDef", definition).body
+    return {
+        field.target.id: " ".join(str(text.value.value).split()).replace("; None: ", "; not set: ")
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+
+
+def setting(name: str) -> Any:  # noqa: ANN401 (a type for Typer, made at run time)
+    """Return the annotation of the option that overrides a setting, with the setting's text."""
+    field = Settings.model_fields[name]
+    kinds = [getattr(one, "__origin__", one) for one in get_args(field.annotation)]
+    kind = next((one for one in (bool, int, float, Path) if one in (field.annotation, *kinds)), str)
+    option = _option_name(name)
+    default = "" if field.default is None else f" ({_shown(field.default)})"
+    return Annotated[
+        kind | None,
+        typer.Option(
+            f"{option}/--no-{option[2:]}" if kind is bool else option,
+            help=f"{setting_texts()[name].rstrip('.')}{default}.",
+            show_default=False,
+        ),
+    ]
+
+
+def takes_settings(
+    *names: str,
+) -> Callable[[Callable[[Callable[[], Settings], Path | None], None]], Callable[..., None]]:
+    """Make a command with an option for each of these settings, and one for a settings file.
+
+    The command gets what reads its settings, each time anew, and the file.
+    """
+    options = {_option_name(name)[2:].replace("-", "_"): name for name in names}
+
+    def decorate(
+        command: Callable[[Callable[[], Settings], Path | None], None],
+    ) -> Callable[..., None]:
+        @wraps(command)
+        def run(settings_file: Path | None = None, **given: object) -> None:
+            settings = {options[option]: value for option, value in given.items()}
+            command(lambda: read_options(settings_file, **settings), settings_file)
+
+        annotations = {option: setting(name) for option, name in options.items()}
+        run.__annotations__ = annotations | {"settings_file": SettingsFile}
+        run.__signature__ = Signature(  # pyright: ignore[reportAttributeAccessIssue] (inspect reads it)
+            [
+                Parameter(option, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for option, annotation in run.__annotations__.items()
+            ]
+        )
+        return run
+
+    return decorate
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else f"{default}"
 
 
 def use_app_dir(folder: Path | None) -> None:

@@ -4,30 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from leasehold.cli.options import (
-    AppDir,
-    Concurrency,
-    DatabaseUrl,
-    DataDir,
-    Elector,
-    Embedded,
-    LogFormat,
-    LogLevel,
-    Observer,
-    SettingsFile,
-    Standalone,
-    StartSeconds,
-    StreamClaimSeconds,
-    StreamGraceSeconds,
-    StreamLingerSeconds,
-    Targets,
-    embedded_database,
-    read_options,
-    setting,
-)
+from leasehold.cli.options import INSTANCE_SETTINGS, embedded_database, takes_settings
 from leasehold.cli.worker import exit_past_stuck_calls, read_and_apply, reload_settings
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.timing import END_SECONDS
@@ -42,6 +21,7 @@ from leasehold.web.service import WebService, WebSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from leasehold.config import Settings
     from leasehold.store.database import RoleStores
@@ -54,85 +34,17 @@ _GRACE_SECONDS_MAX = 15.0
 _LOG = get_logger(__name__)
 
 
-def serve(
-    database_url: DatabaseUrl = None,
-    *,
-    embedded: Embedded = None,
-    data_dir: DataDir = None,
-    host: Annotated[str | None, setting("Address to listen on (127.0.0.1).")] = None,
-    port: Annotated[int | None, setting("Port to listen on; 0 takes a free one (8080).")] = None,
-    tls_cert: Annotated[
-        Path | None, setting("Serve HTTPS with this certificate chain (PEM).")
-    ] = None,
-    tls_key: Annotated[Path | None, setting("Private key of the certificate (PEM).")] = None,
-    auth: Annotated[
-        bool | None,
-        setting("Require a token. --no-auth only works on loopback (on).", "--auth/--no-auth"),
-    ] = None,
-    execute: Annotated[
-        bool | None,
-        setting(
-            "Also submit intents. --no-execute leaves that to others (on).",
-            "--execute/--no-execute",
-        ),
-    ] = None,
-    drain_seconds: Annotated[
-        float | None,
-        setting("At shutdown, keep serving this long while /readyz fails (5)."),
-    ] = None,
-    requests_max: Annotated[int | None, setting("Maximum concurrent requests (1000).")] = None,
-    waiting_max: Annotated[
-        int | None, setting("Maximum intents waiting for the database (10000).")
-    ] = None,
-    targets: Targets = None,
-    app_dir: AppDir = None,
-    observer: Observer = None,
-    concurrency: Concurrency = None,
-    elector: Elector = None,
-    standalone: Standalone = None,
-    stream_claim_seconds: StreamClaimSeconds = None,
-    stream_grace_seconds: StreamGraceSeconds = None,
-    stream_linger_seconds: StreamLingerSeconds = None,
-    start_seconds: StartSeconds = None,
-    log_format: LogFormat = None,
-    log_level: LogLevel = None,
-    settings_file: SettingsFile = None,
-) -> None:
+@takes_settings(
+    *INSTANCE_SETTINGS,
+    *("http_host", "http_port", "http_tls_cert", "http_tls_key", "http_auth", "execute"),
+    *("http_drain_seconds", "http_requests_max", "http_waiting_max"),
+)
+def serve(read: Callable[[], Settings], settings_file: Path | None) -> None:
     """Run an instance with the HTTP API: accept and submit intents, until SIGTERM or Ctrl-C.
 
     A second signal exits at once. The other options of `leasehold worker` can be set as environment
     variables or in the settings file, e.g. LEASEHOLD_POLL_SECONDS. Defaults are in parentheses.
     """
-
-    def read() -> Settings:
-        return read_options(
-            settings_file,
-            database_url=database_url,
-            embedded=embedded,
-            data_dir=data_dir,
-            http_host=host,
-            http_port=port,
-            http_tls_cert=tls_cert,
-            http_tls_key=tls_key,
-            http_auth=auth,
-            http_drain_seconds=drain_seconds,
-            http_requests_max=requests_max,
-            http_waiting_max=waiting_max,
-            execute=execute,
-            targets=targets,
-            app_dir=app_dir,
-            observer=observer,
-            concurrency=concurrency,
-            elector=elector,
-            standalone=standalone,
-            stream_claim_seconds=stream_claim_seconds,
-            stream_grace_seconds=stream_grace_seconds,
-            stream_linger_seconds=stream_linger_seconds,
-            start_seconds=start_seconds,
-            log_format=log_format,
-            log_level=log_level,
-        )
-
     with embedded_database(read) as read_all:
         run(run_serve(read_all, settings_file=settings_file))
 

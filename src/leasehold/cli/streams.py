@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, cast
 from uuid import UUID
 
 import typer
 
-from leasehold.cli.backend import Endpoint
+from leasehold.cli.backend import call_backend
 from leasehold.cli.options import ApiUrl, DatabaseUrl, Operator  # noqa: TC001 (Typer reads them)
 from leasehold.cli.output import echo
 from leasehold.cli.tables import console, print_table, stream_table
+from leasehold.domain.advice import STREAM_ADVICE
 from leasehold.domain.intent import IntentId
 from leasehold.domain.verdict import PauseVerdict, ResumeVerdict, SkipVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from leasehold.cli.backend import Backend
     from leasehold.store.reader_rows import BlockedStream, StreamSeen
-
-Answer = TypeVar("Answer")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,18 +37,7 @@ Head = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the names of the API.")]
 Note = Annotated[str, typer.Option(help="Reason; it stays on record.", show_default=False)]
 
-# What to do about each refusal.
-_ADVICE = {
-    "not_found": "no such stream, or no such intent in it; `leasehold intents show` names the"
-    " target and the stream of an intent",
-    "not_paused": "it is not paused for this reason. `leasehold streams show` says for which it is:"
-    " name a failed intent with --paused-for, or the pause of another person with --paused-by",
-    "not_head": "another intent is at the head now; see `leasehold streams show`",
-    "in_flight": "an instance is working on it; try again when its call has ended",
-    "in_doubt": "a call may have had its effect; use `leasehold intents resolve`",
-    "confirming": "the gateway already has it; use `leasehold intents resolve`",
-    "already_terminal": "it is finished; see `leasehold intents show`",
-}
+_call = partial(call_backend, "leasehold streams")
 
 
 @app.command("list")
@@ -183,22 +170,6 @@ def skip(
         echo("The stream is still paused; see `leasehold streams show`.", err=True)
 
 
-def _call(
-    database_url: str | None,
-    api_url: str | None,
-    call: Callable[[Backend], Awaitable[Answer]],
-    operator: str | None = None,
-) -> Answer:
-    """Connect to the database or the API, and make one call."""
-    endpoint = Endpoint.choose(database_url, api_url, "leasehold streams", pool_size_max=1)
-
-    async def connect_and_call() -> Answer:
-        async with endpoint.connect(operator) as backend:
-            return await call(backend)
-
-    return asyncio.run(connect_and_call())
-
-
 def _print_blocked(blocked: Sequence[BlockedStream]) -> None:
     print_table(
         (
@@ -255,5 +226,5 @@ def _report(target: str, stream: str, verdict: str, *, is_done: bool) -> None:
     if is_done:
         echo(f"{target}/{stream}: {verdict}")
         return
-    echo(f"{target}/{stream}: {verdict}: {_ADVICE[str(verdict)]}", err=True)
+    echo(f"{target}/{stream}: {verdict}: {STREAM_ADVICE[str(verdict)]}", err=True)
     raise typer.Exit(1)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from leasehold.cli.options import (
-    AppDir,
     DatabaseUrl,
     Operator,
     operator_name,
@@ -58,6 +57,9 @@ app = typer.Typer(
 
 TargetsFile = Annotated[Path, typer.Option("--file", help="The file that defines the targets.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AppDir = Annotated[
+    Path | None, typer.Option(help="Folder of Python code.", show_default="the working directory")
+]
 
 
 @app.command()

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from leasehold.cli.options import (
-    AppDir,
-    Concurrency,
-    DatabaseUrl,
-    DataDir,
-    Elector,
-    Embedded,
-    LogFormat,
-    LogLevel,
-    Observer,
-    SettingsFile,
-    Standalone,
-    StartSeconds,
-    StreamClaimSeconds,
-    StreamGraceSeconds,
-    StreamLingerSeconds,
-    Targets,
+    INSTANCE_SETTINGS,
     embedded_database,
     ignored_advice,
-    read_options,
-    setting,
+    takes_settings,
     use_app_dir,
 )
 from leasehold.config import ignored_variables
@@ -44,84 +28,17 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-def worker(
-    database_url: DatabaseUrl = None,
-    *,
-    embedded: Embedded = None,
-    data_dir: DataDir = None,
-    targets: Targets = None,
-    app_dir: AppDir = None,
-    observer: Observer = None,
-    concurrency: Concurrency = None,
-    lease_seconds: Annotated[
-        float | None, setting("Upper bound of a claim's lease (as in each contract).")
-    ] = None,
-    heartbeat_seconds: Annotated[
-        float | None, setting("Interval of lease renewals; below a third of the lease (5).")
-    ] = None,
-    reaper_seconds: Annotated[
-        float | None, setting("Interval of the reaper; below the lease (10).")
-    ] = None,
-    shutdown_seconds: Annotated[
-        float | None, setting("Time for running calls at shutdown; at most the lease (20).")
-    ] = None,
-    poll_seconds: Annotated[
-        float | None, setting("Longest pause between two looks for work (1).")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, setting("Serve Prometheus metrics on this port (off).")
-    ] = None,
-    metrics_host: Annotated[
-        str | None, setting("Serve metrics on this address (127.0.0.1).")
-    ] = None,
-    log_format: LogFormat = None,
-    log_level: LogLevel = None,
-    reaper: Annotated[
-        bool | None,
-        setting("Recover the work of dead instances. --no-reaper needs another that does (on)."),
-    ] = None,
-    elector: Elector = None,
-    standalone: Standalone = None,
-    stream_claim_seconds: StreamClaimSeconds = None,
-    stream_grace_seconds: StreamGraceSeconds = None,
-    stream_linger_seconds: StreamLingerSeconds = None,
-    start_seconds: StartSeconds = None,
-    settings_file: SettingsFile = None,
-) -> None:
+@takes_settings(
+    *INSTANCE_SETTINGS,
+    *("lease_seconds", "heartbeat_seconds", "reaper_seconds", "shutdown_seconds", "poll_seconds"),
+    *("metrics_port", "metrics_host", "reaper"),
+)
+def worker(read: Callable[[], Settings], settings_file: Path | None) -> None:
     """Run an instance without the HTTP API: submit due intents, until SIGTERM or Ctrl-C.
 
     A second signal exits at once. Each option is also an environment variable: --poll-seconds is
     LEASEHOLD_POLL_SECONDS. Defaults are in parentheses.
     """
-
-    def read() -> Settings:
-        return read_options(
-            settings_file,
-            database_url=database_url,
-            embedded=embedded,
-            data_dir=data_dir,
-            targets=targets,
-            app_dir=app_dir,
-            observer=observer,
-            concurrency=concurrency,
-            lease_seconds=lease_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-            reaper_seconds=reaper_seconds,
-            shutdown_seconds=shutdown_seconds,
-            poll_seconds=poll_seconds,
-            metrics_port=metrics_port,
-            metrics_host=metrics_host,
-            log_format=log_format,
-            log_level=log_level,
-            reaper=reaper,
-            elector=elector,
-            standalone=standalone,
-            stream_claim_seconds=stream_claim_seconds,
-            stream_grace_seconds=stream_grace_seconds,
-            stream_linger_seconds=stream_linger_seconds,
-            start_seconds=start_seconds,
-        )
-
     with embedded_database(read) as read_all:
         run(run_worker(read_all, settings_file=settings_file))
 

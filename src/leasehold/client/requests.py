@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 from leasehold.client import responses
 from leasehold.client.errors import ErrorResponse
 from leasehold.domain.errors import ApiError, ApiUnavailable, InvalidArgument, UnknownIntent
+from leasehold.domain.intent_rules import find_faults
 from leasehold.domain.json_text import json_text
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.store.rows import Redriven
@@ -217,14 +218,19 @@ def retry(intent_id: IntentId, note: str) -> Request[Redriven]:
 
 
 def intent_json(new: NewIntent, key: str) -> bytes:
-    """Write an intent as the API reads it, without the fields that are not set."""
+    """Write an intent as the API reads it, without the fields that are not set.
+
+    Raises InvalidArgument if the API would refuse it, whatever the time and the contracts are.
+    """
+    if faults := find_faults(new):
+        raise InvalidArgument("; ".join(map(str, faults)))
     given: dict[str, Any] = {name: getattr(new, name) for name in _PLAIN_FIELDS}
     given["idempotency_key"] = key
     if new.body is not None:
         given["body"] = b64encode(new.body).decode()
     for name in _TIME_FIELDS:
         value = getattr(new, name)
-        given[name] = None if value is None else _time(name, value)
+        given[name] = None if value is None else value.isoformat()
     for name in _JSON_FIELDS:
         given[name] = getattr(new, name)
     members = [

@@ -5,16 +5,23 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.errors import ContentTooLarge
 from leasehold.domain.intent import JsonDocument, NewIntent
+from leasehold.domain.intent_rules import (
+    IS_REQUIRED,
+    NO_MOMENT,
+    RULES,
+    Fault,
+    find_contradictions,
+)
 from leasehold.domain.json_text import CONTENT_BYTES_MAX, overlong_numbers
 from leasehold.domain.terms import in_our_words
-from leasehold.web.problems import FAULTS_MAX, Fault, Problem, invalid
+from leasehold.web.problems import FAULTS_MAX, Problem, invalid
 from leasehold.web.request_context import BODY_BYTES_MAX
 from leasehold.web.schemas.requests import WAIT_SECONDS_MAX, IntentRequest, parse_moment
 from leasehold.web.strict_json import parse_json
@@ -33,7 +40,6 @@ WAIT_PARAMETER: dict[str, Any] = {
     "schema": {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX, "default": 0},
     "description": "Respond when the intent is finished, or after this many seconds.",
 }
-_EITHER = (("due_at", "delay_seconds"), ("deadline_at", "deadline_seconds"))
 _FIELDS = frozenset(IntentRequest.model_fields)
 # Members that cannot contradict one another.
 _PLAIN = {"target", "payload", "idempotency_key", "key_scope", "stream", "priority"}
@@ -42,6 +48,8 @@ _PLACE_LENGTH_MAX = 80
 # A number in JSON; Python would accept more.
 _NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?", re.ASCII)
 
+# In JSON a body is text.
+_RULES = {**RULES, "body": "must be base64"}
 _UNKNOWN_MEMBER = "is not a known member"
 _UNKNOWN_OF_INTENT = 'is not a known member; content for the gateway goes into "payload"'
 UNKNOWN_PARAMETER = "is not a known parameter"
@@ -68,7 +76,7 @@ def parse_intent(
     try:
         request = _validate(members)
     except ValidationError as error:
-        faults += faults_of(error, _UNKNOWN_OF_INTENT)
+        faults += _intent_faults(error)
     faults += _contradictions(members, key)
     body = _decode_body(members.get("body"), faults)
     if faults or request is None:
@@ -160,7 +168,7 @@ def message_of(kind: str, message: str, unknown: str = _UNKNOWN_MEMBER) -> str:
         case "extra_forbidden":
             return unknown
         case "missing":
-            return "is required"
+            return IS_REQUIRED
         case "string_pattern_mismatch":  # all our patterns of text are about these
             return "must not contain control characters"
         case "uuid_parsing" | "uuid_type":
@@ -182,42 +190,27 @@ def _limit_unknown(members: Mapping[str, Any], unknown_max: int) -> tuple[Mappin
     return kept, len(left_out)
 
 
+def _intent_faults(error: ValidationError) -> Iterator[Fault]:
+    """Say what pydantic found in the words of the rules."""
+    for fault in faults_of(error, _UNKNOWN_OF_INTENT):
+        is_ours = fault.message in {_UNKNOWN_OF_INTENT, IS_REQUIRED, NO_MOMENT}
+        yield fault if is_ours else fault._replace(message=_RULES.get(fault.place, fault.message))
+
+
 def _contradictions(members: Mapping[str, Any], key: str | None) -> Iterator[Fault]:
     if members.keys() <= _PLAIN and _is_given(members.get("payload")) and key is None:
         return  # the common case
-    given = {name for name in members if _is_given(members[name])}
-    if ("payload" in given) == ("body" in given):
-        yield Fault("payload", "exactly one of payload (any JSON except null) and body is required")
-    if ("body" in given) != ("content_type" in given):
-        yield Fault("content_type", "is required with body, and only with it")
-    for one, other in _EITHER:
-        if one in given and other in given:
-            yield Fault(other, f"give {one} or {other}, not both")
-    yield from _deadline_faults(members)
-    if "metadata" in given and not members["metadata"].raw.startswith(b"{"):
-        yield Fault("metadata", "must be an object")
+    given = {name: value for name, value in members.items() if _is_given(value)}
+    for name in given.keys() & {"due_at", "deadline_at"}:
+        try:
+            given[name] = parse_moment(given[name])
+        except ValueError:
+            given[name] = None  # reported already, or in another place
+    yield from find_contradictions(given)
+    if "metadata" in given and not given["metadata"].raw.startswith(b"{"):
+        yield Fault("metadata", RULES["metadata"])
     if key is not None and members.get("idempotency_key", key) != key:
         yield Fault("idempotency_key", "differs from the header Idempotency-Key")
-
-
-def _deadline_faults(members: Mapping[str, Any]) -> Iterator[Fault]:
-    """Find a deadline that is not after the due time, whatever the current time is.
-
-    What depends on the current time is decided by the database, whose clock counts.
-    """
-    deadline, delay = members.get("deadline_seconds"), members.get("delay_seconds")
-    if _is_number(deadline) and 0 < deadline <= (max(delay, 0) if _is_number(delay) else 0):
-        yield Fault("deadline_seconds", "must be after now and after delay_seconds")
-    try:
-        is_late = parse_moment(members.get("deadline_at")) <= parse_moment(members.get("due_at"))
-    except ValueError:
-        return  # one is missing, or reported already
-    if is_late:
-        yield Fault("deadline_at", "must be after due_at")
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_given(value: object) -> bool:
@@ -230,5 +223,5 @@ def _decode_body(text: object, faults: list[Fault]) -> bytes | None:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        faults.append(Fault("body", "must be base64"))
+        faults.append(Fault("body", _RULES["body"]))
         return None

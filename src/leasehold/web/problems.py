@@ -19,6 +19,7 @@ from leasehold.domain.errors import (
     MigrationError,
     RetryCeilingReached,
 )
+from leasehold.domain.intent_rules import Fault
 from leasehold.web.strict_json import NotStrictJson
 
 if TYPE_CHECKING:
@@ -67,13 +68,6 @@ KINDS = {
 }
 
 Header = tuple[bytes, bytes]
-
-
-class Fault(NamedTuple):
-    """One thing to correct: its place in the request, and what is allowed there."""
-
-    place: str
-    message: str
 
 
 class Problem(Exception):

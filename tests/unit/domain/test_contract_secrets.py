@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from leasehold.domain.contract import Contract
 from leasehold.domain.refused_terms import problems_of
+from leasehold.gateway.registry import Contract
 
 # Each could also be the name of a variable, as far as its characters go.
 SECRETS = [

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
+from leasehold.domain.advice import INTENT_ADVICE
 from leasehold.domain.intent import RESOLVED_STATES, IntentId
 from leasehold.domain.verdict import CancelVerdict, RedriveVerdict, ResolveVerdict, RetryNowVerdict
 from leasehold.web.auth import require_target
@@ -21,21 +22,6 @@ if TYPE_CHECKING:
 
 # One query searches a bounded window of intents; a redrive makes at most this many queries.
 _QUERIES_MAX = 20
-_ADVICE = {
-    "in_flight": "An attempt is in progress. Try again when its claim has ended.",
-    "in_doubt": "A call may have had its effect. Resolve the intent instead.",
-    "confirming": "The gateway already has it. Resolve the intent instead.",
-    "held": "It waits for a person. Resolve it instead.",
-    "already_due": "It is due: it is called as soon as its target takes calls.",
-    "scheduled": "It was enqueued for a later time and was not tried yet.",
-    "behind_head": "An earlier intent of its stream comes first.",
-    "paused": "Its stream is paused. Resume the stream instead.",
-    "not_in_doubt": "The intent is not in doubt.",
-    "already_terminal": "The intent is finished.",
-    "already_accepted": "The gateway accepted it, so there is nothing to retry.",
-    "not_terminal": "The intent is not finished yet.",
-    "unknown_target": "Its target has no published contract any more.",
-}
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 
@@ -205,8 +191,8 @@ def _intervened(
 
 def _not_possible(verdict: str) -> Problem:
     if verdict == "not_found":
-        return Problem("not_found", "There is no intent with this id.")
+        return Problem("not_found", INTENT_ADVICE[verdict])
     retry_seconds = RETRY_SECONDS if verdict == "in_flight" else None
     return Problem(
-        "not_possible", _ADVICE[verdict], retry_seconds=retry_seconds, verdict=str(verdict)
+        "not_possible", INTENT_ADVICE[verdict], retry_seconds=retry_seconds, verdict=str(verdict)
     )

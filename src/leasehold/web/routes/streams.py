@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from leasehold.domain.advice import STREAM_ADVICE
 from leasehold.domain.intent import IntentId
+from leasehold.domain.intent_rules import Fault
 from leasehold.domain.verdict import PauseVerdict
 from leasehold.web.auth import require_target
 from leasehold.web.dependencies import (
@@ -25,7 +27,7 @@ from leasehold.web.dependencies import (
     require_known_target,
     service_of,
 )
-from leasehold.web.problems import RETRY_SECONDS, Fault, Problem, invalid
+from leasehold.web.problems import RETRY_SECONDS, Problem, invalid
 from leasehold.web.schemas import requests
 from leasehold.web.schemas import stream_responses as responses
 from leasehold.web.schemas.openapi import refusals
@@ -36,14 +38,6 @@ if TYPE_CHECKING:
 
 # A target, NUL and the name of a stream. Neither has control characters.
 _CURSOR = re.compile(r"([^\x00-\x1f\x7f-\x9f]{1,64})\0([^\x00-\x1f\x7f-\x9f]{1,255})")
-_ADVICE = {
-    "not_paused": "The stream is not paused for this reason. Name one of its `pauses`.",
-    "not_head": "Another intent is at the head now.",
-    "in_flight": "A call for the head is in progress. Try again when it has ended.",
-    "in_doubt": "A call may have had its effect. Resolve the intent instead.",
-    "confirming": "The gateway already has it. Resolve the intent instead.",
-    "already_terminal": "The intent is finished.",
-}
 _REFUSALS = (400, 403, 404, 408, 409, 413, 415, 422, 503)
 
 router = APIRouter(prefix="/v1", tags=["streams"])
@@ -206,7 +200,7 @@ def _intervened(
         raise _not_found()
     raise Problem(
         "not_possible",
-        _ADVICE[verdict],
+        STREAM_ADVICE[verdict],
         retry_seconds=RETRY_SECONDS if verdict == "in_flight" else None,
         verdict=str(verdict),
     )

@@ -21,8 +21,13 @@ from pydantic import (
 )
 
 from leasehold.domain.intent import PRIORITIES, Resolution, Status
+from leasehold.domain.intent_rules import (
+    FIRST_MOMENT,
+    LAST_MOMENT,
+    NO_MOMENT,
+    TEN_YEARS_SECONDS,
+)
 
-TEN_YEARS_SECONDS = 315_360_000
 THIRTY_DAYS_SECONDS = 2_592_000
 NOTE_LENGTH_MAX = 2000
 PAGE_MAX = 200
@@ -32,10 +37,6 @@ WAIT_SECONDS_MAX = 30
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
-# Intent ids count from here.
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Python cannot read back the year 10000, and in some time zones it begins on this day.
-_LAST = datetime(9999, 12, 31, tzinfo=UTC)
 # What the schema can say of that: the years, and no more digits than microseconds have.
 _MOMENT_SCHEMA = {
     "type": "string",
@@ -58,13 +59,13 @@ def parse_moment(value: object) -> datetime:
         except ValueError:
             pass
         else:
-            if found < _EPOCH:
+            if found < FIRST_MOMENT:
                 raise ValueError("must not be before 1970")
-            if found > _LAST:
+            if found > LAST_MOMENT:
                 raise ValueError("must be before 9999-12-31")
             # PostgreSQL refuses some offsets that RFC 3339 permits.
             return found.astimezone(UTC)
-    raise ValueError("must be a time with its time zone, such as 2030-01-31T12:00:00Z")
+    raise ValueError(NO_MOMENT)
 
 
 Moment = Annotated[

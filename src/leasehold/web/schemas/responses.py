@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
-from typing import Any, Literal
-from uuid import UUID  # noqa: TC003
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
-from leasehold.domain.intent import AttemptState, Status  # noqa: TC001
+from leasehold.domain.intent import AttemptState, Status
 from leasehold.domain.verdict import BatchVerdict, RedriveVerdict  # noqa: TC001
+from leasehold.store import reader_rows
 from leasehold.web.schemas.requests import AnyJson, ObjectOrNull  # noqa: TC001
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Body = TypeVar("Body", bound="ResponseBody")
+# What the rows import for type checkers only. An id is a UUID in the schema.
+_TYPES_OF_ROWS = {
+    "AttemptState": AttemptState,
+    "IntentId": UUID,
+    "Status": Status,
+    "datetime": datetime,
+}
 
 
 class ResponseBody(BaseModel):
@@ -19,29 +33,24 @@ class ResponseBody(BaseModel):
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
+def of_row(row: type) -> Callable[[type[Body]], type[Body]]:
+    """Give a response the fields of a store's row, besides those that it declares itself."""
+
+    def decorate(body: type[Body]) -> type[Body]:
+        types = get_type_hints(row, localns=_TYPES_OF_ROWS)
+        given: dict[str, Any] = {
+            one.name: (types[one.name], ...)
+            for one in fields(row)
+            if one.name not in body.model_fields
+        }
+        return create_model(body.__name__, __base__=body, __doc__=body.__doc__, **given)
+
+    return decorate
+
+
+@of_row(reader_rows.IntentStatus)
 class Intent(ResponseBody):
     """The current state of an intent."""
-
-    intent_id: UUID
-    target: str
-    stream: str | None
-    stream_seq: int | None
-    idempotency_key: str | None
-    contract_version: int
-    status: Status
-    reason: str | None
-    attempts: int
-    reference: str | None
-    code: str | None
-    detail: str | None
-    priority: int | None
-    due_at: datetime | None
-    claimed_by: str | None
-    created_at: datetime
-    deadline_at: datetime | None
-    finished_at: datetime | None
-    redrive_of: UUID | None
-    deferred_since: datetime | None
 
 
 class Accepted(ResponseBody):
@@ -87,21 +96,9 @@ class Verdicts(ResponseBody):
     results: list[Verdict]
 
 
+@of_row(reader_rows.Attempt)
 class Attempt(ResponseBody):
     """One ledger row."""
-
-    intent_id: UUID
-    attempt_no: int
-    state: AttemptState
-    reason: str | None
-    holder: str
-    lease_name: str | None
-    lease_epoch: int | None
-    started_at: datetime
-    finished_at: datetime
-    reference: str | None
-    code: str | None
-    detail: str | None
 
 
 class Attempts(ResponseBody):
@@ -200,16 +197,9 @@ class Instances(ResponseBody):
     next: str | None
 
 
+@of_row(reader_rows.LeaseSeen)
 class Lease(ResponseBody):
     """A lease, held or not. `expires_at` is null for a stream that nobody holds."""
-
-    lease_name: str
-    holder_id: str
-    lease_epoch: int
-    acquired_at: datetime
-    renewed_at: datetime
-    expires_at: datetime | None
-    is_live: bool
 
 
 class Leases(ResponseBody):

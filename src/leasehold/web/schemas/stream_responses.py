@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 (pydantic reads the annotations)
 from typing import Literal, TypeAlias
-from uuid import UUID  # noqa: TC003
 
-from leasehold.web.schemas.responses import ResponseBody
+from leasehold.store import reader_rows
+from leasehold.web.schemas.responses import ResponseBody, of_row
 
 _Blocked: TypeAlias = Literal["paused", "held", "in_doubt", "confirming", "deferred", "retrying"]
 
@@ -20,6 +19,7 @@ class StreamIntervened(ResponseBody):
     operator: str
 
 
+@of_row(reader_rows.StreamPause)
 class StreamPause(ResponseBody):
     """A reason for which a stream stands still: a person (or token) paused it, or an intent failed.
 
@@ -27,29 +27,9 @@ class StreamPause(ResponseBody):
     if it ends only by a resume that names it.
     """
 
-    paused_by: str
-    paused_for: UUID | None
-    paused_since: datetime
-    paused_until: datetime | None
-    note: str | None
 
-
-class _StreamMembers(ResponseBody):
-    target: str
-    stream: str
-    head: UUID | None
-    reason: str | None
-    paused_until: datetime | None
-    paused_by: str | None
-    paused_for: UUID | None
-    attempts: int | None
-    due_at: datetime | None
-    waiting: int
-    submitted: int
-    pauses: list[StreamPause]
-
-
-class BlockedStream(_StreamMembers):
+@of_row(reader_rows.BlockedStream)
+class BlockedStream(ResponseBody):
     """A stream that is paused, or whose head was tried and has not ended.
 
     `head` is null if nothing waits. `pauses` are the reasons for which the stream is paused, the
@@ -61,7 +41,7 @@ class BlockedStream(_StreamMembers):
     """
 
     state: _Blocked
-    blocked_since: datetime
+    pauses: list[StreamPause]
 
 
 class BlockedStreams(ResponseBody):
@@ -71,7 +51,8 @@ class BlockedStreams(ResponseBody):
     next: str | None
 
 
-class Stream(_StreamMembers):
+@of_row(reader_rows.StreamSeen)
+class Stream(ResponseBody):
     """A stream, blocked or not, with the members of a blocked stream and its holder, if any.
 
     If it is not blocked, its state is `in_flight`, `waiting` (the head was not tried yet),
@@ -81,9 +62,4 @@ class Stream(_StreamMembers):
     """
 
     state: Literal[_Blocked, "in_flight", "waiting", "empty"]
-    blocked_since: datetime | None
-    in_flight_since: datetime | None
-    holder_id: str | None
-    lease_epoch: int | None
-    lease_expires_at: datetime | None
-    grace_expires_at: datetime | None
+    pauses: list[StreamPause]
