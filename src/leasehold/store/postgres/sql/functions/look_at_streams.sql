@@ -32,7 +32,7 @@ BEGIN
        WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream AND NOT p.awaits_confirmation
        ORDER BY p.stream_seq LIMIT 1) AS head ON true
     LEFT JOIN leasehold.contracts c ON c.target = l.target AND c.version = head.contract_version
-    LEFT JOIN LATERAL leasehold.read_pipeline(l.target, l.stream) AS awaited ON l.target = ANY (v_pipelined)
+    LEFT JOIN LATERAL leasehold.read_pipeline(l.target, l.stream, v_pipelined) AS awaited ON true
    WHERE l.lease_name = ANY (p_lease_names);
 END
 $$;
