@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from leasehold.executor.low_water import LowWaterMarks
-from leasehold.store.rows import OpenTransactions
+from leasehold.store.postgres.open_transactions import seen_after
 from tests.support.database import Database
 from tests.support.outbox import ZERO_ID, Outbox
 from tests.support.query_plans import Explainer
@@ -94,7 +94,7 @@ def test_claim_after_a_look_reads_no_dead_rows_of_before_the_last_look(
     for _ in range(3):
         [row] = graveyard.outbox.call("executor", "read_open_transactions")
         assert row["transaction_ids"]
-        marks.look_back(OpenTransactions(row["seen_at"], frozenset(row["transaction_ids"])))
+        marks.look_back(seen_after(marks.seen, row["seen_at"], row["transaction_ids"]))
         # As if nothing was found.
         marks.advance([], {}, {"item": BATCH}, BATCH, is_full_walk=False)
     assert graveyard.buffers("read_open_transactions()") < 50

@@ -187,7 +187,8 @@ class ClaimLoop:
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
         if self._marks.is_look_due():
-            self._marks.look_back(await self._answer(self._store.read_open_transactions()))
+            seen = self._store.read_open_transactions(self._marks.seen)
+            self._marks.look_back(await self._answer(seen))
         found = 0
         # Decided before the first claim, for a full walk of one puts off the next.
         claims = [

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from leasehold.domain.intent import Claimed
     from leasehold.domain.lease import Clock
-    from leasehold.store.rows import OpenTransactions
+    from leasehold.store.executor_protocol import OpenTransactions
 
 # Commits that are late by so much are found without a look.
 TOLERANCE_SECONDS = 0.05
@@ -79,8 +79,7 @@ class LowWaterMarks:
         self._looks = _Share(clock, LOOK_SHARE, LOOK_PAUSE_SECONDS_MAX)
         self._look_at = clock()
         self._went_back: set[str] = set()  # targets with no claim since their marks went back
-        self._looked_at = _START  # on the clock of the database
-        self._open_since: dict[int, datetime] = {}
+        self.seen: OpenTransactions | None = None  # at the last look
         self._marks_then: dict[str, list[datetime]] = {}
 
     def is_look_due(self) -> bool:
@@ -90,13 +89,7 @@ class LowWaterMarks:
     def look_back(self, seen: OpenTransactions) -> None:
         """Move the marks back to where rows may have become visible since the last look."""
         self._look_at = self._clock() + LOOK_SECONDS
-        open_since = {one: self._open_since.get(one, self._looked_at) for one in seen.ids}
-        ended = self._open_since.keys() - open_since.keys()
-        # Transactions that began and ended between two looks began after the first.
-        since = min((self._open_since[one] for one in ended), default=self._looked_at)
-        if seen.seen_at < self._looked_at:  # the clock stepped back: times from before say nothing
-            since, open_since = _START, dict.fromkeys(seen.ids, _START)
-        lowest = _START if since == _START else since - _TOLERANCE
+        lowest = _START if seen.since is None else seen.since - _TOLERANCE
         start = [_START] * PRIORITIES
         marks_now = self._marks
         self._marks = {
@@ -108,8 +101,7 @@ class LowWaterMarks:
         }
         self._went_back = set(marks_now)
         self._marks_then = marks_now
-        self._open_since = open_since
-        self._looked_at = seen.seen_at
+        self.seen = seen
 
     def is_full_walk_due(self, targets: Iterable[str], *, is_poll: bool) -> bool:
         """Say whether the next claim for these targets should look at all their due rows."""
@@ -165,7 +157,8 @@ class LowWaterMarks:
         if is_cut:
             share = 0
         # A full walk may have taken long since it read the clock.
-        walked_until = claimed[0].claimed_at if claimed and not is_full_walk else self._looked_at
+        looked_at = _START if self.seen is None else self.seen.seen_at
+        walked_until = claimed[0].claimed_at if claimed and not is_full_walk else looked_at
         for target, room in rooms.items():
             if taken.get(target, 0) < min(room, share) and walked_until > _START:
                 # Nothing more is due.

@@ -30,11 +30,28 @@ class WakeStore(Protocol):
         ...
 
 
+class OpenTransactions(Protocol):
+    """Who may still commit rows behind what was read. Only the store knows what it has of them."""
+
+    @property
+    def seen_at(self) -> datetime:
+        """When this was read, by the database's clock."""
+        ...
+
+    @property
+    def since(self) -> datetime | None:
+        """The earliest due time of rows that may have come since the look before; None: any."""
+        ...
+
+
 class LowWaterStore(Protocol):
     """Says who may still commit rows behind what was read."""
 
-    async def read_open_transactions(self) -> rows.OpenTransactions:
-        """Read which transactions may still commit rows, or give up rows that they have locked."""
+    async def read_open_transactions(self, former: OpenTransactions | None) -> OpenTransactions:
+        """Read which transactions may still commit rows, or give up rows that they have locked.
+
+        `former` is what the look before returned; None: there was none.
+        """
         ...
 
 

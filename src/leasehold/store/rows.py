@@ -248,13 +248,6 @@ class WaitingStreams:
     waiting: int
 
 
-class OpenTransactions(NamedTuple):
-    """The transactions of the server that have written something and have not ended."""
-
-    seen_at: datetime
-    ids: frozenset[int]
-
-
 # Only the store knows what it is. The later version of a row is greater.
 RowVersion: TypeAlias = Any
 

@@ -25,7 +25,8 @@ from leasehold.executor.slots import Slots
 from leasehold.executor.streams.held import HeldStreams
 from leasehold.executor.streams.holder import StreamHolder
 from leasehold.observe.metrics import Metrics
-from leasehold.store.rows import OpenTransactions, RecordedStreams, StreamWork
+from leasehold.store.postgres.open_transactions import seen_after
+from leasehold.store.rows import RecordedStreams, StreamWork
 from tests.support.claimed_item import claim_of
 from tests.unit.executor.leader.test_leader_items import (
     EPOCH,
@@ -46,8 +47,8 @@ class Scope:
         self.database = database
         self.numbers = iter(range(first_number, first_number + 1000))
 
-    async def read_open_transactions(self):
-        return OpenTransactions(EPOCH, frozenset())
+    async def read_open_transactions(self, former):
+        return seen_after(former, EPOCH, [])
 
     async def answer(self, kind, answer):
         return await self.database._answer(kind, answer)

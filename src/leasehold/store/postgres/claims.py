@@ -9,12 +9,12 @@ from leasehold.domain.intent import AttemptState, Claimed
 from leasehold.domain.outcome import DEFERRED, attempt_state, next_look_seconds
 from leasehold.domain.verdict import BeginVerdict, RecordVerdict, ReleaseVerdict, RenewVerdict
 from leasehold.store.postgres.json_arguments import outcome_fields, results_argument
+from leasehold.store.postgres.open_transactions import SeenTransactions, seen_after
 from leasehold.store.postgres.query import Query, as_tuples, members_by_text, rows_of
 from leasehold.store.rows import (
     Begun,
     DueRow,
     MissedDeadline,
-    OpenTransactions,
     Recorded,
     ReleasedClaim,
     RenewedClaim,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leasehold.domain.intent import IntentId
     from leasehold.domain.lease import Claim
     from leasehold.domain.outcome import Outcome, Result
+    from leasehold.store.executor_protocol import OpenTransactions
 
 RECORDED = rows_of(Recorded, verdict=RecordVerdict, state=AttemptState)
 # The due_at of a held row, infinity, is read as NULL, because Python has no such time.
@@ -91,11 +92,12 @@ class PostgresClaims:
         )
         return with_states(claimed)
 
-    async def read_open_transactions(self) -> OpenTransactions:
+    async def read_open_transactions(self, former: OpenTransactions | None) -> OpenTransactions:
         [(seen_at, ids)] = await self._query.rows(
             as_tuples, "SELECT * FROM leasehold.read_open_transactions()"
         )
-        return OpenTransactions(seen_at, frozenset(ids))
+        known = former if isinstance(former, SeenTransactions) else None
+        return seen_after(known, seen_at, ids)
 
     async def renew_outbox_leases(
         self, worker_id: str, claims: Sequence[Claim], lease_seconds: float
