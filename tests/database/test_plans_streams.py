@@ -26,6 +26,11 @@ DUE = 200
 HELD, PAUSED, FUTURE, DOUBTFUL = 120_000, 60_000, 60_000, 60_000 - DUE
 CLAIMED = 10
 HANDLED = 5_000  # held streams that one call is about
+NAMES = [f"stream/pay/s{number}" for number in range(1, HANDLED + 1)]
+ANY_NAME = f"ANY ('{{{','.join(NAMES)}}}')"
+CLAIMED_BY_NEW = f"UPDATE leasehold.leases SET holder_id = 'new' WHERE lease_name = {ANY_NAME}"
+IS_HANDLED_HEAD = f"lease_name = {ANY_NAME} AND stream_seq = 1"
+HANDLED_HEADS = f"FROM leasehold.outbox_pending WHERE {IS_HANDLED_HEAD}"
 # Each stream has a head and one row behind it. The due ones come last in the order of due times.
 LOAD = """
 CREATE TEMPORARY TABLE kinds AS
@@ -141,16 +146,35 @@ def test_claim_of_many_streams_compares_none_with_all_others(explainer: Explaine
 )
 def test_call_about_many_held_streams_reads_only_these(explainer: Explainer, call: str) -> None:
     """Their holder is new, so the statistics say that it has hardly any."""
-    names = [f"stream/pay/s{number}" for number in range(1, HANDLED + 1)]
-    claimed = (
-        "UPDATE leasehold.leases SET holder_id = 'new'"
-        f" WHERE lease_name = ANY ('{{{','.join(names)}}}')"
-    )
     statement = f"SELECT * FROM leasehold.{call}"
-    plans = explainer.run(statement, [names, [1] * HANDLED], before=[claimed])
+    plans = explainer.run(statement, [NAMES, [1] * HANDLED], before=[CLAIMED_BY_NEW])
     scanned = {node.get("Relation Name") for node in plans.nodes if node["Node Type"] == "Seq Scan"}
     assert "leases" not in scanned
     assert plans.buffers < 80 * HANDLED
+    assert compared(plans) < 100 * HANDLED, "this is a square of the number of streams"
+
+
+def test_look_at_many_streams_whose_heads_are_locked_compares_none_with_all_others(
+    explainer: Explainer, loaded: Database
+) -> None:
+    with loaded.connect("owner") as person, person.transaction(force_rollback=True):
+        person.execute(f"SELECT {HANDLED_HEADS} FOR UPDATE")
+        statement = "SELECT * FROM leasehold.refresh_streams('new', %s, %s, p_begin => true)"
+        plans = explainer.run(statement, [NAMES, [1] * HANDLED], before=[CLAIMED_BY_NEW])
+    assert [row["stream_state"] for row in plans.rows] == ["recheck"] * HANDLED
+    assert compared(plans) < 100 * HANDLED, "this is a square of the number of streams"
+
+
+def test_release_of_many_calls_that_were_not_sent_compares_none_with_all_others(
+    explainer: Explainer,
+) -> None:
+    begun = f"UPDATE leasehold.outbox_pending SET begun_at = now() WHERE {IS_HANDLED_HEAD}"
+    statement = (
+        "SELECT * FROM leasehold.release_streams("
+        f"'new', %s, %s, ARRAY(SELECT intent_id {HANDLED_HEADS}))"
+    )
+    plans = explainer.run(statement, [NAMES, [1] * HANDLED], before=[CLAIMED_BY_NEW, begun])
+    assert [row["verdict"] for row in plans.rows] == ["released"] * HANDLED
     assert compared(plans) < 100 * HANDLED, "this is a square of the number of streams"
 
 

@@ -386,3 +386,20 @@ def test_claim_of_a_stream_whose_head_is_locked_takes_nothing_of_it(streams, dat
     person.run("ROLLBACK")
     [holder] = claim_streams(streams, "holder-2")
     assert (holder.epoch, heads_of(holder.heads)) == (1, [head])
+
+
+def test_call_of_the_dead_whose_row_is_locked_hides_no_other_from_a_claim_of_one_stream(
+    streams, database
+):
+    ids = [streams.enqueue(target="pay", stream=name)[0] for name in ("locked", "other")]
+    for holder in claim_streams(streams, "dead"):
+        holder.begin([head["intent_id"] for head in holder.heads])
+    for name in ("locked", "other"):  # the first of the line is the first to expire
+        streams.expire_lease(f"stream/pay/{name}")
+    person = locked_row(database, ids[0])
+    for _ in range(2):
+        claim_streams(streams, "holder-2", streams_max=1)
+    assert [streams.states(one) for one in ids] == [[], ["IN_DOUBT"]]
+    person.run("ROLLBACK")
+    claim_streams(streams, "holder-2", streams_max=1)
+    assert [streams.states(one) for one in ids] == [["IN_DOUBT"], ["IN_DOUBT"]]

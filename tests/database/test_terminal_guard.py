@@ -13,6 +13,7 @@ from leasehold.executor.fences import ClaimFence
 from leasehold.executor.item import claimed_items
 from leasehold.executor.slots import SlotPool, Slots
 from leasehold.observe.metrics import Metrics
+from tests.support.lease_holder import claim_streams
 
 pytestmark = pytest.mark.one_server
 
@@ -90,3 +91,18 @@ async def test_deadline_that_would_end_an_intent_twice_is_counted_and_logged(
     assert hit_intents(caplog) == [str(intent_id)]
     assert guard_hits(metrics) == 1
     assert outbox.states(intent_id) == ["DISPATCHED"]
+
+
+def test_stream_goes_on_behind_a_head_that_was_finished_and_is_past_its_deadline(outbox):
+    outbox.publish("pay", scope="stream")
+    [head] = outbox.enqueue(target="pay", stream="s", deadline_seconds=60)
+    [following] = outbox.enqueue(target="pay", stream="s")
+    outbox.database.owner_execute(END_BY_HAND, [head])
+    outbox.database.owner_execute(
+        "UPDATE leasehold.outbox_pending SET deadline_at = clock_timestamp() WHERE intent_id = %s",
+        [head],
+    )
+    outbox.call("executor", "repair_missed_deadlines", 10, "reaper")
+    assert outbox.pending(head) is None
+    [holder] = claim_streams(outbox)
+    assert [row["intent_id"] for row in holder.heads] == [following]

@@ -10,7 +10,8 @@ DECLARE
   v_first_locked jsonb := (
     SELECT jsonb_object_agg(found.lease_name, found.place)
       FROM (SELECT s.lease_name, min(s.place) AS place FROM unnest(p_steps) AS s
-             WHERE s.is_row_changed AND s.row_id IN (SELECT unnest(p_locked)) GROUP BY s.lease_name) AS found);
+             -- Hashed; without IS TRUE, a join would compare each row with all others.
+             WHERE s.is_row_changed AND (s.row_id IN (SELECT unnest(p_locked))) IS TRUE GROUP BY s.lease_name) AS found);
   v_place integer;
 BEGIN
   FOREACH v_step IN ARRAY p_steps LOOP

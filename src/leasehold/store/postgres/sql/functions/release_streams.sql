@@ -21,7 +21,8 @@ BEGIN
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
   v_unsent := ARRAY(
     SELECT p.intent_id FROM leasehold.outbox_pending p
-     WHERE p.intent_id = ANY (p_unsent) AND p.begun_at IS NOT NULL AND p.lease_name IN (SELECT unnest(v_held))
+     -- Hashed, as below; without IS TRUE, a join would compare each name with all others.
+     WHERE p.intent_id = ANY (p_unsent) AND p.begun_at IS NOT NULL AND (p.lease_name IN (SELECT unnest(v_held))) IS TRUE
        FOR NO KEY UPDATE SKIP LOCKED);
   UPDATE leasehold.outbox_pending p
      SET begun_at = NULL, first_tried_at = CASE WHEN p.attempt_count > 0 THEN p.first_tried_at END

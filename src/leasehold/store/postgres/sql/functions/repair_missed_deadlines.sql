@@ -1,12 +1,12 @@
 -- Finish intents that are past their deadline and that nobody works on: FAILED, deadline_exceeded. That is an item
--- without a claim, or a row of scope cluster or stream without a call in flight, whether its lease is held or not:
--- its holder may not serve the target, or may have been told to wait. In a stream, rows behind the head end too.
+-- without a claim; a row of scope cluster without a call in flight, whether its lease is held or not: its holder may not serve
+-- the target, or may have been told to wait; and the head of a stream that nobody holds (lock_missed_under_leases).
 -- Intents in doubt or awaiting confirmation are left alone: a deadline does not undo a call.
 -- A row that cannot be repaired never blocks the others: the batch is then done row by row, with a warning
 -- for that row. The pending row of a finished intent is deleted, and returned without an attempt_no: only the index
--- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, and the caller counts that.
+-- outbox_attempts_one_terminal_per_intent kept the intent from ending twice, and the caller counts that. Its stream goes on.
 -- While a restore is being repaired, or before begin_generation, it does nothing: the lost database may have sent them.
--- Locks: the items; then the call marks of cluster leases; then the rows under leases. Never waits.
+-- Locks: the items; then as lock_missed_under_leases; then as advance_streams. Never waits.
 -- Raises: 22023, also outside of READ COMMITTED.
 CREATE OR REPLACE FUNCTION leasehold.repair_missed_deadlines(p_batch_size integer, p_worker_id text)
 RETURNS TABLE (intent_id uuid, attempt_no integer, trace_context text)
@@ -60,6 +60,11 @@ BEGIN
         SELECT f.intent_id, NULL::integer, i.trace_context
           FROM finished f LEFT JOIN leasehold.intents i ON i.intent_id = f.intent_id
          WHERE SQLSTATE = '23505';
+        PERFORM leasehold.advance_streams(ARRAY(
+          SELECT m.lease_name FROM unnest(v_missed) AS m
+           WHERE m.intent_id = v_outcomes[v_place].intent_id AND m.scope = 'stream'
+             AND NOT EXISTS (SELECT FROM leasehold.outbox_pending p WHERE p.intent_id = m.intent_id)),
+          '{}', p_free_idle => true, p_begin => false);
       END;
     END LOOP;
   END;

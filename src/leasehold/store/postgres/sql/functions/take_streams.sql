@@ -3,7 +3,8 @@
 -- p_rows are the claimable rows that led to the streams. One that is not the first of its stream loses the mark: it is
 -- behind rows that await their confirmation, or its enqueuer could not see the head. So does one that awaits its confirmation.
 -- advance_streams marks the row that leads to the stream next time.
--- A stream is not taken while somebody has locked a row of a call in flight, for that row could not be put in doubt.
+-- A stream is not taken while somebody has locked a row of a call in flight, for that row could not be put in doubt. It goes to
+-- the end of the line of expired streams, so that it does not hide the others.
 -- Locks: the lease rows and p_rows, already locked by the caller. Reads the clock. Then the begun rows FOR UPDATE, SKIP LOCKED, and
 -- the reasons of pauses.
 -- Raises: nothing.
@@ -51,6 +52,7 @@ BEGIN
       v_free := ARRAY(SELECT name FROM unnest(v_free) AS name WHERE name <> ALL (v_locked));
       v_paused := ARRAY(SELECT name FROM unnest(v_paused) AS name WHERE name <> ALL (v_locked));
       v_doubts := ARRAY(SELECT doubt FROM unnest(v_doubts) AS doubt WHERE doubt.lease_name <> ALL (v_locked));
+      UPDATE leasehold.leases l SET expires_at = v_now, grace_expires_at = v_now WHERE l.lease_name = ANY (v_locked);
     END IF;
   END IF;
   UPDATE leasehold.leases l
