@@ -70,7 +70,10 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
     for item in items:
-        if item.get_closest_marker("one_server") and not on_first_server(item):
+        one_is_enough = item.get_closest_marker("one_server") and not item.get_closest_marker(
+            "every_server"
+        )
+        if one_is_enough and not on_first_server(item):
             item.add_marker(pytest.mark.thorough)
     yield
     if hasattr(config, "workerinput"):

@@ -10,6 +10,8 @@ import pytest
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def claims(outbox):
@@ -87,6 +89,7 @@ def test_begin_needs_a_token_for_each_intent(outbox, claims):
         outbox.call("executor", "begin_outbox_attempts", "worker-1", ids, tokens_of(claims[:2]))
 
 
+@pytest.mark.every_server
 def test_late_worker_and_its_successor_never_both_begin_a_call(outbox, claims):
     """Either the late worker begins and keeps the claim, or the successor has it."""
     outbox.database.owner_execute(

@@ -14,6 +14,8 @@ from leasehold.gateway.python.terms import PythonTerms
 from tests.support.lease_holder import take
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 LOOKUP = {"lookup": "somewhere:lookup"}
 
@@ -304,6 +306,7 @@ def marking(request, leader, meeting):
     return MARK, [*leader.fence, ids, request.param == "without content", ids]
 
 
+@pytest.mark.every_server
 def test_cancellation_waits_until_the_call_is_marked(meeting, marking):
     intent_id, executor, operator = meeting
     executor.run("BEGIN")
@@ -314,6 +317,7 @@ def test_cancellation_waits_until_the_call_is_marked(meeting, marking):
     assert cancelling.result() == [{"verdict": "in_flight"}]
 
 
+@pytest.mark.every_server
 def test_call_is_not_marked_once_its_cancellation_has_begun(meeting, marking):
     intent_id, executor, operator = meeting
     operator.run("BEGIN")

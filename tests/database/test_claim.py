@@ -11,6 +11,8 @@ import pytest
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 WHOLE_LEASE = {"claimed_by": "worker-1", "lease_token": uuid4(), "lease_expires_at": "infinity"}
 
 
@@ -269,6 +271,7 @@ def tamper_statistics(reltuples, relpages):
     return tamper
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -300,6 +303,7 @@ def test_eight_claimers_never_overlap_and_never_exceed_their_batch(outbox, befor
     assert len({token for _, token in claims}) == 400
 
 
+@pytest.mark.every_server
 def test_fifteen_of_sixteen_claimers_of_one_item_get_nothing(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()
@@ -310,6 +314,7 @@ def test_fifteen_of_sixteen_claimers_of_one_item_get_nothing(outbox):
     assert outbox.pending(intent)["lease_token"] == winner["lease_token"]
 
 
+@pytest.mark.every_server
 def test_fifteen_of_sixteen_claimers_of_one_expired_claim_get_nothing(outbox):
     outbox.publish()
     [intent] = outbox.enqueue()

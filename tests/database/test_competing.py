@@ -22,6 +22,8 @@ from leasehold.executor.streams.held import HeldStreams
 from leasehold.executor.streams.holder import StreamHolder
 from leasehold.observe.metrics import Metrics
 
+pytestmark = pytest.mark.one_server
+
 
 class Clock:
     now = 100.0
@@ -180,6 +182,7 @@ class SlowWalks:
         return await self._store.claim_outbox_batch(*arguments)
 
 
+@pytest.mark.every_server
 async def test_intent_that_is_committed_late_needs_no_full_walk_if_these_are_slow(
     outbox, stores, publish
 ):

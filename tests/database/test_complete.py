@@ -12,6 +12,8 @@ from tests.support.outbox import result_of
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
 
+pytestmark = pytest.mark.one_server
+
 
 def complete_one(outbox, claim, state, worker="worker-1", **fields):
     """Complete one claim with the function that raises instead of returning a verdict."""
@@ -99,6 +101,7 @@ def test_result_for_an_unclaimed_intent_is_refused_without_a_token_too(outbox):
     assert outbox.ledger(intent) == []
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize(
     ("state", "loser_is_told"), [("DISPATCHED", "already_terminal"), ("RETRYABLE", "lease_lost")]
 )
@@ -113,6 +116,7 @@ def test_fifteen_of_sixteen_racing_completions_of_one_claim_lose(outbox, state, 
     assert outbox.states(claim["intent_id"]) == [state]
 
 
+@pytest.mark.every_server
 def test_fifteen_of_sixteen_racing_single_completions_raise_an_error(outbox):
     [claim] = claimed(outbox)
     states = race(

@@ -10,6 +10,8 @@ from tests.support.database import FOREVER
 from tests.support.lease_holder import claim_streams, leased_result, take
 from tests.support.outbox import result_of
 
+pytestmark = pytest.mark.one_server
+
 
 class Asker:
     """Submits one intent, then asks about it as often as told."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.lease_holder import claim_streams, leased_result, take
 
+pytestmark = pytest.mark.one_server
+
 REFUSED = {
     "reason": "credentials_refused",
     "code": "401",
@@ -202,6 +204,7 @@ def test_deferred_call_of_a_leader_can_be_cancelled(outbox):
     assert row["cancel_intent"] == "cancelled"
 
 
+@pytest.mark.every_server
 def test_operator_who_waits_for_the_marks_does_not_deadlock_with_a_deferral(outbox):
     """Both take the call marks before the pending row."""
     outbox.publish(scope="cluster")

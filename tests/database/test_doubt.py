@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from tests.support.outbox import Outbox
 
+pytestmark = pytest.mark.one_server
+
 
 def leave_unsettled(outbox: Outbox, state: str) -> UUID:
     """Return an intent in doubt or submitted, claimed by a worker that dies before its lookup."""

@@ -12,6 +12,8 @@ from leasehold.domain.outcome import NotFound, Result, Retryable, Unknown
 from leasehold.domain.retry import Ask, Hold, Submit, after_asking, after_calling, next_step
 from leasehold.gateway.python.terms import PythonTerms
 
+pytestmark = pytest.mark.one_server
+
 WINDOW, QUARANTINE = 3600, 90
 
 

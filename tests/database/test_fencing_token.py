@@ -7,6 +7,8 @@ import pytest
 from tests.support.lease_holder import claim_streams, take
 from tests.support.outbox import CLUSTER_LEASE
 
+pytestmark = pytest.mark.one_server
+
 ITEM = {"scope": "item"}
 CLUSTER = {"scope": "cluster"}
 OTHER_GROUP = {"scope": "cluster", "lease_name": "another-executor"}

@@ -113,6 +113,7 @@ def tiny(empty_database, tmp_path):
     return empty_database
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     "change",
     [

@@ -14,6 +14,8 @@ from tests.support.outbox import CLUSTER_LEASE, Outbox
 from tests.support.race import race
 from tests.support.sqlstates import refused, sqlstate_of
 
+pytestmark = pytest.mark.one_server
+
 NO_IDS: list[str] = []
 
 
@@ -88,6 +90,7 @@ def test_copy_of_a_database_grants_nothing_until_a_generation_has_begun(
         copy.close()
 
 
+@pytest.mark.every_server
 def test_every_function_that_grants_renews_or_begins_refuses_another_database(outbox, database):
     outbox.publish()
     outbox.publish("pay", scope="stream")
@@ -156,6 +159,7 @@ def test_results_of_calls_that_were_made_are_recorded_in_another_database(outbox
     assert [head["intent_id"] for head in again.heads] == [second]
 
 
+@pytest.mark.every_server
 def test_one_generation_begins_however_many_instances_meet_the_change(outbox, database):
     become_another(database)
     answers = race(database, 8, lambda caller, number: begin(caller, f"instance-{number}"))

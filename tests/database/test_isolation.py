@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.outbox import CLUSTER_LEASE
 
+pytestmark = pytest.mark.one_server
+
 ZERO = "00000000-0000-0000-0000-000000000000"
 CALLS = {
     "acquire": "SELECT * FROM leasehold.acquire_lease(%(lease)s, 'other', 60)",

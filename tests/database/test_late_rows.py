@@ -23,6 +23,8 @@ from leasehold.executor.low_water import (
 )
 from leasehold.store.postgres.open_transactions import seen_after
 
+pytestmark = pytest.mark.one_server
+
 BATCH = 10
 
 
@@ -90,6 +92,7 @@ def go_on(outbox, worker, looks=3):
         assert set(outbox.enqueue(3)) <= set(worker.ids())
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("looks", [1, 2, 5])
 def test_intent_that_is_committed_late_is_found_by_the_next_look(outbox, worker, looks):
     slow = outbox.database.session("ingest")
@@ -102,6 +105,7 @@ def test_intent_that_is_committed_late_is_found_by_the_next_look(outbox, worker,
     assert worker.ids() == [row["intent_id"]]
 
 
+@pytest.mark.every_server
 def test_intent_committed_late_is_found_although_nobody_else_has_written(outbox, worker):
     """A snapshot lists an open transaction only if one with a higher id has ended."""
     slow = outbox.database.session("ingest")
@@ -119,6 +123,7 @@ def test_intent_committed_late_is_found_although_nobody_else_has_written(outbox,
     assert worker.ids() == [row["intent_id"]]
 
 
+@pytest.mark.every_server
 def test_intents_of_two_open_transactions_are_found_when_each_has_ended(outbox, worker):
     open_sessions, late = [outbox.database.session("ingest") for _ in range(2)], []
     for session in open_sessions:
@@ -133,6 +138,7 @@ def test_intents_of_two_open_transactions_are_found_when_each_has_ended(outbox, 
         go_on(outbox, worker, looks=2)
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("keys", [["key"], ["key", "other"]])
 def test_intent_that_waited_for_its_key_is_found_by_the_next_look(outbox, worker, keys):
     """Its due time is of before the wait, so its transaction must be seen during the wait."""
@@ -153,6 +159,7 @@ def test_intent_that_waited_for_its_key_is_found_by_the_next_look(outbox, worker
     assert set(worker.ids()) == accepted
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize(
     "call",
     [
@@ -181,6 +188,7 @@ def test_due_time_of_an_expired_claim_counts_from_its_lock_not_the_search(outbox
     assert all(row["finished_at"] > locked["at"] for row in requeued)
 
 
+@pytest.mark.every_server
 def test_transaction_that_stays_open_keeps_no_mark_back(outbox, worker):
     """Otherwise every look would read again what died since the transaction began."""
     forgotten = outbox.database.session("ingest")
@@ -203,6 +211,7 @@ def test_marks_of_an_idle_worker_advance_too(outbox, worker):
     assert new.marks.due_from(["sms"])[0].year == 1, "it has not looked yet"
 
 
+@pytest.mark.every_server
 def test_intent_that_is_committed_a_little_late_is_found_at_once(outbox, worker):
     slow = outbox.database.session("ingest")
     slow.run("BEGIN")
@@ -251,6 +260,7 @@ def test_first_intent_of_another_priority_is_found_without_a_full_walk(outbox, w
         assert worker.ids() == [intent_id]
 
 
+@pytest.mark.every_server
 def test_rows_of_a_claim_that_is_rolled_back_are_found_by_the_next_look(outbox, worker):
     worker.look_back()
     [first] = outbox.enqueue()
@@ -266,6 +276,7 @@ def test_rows_of_a_claim_that_is_rolled_back_are_found_by_the_next_look(outbox, 
     assert worker.ids() == [first]
 
 
+@pytest.mark.every_server
 def test_row_that_was_locked_for_several_looks_is_found_by_a_full_walk(outbox, worker):
     [locked] = outbox.enqueue()
     move_back(outbox, locked, 60)
@@ -290,6 +301,7 @@ def test_clock_that_stepped_back_hides_new_intents_until_the_next_look_only(outb
     assert worker.ids() == [intent_id]
 
 
+@pytest.mark.every_server
 def test_transaction_that_was_open_when_the_clock_stepped_back_is_found_when_it_ends(
     outbox, worker
 ):
@@ -348,6 +360,7 @@ def test_look_is_due_once_a_second(worker):
     assert marks.is_look_due()
 
 
+@pytest.mark.every_server
 def test_look_after_a_slow_claim_that_went_back_waits_for_ten_times_its_duration(worker):
     """Transactions that last a minute may end all the time: each sends the next claim back."""
     clock = Clock()

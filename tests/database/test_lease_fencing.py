@@ -10,6 +10,8 @@ from tests.support.lease_holder import leased_result, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 ACQUIRE = "SELECT * FROM leasehold.acquire_lease(%s, %s, 60)"
 RENEW = "SELECT leasehold.renew_lease(%s, %s, %s, 60)"
 RECORD = "SELECT * FROM leasehold.record_attempts(%s, %s, %s, %s)"
@@ -30,6 +32,7 @@ def expire_by_the_clock(session):
     session.run("UPDATE leasehold.leases SET expires_at = '-infinity', grace_expires_at = now()")
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("writer", ["record", "begin", "heartbeat"])
 def test_takeover_waits_for_a_fenced_writer_in_flight_and_then_sees_its_work(
     cluster, database, writer
@@ -61,6 +64,7 @@ def test_takeover_waits_for_a_fenced_writer_in_flight_and_then_sees_its_work(
     assert cluster.states(intent_id) == expected[writer]
 
 
+@pytest.mark.every_server
 def test_unlocked_check_of_the_fence_lets_a_takeover_slip_in(cluster, database):
     """The naive form is EXISTS without a lock: both the old and the new holder write."""
     [intent_id] = cluster.enqueue()
@@ -84,6 +88,7 @@ def test_unlocked_check_of_the_fence_lets_a_takeover_slip_in(cluster, database):
     assert cluster.pending(intent_id)["reference"] == "of a stale holder"
 
 
+@pytest.mark.every_server
 def test_renewal_does_not_wait_for_a_fenced_writer(cluster, database):
     [intent_id] = cluster.enqueue()
     holder = take(cluster)
@@ -100,6 +105,7 @@ def test_renewal_does_not_wait_for_a_fenced_writer(cluster, database):
     assert cluster.states(intent_id) == ["RETRYABLE", "RETRYABLE"]
 
 
+@pytest.mark.every_server
 def test_writer_that_waited_for_a_takeover_is_refused_and_writes_nothing(cluster, database):
     ids = cluster.enqueue(3)
     holder = take(cluster, "holder-1")
@@ -116,6 +122,7 @@ def test_writer_that_waited_for_a_takeover_is_refused_and_writes_nothing(cluster
     assert ledger_size(database) == 0
 
 
+@pytest.mark.every_server
 def test_writer_whose_lease_expires_while_it_waits_for_rows_writes_nothing(cluster, database):
     [intent_id] = cluster.enqueue()
     holder = take(cluster)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.lease_holder import claim_streams, take
 
+pytestmark = pytest.mark.one_server
+
 REPAIR = "SELECT * FROM leasehold.repair_missed_deadlines(100, 'reaper')"
 MARK = "SELECT * FROM leasehold.mark_calls(%s, %s, %s, %s::uuid[], %s::integer[], 1)"
 CLAIM_STREAMS = "SELECT * FROM leasehold.claim_streams(1, 'holder-1', 30, 150, '{pay}')"
@@ -120,6 +122,7 @@ def test_leader_that_marks_or_records_a_row_that_was_ended_is_told(targets):
     leader.renew()  # it still leads
 
 
+@pytest.mark.every_server
 def test_reaper_does_not_wait_for_a_leader_that_is_marking_and_leaves_its_rows(targets, database):
     ids = targets.enqueue(2, "sms", deadline_seconds=600)
     others = targets.enqueue(1, "pay", deadline_seconds=600, stream="s")
@@ -133,6 +136,7 @@ def test_reaper_does_not_wait_for_a_leader_that_is_marking_and_leaves_its_rows(t
     assert [row["intent_id"] for row in reaper.run(REPAIR)] == ids[1:]
 
 
+@pytest.mark.every_server
 def test_leader_that_marks_while_the_reaper_ends_a_row_makes_no_call(targets, database):
     [intent_id] = targets.enqueue(1, "sms", deadline_seconds=600)
     leader = take(targets)
@@ -147,6 +151,7 @@ def test_leader_that_marks_while_the_reaper_ends_a_row_makes_no_call(targets, da
     assert first["left_out"] == [intent_id]
 
 
+@pytest.mark.every_server
 def test_leader_and_reaper_that_meet_at_a_begin_do_not_both_act(targets, database):
     ids = targets.enqueue(1, "bank", deadline_seconds=600)
     holder = take(targets)
@@ -183,6 +188,7 @@ def test_missed_deadline_of_a_head_blocks_its_stream_if_the_contract_says_so(tar
     assert claim_streams(targets) == []
 
 
+@pytest.mark.every_server
 def test_reaper_leaves_a_stream_whose_holder_is_being_chosen(targets, database):
     targets.enqueue(1, "pay", stream="s", deadline_seconds=600)
     miss_deadlines(targets)

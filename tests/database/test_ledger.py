@@ -10,6 +10,8 @@ import pytest
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 LEDGER_ROW = (
     "INSERT INTO leasehold.outbox_attempts"
     " (intent_id, attempt_no, state, holder, started_at, finished_at)"
@@ -172,6 +174,7 @@ def live(caller, number):
         caller.call("executor", "repair_expired_leases", 5, worker)
 
 
+@pytest.mark.every_server
 def test_eight_concurrent_writers_leave_no_gap_and_no_duplicate(outbox):
     outbox.publish(attempts_max=20)
     ids = outbox.enqueue(24)

@@ -12,6 +12,8 @@ from leasehold.observe.metrics import Metrics
 from tests.support.lease_holder import claim_streams
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 PRUNE = "SELECT * FROM leasehold.prune_streams(now() - interval '2 days', 100)"
 WEEK = "interval '7 days'"
@@ -110,6 +112,7 @@ def test_pause_that_is_over_is_forgotten_and_others_are_not(streams, database):
     assert left["count"] == 2
 
 
+@pytest.mark.every_server
 def test_pause_of_a_stream_that_somebody_has_locked_is_left_alone(streams, database):
     use(streams, "s")
     streams.call("operator", "pause_stream", "pay", "s", "ada", "wait", 1)
@@ -130,6 +133,7 @@ def test_stream_that_was_never_claimed_and_is_empty_is_pruned(streams, database)
     assert prune(database) == 1
 
 
+@pytest.mark.every_server
 def test_stream_of_an_open_enqueuer_is_kept(streams, database):
     use(streams, "s")
     let_a_week_pass(database)
@@ -141,6 +145,7 @@ def test_stream_of_an_open_enqueuer_is_kept(streams, database):
     assert len(claim_streams(streams)) == 1
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_enqueuer_that_meets_a_prune_does_not_start_below_it(streams, database, level):
     use(streams, "s", times=3)
@@ -215,6 +220,7 @@ def test_walk_looks_at_each_stream_once_whatever_it_deletes(streams, database):
     assert names(database) == {"s0", "s4"}
 
 
+@pytest.mark.every_server
 def test_prune_does_not_wait_for_an_enqueuer_that_creates_streams(streams, database):
     """It locks the floors, and would wait for the stream that the prune deletes: a deadlock."""
     use(streams, "s")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
+pytestmark = pytest.mark.one_server
+
 PENDING = 1_000_000
 SEGMENT_PAGES = 2048
 # The form that the functions would write. One in 100,000 is held, one in 50,000 has expired.
@@ -152,6 +154,7 @@ def test_turn_that_was_overtaken_counts_nothing(outbox):
     assert record(outbox, current) is None, "a turn counts once"
 
 
+@pytest.mark.every_server
 def test_nobody_gets_a_turn_while_another_counts(outbox):
     turn_no = begin(outbox)
     outbox.end_pause("counts")
@@ -193,6 +196,7 @@ def million(server: Server) -> Iterator[Database]:
     database.close()
 
 
+@pytest.mark.every_server
 def test_million_pending_rows_are_counted_a_bounded_part_at_a_time(million: Database) -> None:
     outbox = Outbox(million)
     explainer = Explainer(million)
@@ -231,6 +235,7 @@ def test_million_pending_rows_are_counted_a_bounded_part_at_a_time(million: Data
     assert again["seen_at"] > row["seen_at"]
 
 
+@pytest.mark.every_server
 def test_queue_of_a_million_is_counted_once_in_twenty_seconds_by_all(million: Database) -> None:
     outbox = Outbox(million)
     outbox.publish(pending_max=990_000)
@@ -264,6 +269,7 @@ def test_segments_beyond_the_end_of_a_table_that_became_smaller_are_forgotten(ou
     assert outbox.count_queue()["pending"] == 2
 
 
+@pytest.mark.every_server
 def test_reader_without_the_executors_rights_may_count_and_nothing_else(outbox):
     with psycopg.connect(outbox.database.url_as("readonly"), autocommit=True) as reader:
         [turn_no] = reader.execute("SELECT leasehold.begin_watch_turn('counts')").fetchone()

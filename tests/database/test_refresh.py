@@ -11,6 +11,8 @@ from tests.support.lease_holder import ChangeReader, take
 from tests.support.outbox import CLUSTER_LEASE, ZERO_ID
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 # The naive cursor of the seed advances to the last row that it saw.
 SEED_REFRESH = """
@@ -40,6 +42,7 @@ def set_modified(database, moment, where="true", params=()):
     )
 
 
+@pytest.mark.every_server
 def test_row_of_a_late_committing_writer_is_not_skipped(cluster, database, reader):
     """The cursor of the seed skips the row; it is kept here as a mutant."""
     late = database.session("ingest")
@@ -56,6 +59,7 @@ def test_row_of_a_late_committing_writer_is_not_skipped(cluster, database, reade
     assert reader.refresh() == []
 
 
+@pytest.mark.every_server
 def test_row_committed_behind_the_first_page_while_the_second_is_read_is_not_skipped(
     cluster, database
 ):
@@ -106,6 +110,7 @@ def test_row_modified_again_at_the_time_of_the_cursor_is_not_skipped(cluster, da
         assert after["last_modified_at"] > before["last_modified_at"]
 
 
+@pytest.mark.every_server
 def test_row_of_an_open_writer_with_the_time_of_the_cursor_is_not_skipped(
     cluster, database, reader
 ):
@@ -144,6 +149,7 @@ def test_refresh_changes_nothing_and_may_be_repeated(cluster, database, reader):
     assert after == before
 
 
+@pytest.mark.every_server
 def test_writer_that_stays_open_blocks_nobody_and_makes_nobody_read_twice(cluster, database):
     writer = database.session("ingest")
     writer.run("BEGIN")
@@ -163,6 +169,7 @@ def test_writer_that_stays_open_blocks_nobody_and_makes_nobody_read_twice(cluste
     assert reader.refresh() == []
 
 
+@pytest.mark.every_server
 def test_row_of_a_short_writer_is_not_skipped_while_another_stays_open(cluster, database, reader):
     long, short = database.session("ingest"), database.session("ingest")
     for writer in (long, short):
@@ -179,6 +186,7 @@ def test_row_of_a_short_writer_is_not_skipped_while_another_stays_open(cluster, 
     assert len(reader.refresh()) == 3
 
 
+@pytest.mark.every_server
 def test_writer_that_rolled_back_to_a_savepoint_and_wrote_again_is_not_skipped(
     cluster, database, reader
 ):
@@ -196,6 +204,7 @@ def test_writer_that_rolled_back_to_a_savepoint_and_wrote_again_is_not_skipped(
     assert late["intent_id"] in reader.refresh()
 
 
+@pytest.mark.every_server
 def test_writer_of_items_is_none_of_the_open_writers(cluster, database, reader):
     cluster.publish("item-target")
     writer = database.session("ingest")

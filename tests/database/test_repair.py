@@ -10,6 +10,8 @@ import pytest
 from tests.support.database import FOREVER
 from tests.support.race import race
 
+pytestmark = pytest.mark.one_server
+
 END_BY_HAND = (
     "INSERT INTO leasehold.outbox_attempts"
     " (intent_id, attempt_no, state, holder, started_at, finished_at)"
@@ -63,6 +65,7 @@ def test_repair_takes_no_more_than_its_batch(outbox):
     assert [len(repair(outbox, 2)) for _ in range(4)] == [2, 2, 1, 0]
 
 
+@pytest.mark.every_server
 def test_eight_reapers_repair_two_hundred_rows_each_exactly_once(outbox):
     claims = dead_claims(outbox, 200)
 
@@ -83,6 +86,7 @@ def test_eight_reapers_repair_two_hundred_rows_each_exactly_once(outbox):
     ]
 
 
+@pytest.mark.every_server
 def test_reaper_and_claimers_together_replace_each_dead_worker_once(outbox):
     claims = dead_claims(outbox, 100)
 
@@ -359,6 +363,7 @@ def test_item_that_nobody_claimed_before_its_deadline_fails(outbox):
     assert statuses == ["exhausted", "pending", "pending", "in_doubt"]
 
 
+@pytest.mark.every_server
 def test_eight_reapers_fail_each_missed_deadline_once(outbox):
     outbox.publish()
     ids = outbox.enqueue(60, deadline_seconds=600)

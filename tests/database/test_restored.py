@@ -9,6 +9,8 @@ from tests.support.outbox import CLUSTER_LEASE
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 NOTE = "backup of last night"
 ASKS = {"can_look_up": True}
 # Target, terms, and what becomes of its unfinished intents.
@@ -118,6 +120,7 @@ def test_interrupted_restore_goes_on_where_it_stopped(outbox):
     }
 
 
+@pytest.mark.every_server
 def test_operators_who_run_it_at_once_share_one_restore(outbox, database):
     outbox.publish(guarantee="blind")
     ids = outbox.enqueue(60)

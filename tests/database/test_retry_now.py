@@ -9,6 +9,8 @@ import pytest
 from tests.support.lease_holder import ChangeReader, claim_streams, take
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 WAITING = {
     "RETRYABLE": {"reason": "busy", "retry_after_seconds": 3600},
     "DEFERRED": {"reason": "credentials_refused", "retry_after_seconds": 3600},

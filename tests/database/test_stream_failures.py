@@ -11,6 +11,8 @@ from tests.support.database import FOREVER
 from tests.support.lease_holder import claim_streams, leased_result
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 PAUSED = ("target", "stream", "head", "state", "reason", "waiting")
 
 

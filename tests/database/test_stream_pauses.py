@@ -11,6 +11,8 @@ import pytest
 from tests.support.lease_holder import claim_streams
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 BLOCK_SECONDS = 6000
 PAUSE_SECONDS = 600
 STEPS = (
@@ -220,6 +222,7 @@ def shown(outbox):
     return [(UUID(one["paused_for"]), one["note"]) for one in row["pauses"]]
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_row_of_an_open_enqueuer_waits_for_every_reason(pay, database, end):
     scene = Scene(pay)

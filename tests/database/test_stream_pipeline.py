@@ -10,6 +10,8 @@ from tests.support.lease_holder import claim_streams
 from tests.support.mutants import mutate
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def streams(outbox):
@@ -217,6 +219,7 @@ def test_head_behind_a_full_pipeline_ends_at_its_deadline(streams, database, is_
     assert heads_of(claim_one(streams).heads) == waiting
 
 
+@pytest.mark.every_server
 def test_finisher_looks_again_if_an_enqueuer_saw_the_head_before_it_was_submitted(
     streams, database
 ):
@@ -388,6 +391,7 @@ def test_pipeline_that_cannot_be_confirmed_is_refused(outbox, terms, constraint)
     assert constraint in str(caught.value)
 
 
+@pytest.mark.every_server
 def test_pipeline_of_one_target_costs_the_streams_of_others_nothing(outbox, database):
     outbox.publish("plain", scope="stream")
     head, *_ = outbox.enqueue(300, "plain", stream="a")

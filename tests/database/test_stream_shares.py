@@ -9,6 +9,8 @@ import pytest
 from tests.support.lease_holder import claim_streams
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 
 def report(outbox, name, targets, held, wanted, alive_seconds=60):
     arguments = (name, "worker", list(targets), {"x": 1}, alive_seconds, held, wanted)

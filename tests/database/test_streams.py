@@ -8,6 +8,8 @@ from tests.support.lease_holder import Holder, claim_streams
 from tests.support.race import race
 from tests.support.sqlstates import refused
 
+pytestmark = pytest.mark.one_server
+
 # Phase of the lease, and whether a call is in flight; True if another may take the stream.
 TRUTH_TABLE = {
     ("within", "idle"): False,
@@ -104,6 +106,7 @@ def test_replaced_slow_holder_can_neither_record_nor_renew(streams):
     assert streams.states(head) == ["IN_DOUBT"]
 
 
+@pytest.mark.every_server
 def test_claim_skips_a_stream_whose_holder_is_writing(streams, database):
     ids = {name: streams.enqueue(target="pay", stream=name) for name in ("a", "b")}
     held = {stream_of(holder): holder for holder in claim_streams(streams, "holder-1")}
@@ -121,6 +124,7 @@ def test_claim_skips_a_stream_whose_holder_is_writing(streams, database):
     assert streams.states(ids["a"][0]) == ["IN_DOUBT"]
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("before", ["new", "expired"])
 def test_racing_claimers_never_hold_the_same_stream(streams, database, before):
     streams.enqueue_entries([{"target": "pay", "payload": 1, "stream": f"s{n}"} for n in range(30)])

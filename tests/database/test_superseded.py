@@ -13,6 +13,8 @@ import pytest
 from tests.support.lease_holder import StreamHolder, claim_streams, leased_result, take
 from tests.support.mutants import mutate
 
+pytestmark = pytest.mark.one_server
+
 STATES = ["DISPATCHED", "FAILED", "RETRYABLE", "IN_DOUBT", "SUBMITTED", "DEFERRED"]
 RESOLVE = "SELECT leasehold.resolve_intent(%s, %s, 'ann', 'a test')"
 
@@ -90,6 +92,7 @@ def test_superseded_answer_does_not_refuse_the_other_results(outbox):
     assert holder.record(ids, "DISPATCHED", attempt_no=2) == ["applied", "superseded"]
 
 
+@pytest.mark.every_server
 def test_answer_that_waits_for_an_operator_to_commit_is_superseded(database, asking):
     holder, intent_id = asking
     operator, executor = database.session("operator"), database.session("executor")

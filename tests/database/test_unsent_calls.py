@@ -8,6 +8,8 @@ import pytest
 from tests.support.lease_holder import claim_streams
 from tests.support.outbox import CLUSTER_LEASE
 
+pytestmark = pytest.mark.one_server
+
 HOLDER = "worker-1"
 
 

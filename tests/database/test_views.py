@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.lease_holder import claim_streams, take
 
+pytestmark = pytest.mark.one_server
+
 
 def finish(outbox, target, state, **fields):
     """Enqueue an intent, call it and report this outcome."""

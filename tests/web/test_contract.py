@@ -24,6 +24,8 @@ from schemathesis.checks import (
     status_code_conformance,
     unsupported_method,
 )
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
 
 from tests.support.database import Database
 from tests.support.openapi import DOCUMENT
@@ -58,8 +60,7 @@ COMMON = {
 }
 
 schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text()))
-# Without the systematic examples, which are the same each time: every process that collects the
-# tests would compute them again.
+# Without the systematic examples, which are the same each time.
 random_schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text()))
 random_schema.config.phases.coverage.enabled = False
 
@@ -113,10 +114,25 @@ def check(case, served):
         case.validate_response(response, checks=checks)
 
 
-@schema.parametrize()
 @settings(max_examples=8, derandomize=True, **COMMON)
-def test_every_response_matches_the_openapi_document(case, served):
+def check_systematically(case, served):
     check(case, served)
+
+
+@pytest.mark.parametrize(
+    "operation", [result.ok() for result in schema.get_all_operations()], ids=lambda one: one.label
+)
+def test_every_response_matches_the_openapi_document(operation, served):
+    # schema.parametrize() would compute the systematic examples in every process that collects the
+    # tests: half a minute.
+    test = build_operation_test(
+        config=schema.config,
+        operation=operation,
+        test_func=check_systematically,
+        given_kwargs={},
+        feedback=FeedbackSources(),
+    )
+    test(served=served)
 
 
 @random_schema.parametrize()
