@@ -410,3 +410,14 @@ def test_stream_in_doubt_is_listed_with_the_answer_of_the_gateway(outbox):
     holder.record_next([head], "IN_DOUBT", reason="status", code="500", detail="boom")
     [shown] = outbox.database.execute("SELECT * FROM leasehold.blocked_streams")
     assert (shown["state"], shown["reason"]) == ("in_doubt", "500 boom")
+
+
+def test_result_of_a_stream_is_not_recorded_as_if_its_lease_were_of_a_cluster(streams):
+    """It would leave a failed stream without its pause."""
+    [head] = streams.enqueue(target="pay", stream="s")
+    [holder] = claim_streams(streams)
+    assert holder.begin([head]) == ["begun"]
+    with refused("22023"):
+        holder.call("record_attempts", *holder.fence, [leased_result(head, "FAILED")])
+    assert streams.states(head) == []
+    assert holder.record_next([head], "FAILED")[0]["stream_state"] == "paused"

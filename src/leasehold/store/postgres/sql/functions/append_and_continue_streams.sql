@@ -1,5 +1,5 @@
--- Append outcomes of rows that nobody is working on, for repair and operators (append_attempts without a fence), and continue their
--- streams: those in which an intent failed are paused as its contract says (pause_failed_streams), and a stream that nobody
+-- Append outcomes of rows that nobody is working on, for repair and operators (append_attempts without a fence), and continue
+-- their streams: one in which an intent failed is paused as its contract says (pause_failed_streams), and one that nobody
 -- holds gets its next head. A holder looks at its stream again by itself.
 -- Returns what append_attempts returns.
 -- Locks: as advance_streams. The caller has locked the lease rows of the streams, at least FOR NO KEY UPDATE, then the

@@ -1,5 +1,6 @@
 -- Lease up to p_batch_size due items of these targets to a worker, each under a fresh token.
--- Every target has a share of the batch, and the other targets get what one does not use (share_batch). p_target_limits bounds the part of each target (its free slots).
+-- Every target has a share of the batch, and the other targets get what one does not use (share_batch). p_target_limits bounds
+-- the part of each target (its free slots).
 -- The contents of all items have at most p_bytes_max bytes together; one item is handed out however large it is. So a few
 -- large payloads never make a claim so slow that it fails for all, and leave room to other targets.
 -- Each target is walked by (priority, due time) on its own, so the backlog of other targets costs nothing.

@@ -5,6 +5,7 @@
 -- stream_state: ready; waiting (the head is not due: wait_seconds, NULL if a person must decide); paused (the same); begun
 -- (a call is in flight); drained (nothing is pending); recheck (nothing is visible, but p_enqueued_to says that an enqueuer's
 -- transaction is open).
+-- is_settled: no call is in flight and nobody must look again, so the stream can be freed without an expiry.
 -- While pipeline_max rows await their confirmation, no further one is called. Whatever has been due longer is next: the head,
 -- or the rows to ask about (is_asking).
 -- The contents that one call returns have a budget, 8 MiB, so that a few large payloads never make it so slow that it fails for
@@ -21,8 +22,8 @@ DECLARE
 BEGIN
   RETURN QUERY
   WITH turned AS MATERIALIZED (
-    -- next_id is the row that leads to the stream, when it is due: the head, or the first one to ask about. The latter is due at
-    -- the deadline of a head that waits for it at the latest: then the head must end.
+    -- next_id is the row by which claimers find the stream: the head, or the first row to ask about. If the head waits for
+    -- answers, the stream is due at the deadline of the head at the latest, because the head must end then.
     SELECT looked.*, is_asking,
            p_continued IS NULL OR lease_name IN (SELECT unnest(p_continued)) AS is_continued,
            CASE WHEN is_asking THEN awaited_id ELSE head_id END AS next_id,

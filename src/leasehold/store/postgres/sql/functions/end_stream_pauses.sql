@@ -1,7 +1,8 @@
 -- End reasons of a stream to stand still, and make the rows due that it has moved to the end of one of them, if that is still to
 -- come. In a pipeline these may be several rows: the head, and rows that await their confirmation. Where another reason
 -- stands, advance_streams moves the row that leads to the stream again.
--- Locks: the pending rows. The caller has locked the lease row. Raises: nothing.
+-- Locks: the pending rows; it waits for them, because a row that it passed over would keep the time of the former pause. The caller
+-- has locked the lease row. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.end_stream_pauses(
   p_lease leasehold.leases, p_kind text, p_names text[], p_now timestamptz
 ) RETURNS void

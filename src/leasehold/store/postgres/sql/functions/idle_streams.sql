@@ -1,5 +1,6 @@
 -- Return which of these streams an enqueuer may give a head that can be claimed: those without a pending row, except rows
--- that await their confirmation (awaits_confirmation), unless a person must resume them. In the others the new rows wait behind the head, and whoever finishes the head goes on with them.
+-- that await their confirmation (awaits_confirmation), unless a person must resume them. In the others the new rows wait
+-- behind the head, and whoever finishes the head goes on with them.
 -- The caller has locked the rows of the streams and asks in a new statement. A transaction that is not READ COMMITTED
 -- cannot see what was finished since it began. All streams are idle for it: a head too many costs a claimer one look,
 -- but without a head a stream stands still.

@@ -1,7 +1,7 @@
 -- Lock an unfinished intent for an intervention, and say whether it is in flight: a worker has claimed it, a
 -- call has begun, or a leader has marked its call. It stays in flight when the claim or lease has expired,
--- because repair or the next leader must write its ledger row first. A row of a stream that another transaction has is in
--- flight too: to wait for it would keep the stream's holder from its lease.
+-- because repair or the next leader must write its ledger row first. A row of a stream that another transaction has locked
+-- counts as in flight too: whoever waited for it would meanwhile keep the stream's holder from its lease.
 -- Locks: for scope stream the lease row FOR NO KEY UPDATE, then the pending row if nobody has it; else the pending row, then
 -- for scope cluster the call marks of the lease. So nobody waits for a row and holds what a leader or holder needs meanwhile.
 -- Raises: nothing.

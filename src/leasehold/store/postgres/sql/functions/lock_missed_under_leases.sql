@@ -1,12 +1,13 @@
 -- Lock up to p_limit rows of scope cluster and stream that are past their deadline and that nobody can be calling,
 -- whether somebody holds their cluster lease or not. Of a stream it is the head, if nobody holds the stream: a holder ends
--- its head itself, and an earlier row must end before a later one. Rows that are in doubt or await confirmation are left out, and so is a
--- call that may be in flight: one that was begun, or marked and not yet recorded.
+-- its head itself, and an earlier row must end before a later one. Rows that are in doubt or await confirmation are left
+-- out, and so is a call that may be in flight: one that was begun, or marked and not yet recorded.
 -- A leader marks calls without locking their rows. So this function first looks, then locks the call marks of the
 -- leases that it found, and then looks again. It leaves out a lease whose marks somebody is changing: there is a
 -- leader at work, or an operator. After that, a leader that wants to mark one of the rows waits for this
 -- transaction and finds the row finished.
--- Locks: the call marks of cluster leases and the lease rows of streams FOR NO KEY UPDATE, then the rows; never waits. Raises: nothing.
+-- Locks: the call marks of cluster leases and the lease rows of streams FOR NO KEY UPDATE, then the rows; never waits.
+-- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_missed_under_leases(p_limit integer) RETURNS SETOF leasehold.outbox_pending
 LANGUAGE plpgsql SET search_path = pg_catalog, leasehold, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Look at streams: the lease of each, its head, and what its pipeline awaits (read_pipeline). Reads only.
 -- The head is the first row that does not await its confirmation in a pipeline (awaits_confirmation). head_action says what is
 -- to be done with it when it is due. is_begun: a call of the stream is in flight. room says how many more rows may be
--- called: without a pipeline, and without rows of a former one, a whole batch.
+-- called: a whole batch, unless the stream has a pipeline or still awaits confirmations from a former one.
 -- Locks nothing. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.look_at_streams(p_lease_names text[], p_now timestamptz) RETURNS TABLE (
   lease_name text, lease_epoch bigint, expires_at timestamptz, grace_expires_at timestamptz, target text, stream text,
@@ -15,8 +15,9 @@ DECLARE
   v_pipelined text[] := ARRAY(SELECT DISTINCT c.target FROM leasehold.contracts c WHERE c.pipeline_max > 1);
 BEGIN
   RETURN QUERY
-  SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until, head.intent_id, head.stream_seq, head.due_at, head.deadline_at,
-         head.contract_version, leasehold.head_action(head.last_state, head.attempt_count, head.deadline_at, p_now),
+  SELECT l.lease_name, l.lease_epoch, l.expires_at, l.grace_expires_at, l.target, l.stream, l.paused_until,
+         head.intent_id, head.stream_seq, head.due_at, head.deadline_at, head.contract_version,
+         leasehold.head_action(head.last_state, head.attempt_count, head.deadline_at, p_now),
          head.content_bytes, head.is_claimable,
          awaited.intent_id, awaited.due_at, awaited.contract_version, awaited.content_bytes, awaited.is_claimable,
          coalesce(CASE WHEN l.target = ANY (v_pipelined) THEN leasehold.is_stream_begun(l.target, l.stream)

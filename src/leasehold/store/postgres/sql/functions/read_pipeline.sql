@@ -1,5 +1,5 @@
 -- Read what awaits its confirmation in a stream's pipeline: the row that has been due for longest, the size of the largest
--- content, and how many there are; at most 100 do. p_pipelined are the targets with pipelines: for others it reads nothing, also
+-- content, and the number of rows, never more than 100. p_pipelined are the targets with pipelines: for others it reads nothing, also
 -- inside a query that calls it for each stream. Locks nothing. Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.read_pipeline(p_target text, p_stream text, p_pipelined text[]) RETURNS TABLE (
   intent_id uuid, due_at timestamptz, contract_version integer, is_claimable boolean, content_bytes integer, rows integer)

@@ -4,8 +4,10 @@
 -- A deferred call (DEFERRED) writes no ledger row that would end its mark, so its mark is removed in the same write, if the result is
 -- applied: the mark of a later call of the intent stays.
 -- Verdicts: applied, superseded, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
--- Locks: the lease row FOR KEY SHARE; the pending rows by id; then the lease's call marks, if a call was deferred. Reads the clock after each.
--- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts. Then nothing is written.
+-- Locks: the lease row FOR KEY SHARE; the pending rows by id; then the lease's call marks, if a call was deferred. Reads the
+-- clock after each.
+-- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts; 22023 for the lease of a stream. Then
+-- nothing is written.
 CREATE OR REPLACE FUNCTION leasehold.record_attempts(
   p_lease_name text, p_holder_id text, p_lease_epoch bigint, p_results jsonb
 ) RETURNS TABLE (
@@ -18,6 +20,9 @@ DECLARE
   v_deferred uuid[];
   v_now timestamptz;
 BEGIN
+  IF p_lease_name LIKE 'stream/%' THEN
+    RAISE EXCEPTION 'lease % covers a stream; record_stream_attempts records its results', p_lease_name USING ERRCODE = '22023';
+  END IF;
   v_outcomes := leasehold.read_results(p_results, p_holder_id, p_lease_name, p_lease_epoch);
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
   v_deferred := ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o WHERE o.state = 'DEFERRED');

@@ -1,11 +1,12 @@
 -- Skip the head of a stream in the name of an operator: it ends as CANCELLED on the ledger (skipped_by_operator), and the
 -- stream goes on with the next item. p_intent_id says which intent the operator saw at the head. A pause of the stream
 -- stays. It is noted in stream_interventions too.
--- Verdicts: skipped; skipped_paused (skipped, but nothing of the stream is begun while a reason for its pause stands); not_head (another intent is at the head now); in_flight (a call is being made: try again later); in_doubt
--- or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the intent is not of
--- this stream).
--- Locks: as lock_stream_for_intervention; then the pending row, SKIP LOCKED: if another transaction has it, that is in_flight,
--- because the stream's holder needs the lease row. Reads the clock after that. Then as advance_streams.
+-- Verdicts: skipped; skipped_paused (skipped, but nothing of the stream is begun while a reason for its pause stands); not_head
+-- (another intent is at the head now); in_flight (a call is being made, or another transaction has locked the row: try again
+-- later); in_doubt or confirming (a call may have had an effect: use resolve_intent); already_terminal; not_found (also if the
+-- intent is not of this stream).
+-- Locks: as lock_stream_for_intervention; then the pending row, SKIP LOCKED, because the stream's holder needs the lease row.
+-- Reads the clock after that. Then as advance_streams.
 -- Raises: P7006 while a restore is being repaired, 22023 for bad arguments.
 CREATE OR REPLACE FUNCTION leasehold.skip_stream_head(
   p_target text, p_stream text, p_intent_id uuid, p_operator text, p_note text
