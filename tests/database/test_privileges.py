@@ -135,6 +135,8 @@ OWNERS = (
     "check_pending_row",
     "is_unbegun_call",
     "judge_outcomes",
+    "new_outcome",
+    "taken_over_outcome",
     "intent_deadline_at",
     "ledger_months",
     "list_tokens",

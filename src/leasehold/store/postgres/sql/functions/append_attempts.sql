@@ -6,7 +6,8 @@
 -- of the lease that the caller holds), or none (repair and operators, who have locked the row).
 -- judge_outcomes decides what each outcome means. Most batches need no decision: every outcome is DISPATCHED or FAILED and of
 -- a call, every row is pending under the fence, and every call that had to be begun was begun. Such a batch is applied directly,
--- which saves a sixth of the time. It needs the outcomes in the order of their ids.
+-- which saves a sixth of the time: its judgements have no new_state, for the outcomes' own are written. It needs the outcomes in
+-- the order of their ids.
 -- It knows nothing of streams: their callers continue them with what it returns (pause_failed_streams, advance_streams).
 -- Verdicts: applied, lease_lost, superseded, ceiling_reached, already_terminal, not_found.
 -- Locks nothing: callers have locked the pending rows and have read the clock after that (p_now).
@@ -22,28 +23,20 @@ DECLARE
   v_tokens uuid[];
   v_lease_names text[];
   v_is_plain boolean;
-  -- One entry for each of p_outcomes; see judge_outcomes.
-  v_places tid[];
-  v_begun_at timestamptz[];
-  v_references text[];
-  v_numbers integer[];
-  v_refusals text[];
-  v_states text[];
-  v_reasons text[];
-  v_due_at timestamptz[];
+  v_judgements leasehold.judgement[];  -- one for each of p_outcomes
 BEGIN
-  SELECT array_agg(o.intent_id), array_agg(o.lease_token), array_agg(o.lease_name), array_agg(o.state),
-         array_agg(o.reason), p_fence <> 'none' AND bool_and(o.state IN ('DISPATCHED', 'FAILED') AND o.attempt_no IS NULL)
-    INTO v_ids, v_tokens, v_lease_names, v_states, v_reasons, v_is_plain
+  SELECT array_agg(o.intent_id), array_agg(o.lease_token), array_agg(o.lease_name),
+         p_fence <> 'none' AND bool_and(o.state IN ('DISPATCHED', 'FAILED') AND o.attempt_no IS NULL)
+    INTO v_ids, v_tokens, v_lease_names, v_is_plain
     FROM unnest(p_outcomes) AS o;
   IF v_is_plain THEN
     SELECT array_agg(p.intent_id) = v_ids AND bool_and(p.is_plain)
              AND CASE p_fence WHEN 'lease' THEN array_agg(p.lease_name) = v_lease_names
                               ELSE array_agg(p.lease_token) = v_tokens END,
-           array_agg(p.place), array_agg(p.begun_at), array_agg(p.reference), array_agg(p.attempt_no)
-      INTO v_is_plain, v_places, v_begun_at, v_references, v_numbers
+           array_agg(ROW (p.place, p.begun_at, p.reference, NULL, p.new_attempt_no, NULL, NULL, NULL)::leasehold.judgement)
+      INTO v_is_plain, v_judgements
       FROM (SELECT p.intent_id, p.ctid AS place, p.begun_at, p.reference, p.lease_token, p.lease_name,
-                   coalesce(written.attempts, 0) + 1 AS attempt_no,
+                   coalesce(written.attempts, 0) + 1 AS new_attempt_no,
                    -- Never NULL, which bool_and would pass over.
                    (p_fence = 'lease'
                     OR p.claimed_by = p_outcomes[1].holder AND p.lease_expires_at > p_now) IS TRUE
@@ -60,31 +53,26 @@ BEGIN
              ORDER BY p.intent_id) AS p;
   END IF;
   IF v_is_plain IS NOT TRUE THEN
-    SELECT * INTO v_places, v_begun_at, v_references, v_numbers, v_refusals, v_states, v_reasons, v_due_at
-      FROM leasehold.judge_outcomes(p_outcomes, p_now, p_fence);
+    v_judgements := leasehold.judge_outcomes(p_outcomes, p_now, p_fence);
   END IF;
 
   INSERT INTO leasehold.outbox_attempts (
     intent_id, attempt_no, state, reason, holder, lease_token, lease_name, lease_epoch, started_at, finished_at,
     reference, code, detail)
-  SELECT o.intent_id, o.attempt_no, o.new_state, o.new_reason, o.holder, o.lease_token, o.lease_name, o.lease_epoch,
+  SELECT o.intent_id, o.new_attempt_no, CASE WHEN v_is_plain THEN o.state ELSE o.new_state END,
+         CASE WHEN v_is_plain THEN o.reason ELSE o.new_reason END,
+         o.holder, o.lease_token, o.lease_name, o.lease_epoch,
          least(coalesce(o.begun_at, p_now - make_interval(secs => o.elapsed_seconds), p_now), p_now), p_now,
          coalesce(o.reference, o.known_reference), o.code, left(o.detail, 2000)
-    FROM ROWS FROM (
-           unnest(p_outcomes), unnest(v_numbers), unnest(v_begun_at), unnest(v_references), unnest(v_refusals),
-           unnest(v_states), unnest(v_reasons)) AS o (
-           intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-           retry_after_seconds, elapsed_seconds, asked_no, attempt_no, begun_at, known_reference, refusal, new_state, new_reason)
-   WHERE o.refusal IS NULL AND o.new_state IS NOT NULL;
+    FROM ROWS FROM (unnest(p_outcomes), unnest(v_judgements)) AS o
+   WHERE v_is_plain OR o.refusal IS NULL AND o.new_state IS NOT NULL;
 
   -- Pending rows are found by their places, which nobody can change while they are locked.
   DELETE FROM leasehold.outbox_pending p
-   WHERE p.ctid = ANY (CASE WHEN v_is_plain THEN v_places ELSE ARRAY(
-     SELECT o.place FROM unnest(v_places, v_refusals, v_due_at) AS o (place, refusal, due_at)
-      WHERE o.refusal IS NULL AND o.due_at IS NULL) END);
+   WHERE p.ctid = ANY (ARRAY(SELECT j.place FROM unnest(v_judgements) AS j WHERE j.refusal IS NULL AND j.next_due_at IS NULL));
   IF v_is_plain IS NOT TRUE THEN
     UPDATE leasehold.outbox_pending p
-       SET attempt_count = CASE WHEN o.new_state IS NULL THEN p.attempt_count ELSE o.attempt_no END,
+       SET attempt_count = CASE WHEN o.new_state IS NULL THEN p.attempt_count ELSE o.new_attempt_no END,
            last_state = coalesce(o.new_state, p.last_state), due_at = o.next_due_at,
            asked_count = CASE WHEN o.new_state IS NULL
                               THEN p.asked_count + (coalesce(p.last_state, '') IN ('IN_DOUBT', 'SUBMITTED')
@@ -107,25 +95,18 @@ BEGIN
            begun_at = NULL, begun_epoch = NULL, claimed_by = NULL, lease_token = NULL, lease_expires_at = NULL,
            lease_seconds = NULL, last_modified_at = greatest(p_now, p.last_modified_at + interval '1 microsecond')
       FROM (SELECT given.*, given.new_state IS NULL AND given.state = 'DEFERRED' AND given.reason IS NOT NULL AS is_deferred
-              FROM ROWS FROM (
-                unnest(p_outcomes), unnest(v_places), unnest(v_numbers), unnest(v_refusals), unnest(v_states),
-                unnest(v_due_at)) AS given (
-                intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-                retry_after_seconds, elapsed_seconds, asked_no, place, attempt_no, refusal, new_state, next_due_at)) AS o
+              FROM ROWS FROM (unnest(p_outcomes), unnest(v_judgements)) AS given) AS o
      WHERE p.ctid = o.place AND o.refusal IS NULL AND o.next_due_at IS NOT NULL;
   END IF;
 
   RETURN QUERY
   SELECT o.intent_id, coalesce(o.refusal, 'applied'), applied.*
-    FROM ROWS FROM (
-           unnest(p_outcomes), unnest(v_numbers), unnest(v_refusals), unnest(v_states), unnest(v_reasons),
-           unnest(v_due_at)) AS o (
-           intent_id, state, holder, reason, lease_token, lease_name, lease_epoch, reference, code, detail,
-           retry_after_seconds, elapsed_seconds, asked_no, attempt_no, refusal, new_state, new_reason, next_due_at)
+    FROM ROWS FROM (unnest(p_outcomes), unnest(v_judgements)) AS o
     LEFT JOIN LATERAL (
       -- Without a new row on the ledger: the number of the last one.
-      SELECT CASE WHEN o.new_state IS NULL THEN o.attempt_no - 1 ELSE o.attempt_no END,
-             coalesce(o.new_state, nullif(o.state, 'DEFERRED')), o.new_reason, o.next_due_at) AS applied
+      SELECT CASE WHEN v_is_plain OR o.new_state IS NOT NULL THEN o.new_attempt_no ELSE o.new_attempt_no - 1 END,
+             coalesce(o.new_state, nullif(o.state, 'DEFERRED')), CASE WHEN v_is_plain THEN o.reason ELSE o.new_reason END,
+             o.next_due_at) AS applied
       ON o.refusal IS NULL;
 END
 $$;

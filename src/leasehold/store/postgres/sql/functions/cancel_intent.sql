@@ -22,9 +22,8 @@ BEGIN
   ELSIF (v_held.pending).last_state IN ('IN_DOUBT', 'SUBMITTED') THEN
     RETURN CASE (v_held.pending).last_state WHEN 'IN_DOUBT' THEN 'in_doubt' ELSE 'confirming' END;
   END IF;
-  PERFORM leasehold.append_and_continue_streams(ARRAY[ROW (
-    p_intent_id, 'CANCELLED', p_operator, 'cancelled_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,
-    NULL, NULL, NULL)::leasehold.outcome], v_now);
+  PERFORM leasehold.append_and_continue_streams(ARRAY[leasehold.new_outcome(
+    p_intent_id, 'CANCELLED', p_operator, 'cancelled_by_operator', p_note)], v_now);
   RETURN 'cancelled';
 END
 $$;

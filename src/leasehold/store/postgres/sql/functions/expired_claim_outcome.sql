@@ -5,13 +5,12 @@
 CREATE OR REPLACE FUNCTION leasehold.expired_claim_outcome(p_pending leasehold.outbox_pending)
 RETURNS leasehold.outcome
 LANGUAGE sql STABLE SET search_path = pg_catalog, leasehold, pg_temp AS $$
-  SELECT ROW (
+  SELECT leasehold.new_outcome(
     p_pending.intent_id,
     CASE WHEN p_pending.begun_at IS NOT NULL THEN 'IN_DOUBT'
          WHEN p_pending.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN p_pending.last_state
          ELSE 'ZOMBIE_REQUEUE' END,
-    p_pending.claimed_by, 'lease_expired', p_pending.lease_token, NULL, NULL, NULL, NULL,
-    format('the lease expired at %s', p_pending.lease_expires_at), 1, NULL, NULL
-  )::leasehold.outcome
+    p_pending.claimed_by, 'lease_expired', format('the lease expired at %s', p_pending.lease_expires_at),
+    p_lease_token => p_pending.lease_token, p_retry_after_seconds => 1)
 $$;
 REVOKE ALL ON FUNCTION leasehold.expired_claim_outcome(leasehold.outbox_pending) FROM PUBLIC;

@@ -1,7 +1,4 @@
--- Decide what each outcome means. Returns one array element for each of p_outcomes, in their order: the ctid,
--- begun_at and reference of the pending row; the number of the new ledger row; the refusal, if the outcome must
--- not be applied; the state and reason of the ledger row, where the state is NULL if nothing is written to the ledger; and
--- the next due_at, NULL if the intent ends.
+-- Decide what each outcome means. Returns one judgement for each of p_outcomes, in their order.
 -- Refusals are lease_lost, superseded, ceiling_reached, already_terminal and not_found.
 --   DISPATCHED, FAILED, CANCELLED  the intent ends
 --   RETRYABLE, ZOMBIE_REQUEUE      due again after retry_after_seconds; exhausted when the contract's attempts
@@ -17,15 +14,13 @@
 -- Locks nothing: the callers hold the pending rows and have set the search_path.
 -- Raises: P7003 if a result reports a call that should have been begun first.
 CREATE OR REPLACE FUNCTION leasehold.judge_outcomes(
-  p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text,
-  OUT places tid[], OUT begun_at timestamptz[], OUT known_references text[], OUT attempt_numbers integer[],
-  OUT refusals text[], OUT states text[], OUT reasons text[], OUT due_at timestamptz[]
-)
+  p_outcomes leasehold.outcome[], p_now timestamptz, p_fence text
+) RETURNS leasehold.judgement[]
 -- Its callers have switched hash joins off. Here each outcome would then be compared with every row.
 LANGUAGE plpgsql SET enable_hashjoin = on AS $$
-#variable_conflict use_column
 DECLARE
   v_ids uuid[] := ARRAY(SELECT o.intent_id FROM unnest(p_outcomes) AS o ORDER BY o.intent_id);
+  v_judgements leasehold.judgement[];
 BEGIN
   WITH written AS MATERIALIZED (
     -- The bounds add nothing to the list, but they exclude the partitions of other months.
@@ -40,7 +35,8 @@ BEGIN
            last_state, first_tried_at, begun_at, reference, claimed_by, lease_token, lease_expires_at
       FROM leasehold.outbox_pending WHERE intent_id = ANY (v_ids)
   ), judged AS (
-    SELECT o.ordinality, p.place, p.begun_at, p.reference, ledger.attempt_no, written_as.state, written_as.reason,
+    SELECT o.ordinality, p.place, p.begun_at, p.reference AS known_reference,
+           ledger.attempt_no AS new_attempt_no, written_as.state AS new_state, written_as.reason AS new_reason,
            CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
                 WHEN p_fence = 'claim' AND (p.claimed_by IS DISTINCT FROM o.holder
                      OR p.lease_token IS DISTINCT FROM o.lease_token OR p.lease_expires_at <= p_now) THEN 'lease_lost'
@@ -51,7 +47,7 @@ BEGIN
                 WHEN p_fence <> 'none'
                      AND leasehold.is_unbegun_call(p.begun_at, p.last_state, p.scope, c.guarantee, o.state)
                   THEN leasehold.refuse_unbegun(o.intent_id) END AS refusal,
-           next_due.at AS due_at
+           next_due.at AS next_due_at
       FROM unnest(p_outcomes) WITH ORDINALITY AS o
       LEFT JOIN waiting p ON p.intent_id = o.intent_id
       LEFT JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version
@@ -91,12 +87,11 @@ BEGIN
          THEN CASE WHEN c.can_look_up THEN retry.quarantine_ends_at ELSE 'infinity' END
        WHEN retry.is_last THEN 'infinity'
        ELSE retry.at END AS at) AS next_due
-     ORDER BY o.ordinality
   )
-  SELECT array_agg(j.place), array_agg(j.begun_at), array_agg(j.reference), array_agg(j.attempt_no),
-         array_agg(j.refusal), array_agg(j.state), array_agg(j.reason), array_agg(j.due_at)
-    INTO places, begun_at, known_references, attempt_numbers, refusals, states, reasons, due_at
-    FROM judged j;
+  SELECT array_agg(ROW (j.place, j.begun_at, j.known_reference, j.refusal, j.new_attempt_no, j.new_state, j.new_reason,
+                        j.next_due_at)::leasehold.judgement ORDER BY j.ordinality)
+    INTO v_judgements FROM judged j;
+  RETURN v_judgements;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.judge_outcomes(leasehold.outcome[], timestamptz, text) FROM PUBLIC;

@@ -27,9 +27,7 @@ BEGIN
   END IF;
   PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = ANY (v_ids) ORDER BY p.intent_id FOR UPDATE;
   v_now := leasehold.announce_change();
-  SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', p_replaced_holder, 'lease_taken_over', NULL,
-                        p_lease_name, coalesce(p.begun_epoch, v_epoch), NULL, NULL,
-                        'the lease was taken over while the call was in flight', 1, NULL, NULL)::leasehold.outcome)
+  SELECT array_agg(leasehold.taken_over_outcome(p.intent_id, p_replaced_holder, p_lease_name, coalesce(p.begun_epoch, v_epoch)))
     INTO v_outcomes
     FROM leasehold.outbox_pending p
     LEFT JOIN (

@@ -37,8 +37,8 @@ BEGIN
   v_missed := v_missed || ARRAY(SELECT m FROM leasehold.lock_missed_under_leases(
     p_batch_size - coalesce(cardinality(v_missed), 0)) AS m);
   v_now := clock_timestamp();
-  SELECT array_agg(ROW (m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', NULL, NULL, NULL, NULL, NULL,
-                        format('the deadline was %s', m.deadline_at), NULL, NULL, NULL)::leasehold.outcome)
+  SELECT array_agg(leasehold.new_outcome(
+           m.intent_id, 'FAILED', p_worker_id, 'deadline_exceeded', format('the deadline was %s', m.deadline_at)))
     INTO v_outcomes FROM unnest(v_missed) AS m;
   BEGIN
     RETURN QUERY SELECT a.intent_id, a.attempt_no, i.trace_context

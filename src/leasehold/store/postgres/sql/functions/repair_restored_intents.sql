@@ -58,8 +58,9 @@ BEGIN
      SET first_tried_at = least(p.first_tried_at, v_now - make_interval(secs => c.key_window_seconds + 1))
     FROM leasehold.contracts c
    WHERE p.intent_id = ANY (v_ids) AND c.target = p.target AND c.version = p.contract_version AND c.guarantee = 'keyed';
-  SELECT array_agg(ROW (p.intent_id, 'IN_DOUBT', v_current.began_by, 'database_restored', NULL, NULL, NULL, NULL, NULL,
-                        v_current.note, 1, NULL, NULL)::leasehold.outcome ORDER BY p.intent_id)
+  SELECT array_agg(leasehold.new_outcome(
+           p.intent_id, 'IN_DOUBT', v_current.began_by, 'database_restored', v_current.note, p_retry_after_seconds => 1)
+           ORDER BY p.intent_id)
     INTO v_outcomes
     FROM leasehold.outbox_pending p
     JOIN leasehold.contracts c ON c.target = p.target AND c.version = p.contract_version

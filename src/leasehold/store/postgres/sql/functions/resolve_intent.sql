@@ -32,9 +32,9 @@ BEGIN
     RETURN 'not_in_doubt';
   END IF;
 
-  SELECT * INTO v_written FROM leasehold.append_and_continue_streams(ARRAY[ROW (
-    p_intent_id, p_state, p_operator, 'resolved_by_operator', NULL, NULL, NULL, p_reference, NULL, p_note,
-    0, NULL, NULL)::leasehold.outcome], v_now);
+  SELECT * INTO v_written FROM leasehold.append_and_continue_streams(ARRAY[leasehold.new_outcome(
+    p_intent_id, p_state, p_operator, 'resolved_by_operator', p_note, p_reference => p_reference,
+    p_retry_after_seconds => 0)], v_now);
   IF v_written.state <> p_state THEN
     RAISE EXCEPTION 'intent % has no attempt left (%)', p_intent_id, v_written.reason
       USING ERRCODE = 'P7004', HINT = 'Resolve it as FAILED, then redrive it as a new intent.';

@@ -38,9 +38,8 @@ BEGIN
   ELSIF v_head.last_state IN ('IN_DOUBT', 'SUBMITTED') THEN
     RETURN CASE v_head.last_state WHEN 'IN_DOUBT' THEN 'in_doubt' ELSE 'confirming' END;
   END IF;
-  PERFORM leasehold.append_and_continue_streams(ARRAY[ROW (
-    p_intent_id, 'CANCELLED', p_operator, 'skipped_by_operator', NULL, NULL, NULL, NULL, NULL, p_note,
-    NULL, NULL, NULL)::leasehold.outcome], clock_timestamp());
+  PERFORM leasehold.append_and_continue_streams(ARRAY[leasehold.new_outcome(
+    p_intent_id, 'CANCELLED', p_operator, 'skipped_by_operator', p_note)], clock_timestamp());
   PERFORM leasehold.record_intervention(p_target, p_stream, 'skip', p_operator, p_note, p_intent_id, NULL);
   RETURN CASE WHEN v_lease.paused_until > clock_timestamp() THEN 'skipped_paused' ELSE 'skipped' END;
 END

@@ -43,9 +43,8 @@ BEGIN
       SELECT p.intent_id FROM leasehold.outbox_pending p
        WHERE p.intent_id = ANY (ARRAY(SELECT begun.intent_id FROM begun)) FOR UPDATE SKIP LOCKED
     )
-    SELECT array_agg(ROW (begun.intent_id, 'IN_DOUBT', begun.holder_id, 'lease_taken_over', NULL, begun.lease_name,
-                          begun.lease_epoch, NULL, NULL, 'the lease was taken over while the call was in flight', 1, NULL,
-                          NULL)::leasehold.outcome ORDER BY begun.intent_id),
+    SELECT array_agg(leasehold.taken_over_outcome(begun.intent_id, begun.holder_id, begun.lease_name, begun.lease_epoch)
+                     ORDER BY begun.intent_id),
            array_agg(begun.lease_name) FILTER (WHERE begun.intent_id NOT IN (SELECT ours.intent_id FROM ours))
       INTO v_doubts, v_locked FROM begun;
     IF v_locked IS NOT NULL THEN
