@@ -8,6 +8,7 @@ must not call the stream drained. test_stream_stress has many of them at once.
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -78,6 +79,42 @@ def test_mutant_that_does_not_look_twice_leaves_the_row_of_an_open_enqueuer_stuc
     [row] = holder.record_next([head], "DISPATCHED")
     assert (row["stream_state"], row["is_held"]) == ("drained", False)
     enqueuer.run("COMMIT")
+    assert claim_streams(streams, "holder-2") == []
+    assert streams.status(following) == "pending"
+
+
+def row_committed_before_the_lock(streams, database):
+    """Let an enqueuer commit after the finisher saw no head, and before it locks the stream.
+
+    Return the id of the row, and what the finisher is told.
+    """
+    wait = "PERFORM pg_catalog.pg_advisory_xact_lock(1);\n  RETURN (\n"
+    mutate(database, "lock_settled_streams", r"RETURN \(\n", wait)
+    holder, head = in_flight(streams)
+    enqueuer, following = open_enqueuer(database)
+    pause, finisher = database.session(), database.session("executor")
+    pause.run("BEGIN")
+    pause.run("SELECT pg_catalog.pg_advisory_xact_lock(1)")
+    result = json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])
+    recording = finisher.start(RECORD, [*holder.fences, result])
+    recording.assert_blocked()
+    enqueuer.run("COMMIT")
+    pause.run("COMMIT")
+    return following, recording.result()[-1]
+
+
+def test_row_that_is_committed_before_the_stream_is_locked_is_the_next_head(streams, database):
+    following, told = row_committed_before_the_lock(streams, database)
+    assert (told["stream_state"], told["intent_id"]) == ("ready", following)
+
+
+def test_mutant_that_locks_and_looks_in_one_statement_leaves_such_a_row_stuck(streams, database):
+    """A STABLE function sees what its calling statement sees, which is older than the lock."""
+    settled = "leasehold.lock_settled_streams(p_lease_names)"
+    mutate(database, "advance_streams", rf" := {re.escape(settled)};", ";")
+    mutate(database, "advance_streams", "v_enqueued_to, p_free_idle", f"{settled}, p_free_idle")
+    following, told = row_committed_before_the_lock(streams, database)
+    assert (told["stream_state"], told["is_held"]) == ("drained", False)
     assert claim_streams(streams, "holder-2") == []
     assert streams.status(following) == "pending"
 
