@@ -174,21 +174,21 @@ class Contract(Terms):
         given = dict(terms)
         can_look_up = given.pop("can_look_up", None)
         batch_max = given.pop("batch_max", None)
-        retry = dict(given.pop("retry", {}))
-        for field, name in _FLAT_RETRY_TERMS.items():
-            if name in given:
-                retry[field] = given.pop(name)
+        flat = {
+            field: given.pop(name) for field, name in _FLAT_RETRY_TERMS.items() if name in given
+        }
+        retry = given.get("retry", {})
+        if isinstance(retry, dict):  # else the model refuses it
+            given["retry"] = {**retry, **flat}
         try:
-            contract = cls.model_validate(
-                {**given, "retry": retry, "target": target, "version": version}
-            )
+            contract = cls.model_validate({**given, "target": target, "version": version})
         except ValidationError as error:
             why = "; ".join(str(problem) for problem in problems_of(cls, error))
             raise InvalidArgument(_unreadable(target, version, why)) from None
-        if can_look_up not in {None, contract.can_look_up}:
+        if can_look_up not in (None, contract.can_look_up):
             why = f"can_look_up is {can_look_up}, but the gateway's is {contract.can_look_up}"
             raise InvalidArgument(_unreadable(target, version, why))
-        if batch_max not in {None, contract.batch_max}:
+        if batch_max not in (None, contract.batch_max):
             why = f"batch_max is {batch_max}, but the gateway's is {contract.batch_max}"
             raise InvalidArgument(_unreadable(target, version, why))
         return contract

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # The longest delay that the database accepts.
 DELAY_SECONDS_MAX = 30 * 86_400.0
+# The shortest delay of a deferred call, which spends no attempt: nothing else would slow it down.
+DEFERRED_SECONDS_MIN = 1.0
 # A gateway that has been asked for this many seconds is asked again one second later.
 _ASKING_SLOWDOWN = 10.0
 # More than any contract permits attempts, and small enough not to overflow a float.
@@ -146,8 +148,8 @@ def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> 
 def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: float) -> Outcome:
     """Set the delay of an outcome after which the intent is due again.
 
-    It is what was asked for, at most 30 days, or else the contract's backoff. `jitter` is a number
-    from -1 to 1.
+    It is what was asked for, at most 30 days, or else the contract's backoff; for a deferred call
+    at least a second. `jitter` is a number from -1 to 1.
     """
     match outcome:
         case Accepted() | Rejected():
@@ -155,6 +157,8 @@ def with_delay(outcome: Outcome, contract: Contract, attempt_no: int, jitter: fl
         case Retryable() | Unknown() | Deferred():
             asked = _bounded(outcome.retry_after_seconds)
             delay = backoff_seconds(contract, attempt_no, jitter) if asked is None else asked
+            if isinstance(outcome, Deferred):
+                delay = max(delay, DEFERRED_SECONDS_MIN)
             return replace(outcome, retry_after_seconds=delay)
         case Submitted():
             asked = _bounded(outcome.ask_after_seconds)

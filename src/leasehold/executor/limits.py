@@ -71,7 +71,9 @@ class Breaker:
             self._pause_seconds = self._backoff.next_seconds()
         seconds = self._pause_seconds
         if requested_seconds is not None:
-            seconds = min(requested_seconds, self.requested_seconds_max)
+            # 0 would be no pause at all, and calls that are deferred spend no attempts.
+            seconds = max(requested_seconds, FIRST_PAUSE_SECONDS)
+            seconds = min(seconds, self.requested_seconds_max)
         self._open_until = max(self._open_until or 0.0, self._clock() + seconds)
 
     def close(self) -> None:

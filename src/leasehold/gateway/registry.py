@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from leasehold.domain.contract import Contract
+from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.gateway_terms import register_terms
 from leasehold.gateway.errors import GatewayMisconfigured
 from leasehold.gateway.sanitize import Sanitizer
@@ -94,12 +95,19 @@ def open_gateway(
     named = [environment.get(name, "").strip() for name in terms.secret_variables]
     known = [*filter(None, named), *kind.secrets(environment)]
     hide_in_logs(known)
-    return kind.open(
-        contract,
-        Surroundings(
-            environment=environment, sanitizer=Sanitizer([*known, *secrets]), threads=threads
-        ),
-    )
+    sanitizer = Sanitizer([*known, *secrets])
+    try:
+        return kind.open(
+            contract,
+            Surroundings(environment=environment, sanitizer=sanitizer, threads=threads),
+        )
+    except LeaseholdError:
+        raise
+    except Exception as error:  # noqa: BLE001 (one target's code must not stop the others)
+        # Not chained, because the error may contain a secret.
+        raise GatewayMisconfigured(
+            f"the gateway of {contract.target} cannot be opened: {sanitizer.error(error)}"
+        ) from None
 
 
 def address_problems(given: object) -> Iterator[tuple[str, str]]:

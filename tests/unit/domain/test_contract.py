@@ -127,6 +127,24 @@ def test_unknown_term_is_refused_instead_of_ignored():
         Contract.from_terms("sms", 4, terms)
 
 
+@pytest.mark.parametrize(
+    ("term", "told"),
+    [
+        ({"retry": 5}, "retry: must be a table"),
+        ({"retry": None}, "retry: must be a table"),
+        ({"retry": ["often"], "attempts_max": 3}, "retry: must be a table"),
+        ({"can_look_up": [True]}, "can_look_up is"),
+        ({"batch_max": {}}, "batch_max is"),
+    ],
+)
+def test_terms_of_another_shape_are_refused_like_any_that_this_release_cannot_read(term, told):
+    """Any other error would have kept an instance from reading the contracts of all targets."""
+    terms = contract().terms()
+    del terms["attempts_max"]
+    with pytest.raises(InvalidArgument, match=rf"contract of sms, version 4: {told}"):
+        Contract.from_terms("sms", 4, terms | term)
+
+
 def test_terms_that_claim_a_missing_lookup_are_refused():
     terms = contract().terms() | {"can_look_up": True}
     with pytest.raises(InvalidArgument, match="can_look_up is True, but the gateway's is False"):

@@ -317,10 +317,11 @@ def test_backoff_never_shrinks_from_one_attempt_to_the_next(retry, attempt_no, j
 )
 def test_delay_of_the_gateway_is_kept_up_to_thirty_days(asked, kind, attempt_no, jitter):
     delayed = with_delay(kind(retry_after_seconds=asked), contract(), attempt_no, jitter)
-    assert 0 <= delayed.retry_after_seconds <= DELAY_SECONDS_MAX
+    least = 1 if isinstance(delayed, Deferred) else 0
+    assert least <= delayed.retry_after_seconds <= DELAY_SECONDS_MAX
     if not math.isnan(asked):
         assert delayed.retry_after_seconds >= min(asked, DELAY_SECONDS_MAX)
-        assert delayed.retry_after_seconds == min(max(asked, 0), DELAY_SECONDS_MAX)
+        assert delayed.retry_after_seconds == min(max(asked, least), DELAY_SECONDS_MAX)
 
 
 @pytest.mark.parametrize("longest", [30.0, 3600.0])
@@ -357,6 +358,13 @@ def test_missing_delay_is_filled_in_and_other_fields_are_kept():
     )
     assert with_delay(Unknown(), contract(), 1, 1) == Unknown(retry_after_seconds=6)
     assert with_delay(Unknown(), contract(), 1, -1) == Unknown(retry_after_seconds=4)
+
+
+@pytest.mark.parametrize("asked", [0, 0.001, -1, None])
+def test_deferred_call_is_never_repeated_at_once_because_it_spends_no_attempt(asked):
+    terms = contract(retry=RetryTerms(first_seconds=0))
+    delayed = with_delay(Deferred(reason="r", retry_after_seconds=asked), terms, 1, 0)
+    assert delayed == Deferred(reason="r", retry_after_seconds=1)
 
 
 def test_final_outcome_has_no_delay():

@@ -48,6 +48,17 @@ def test_target_that_refuses_the_sender_is_probed_with_one_call_until_it_takes_o
     assert gate.breaker.state == "closed"
 
 
+@pytest.mark.parametrize("asked", [0, 0.001, -1])
+def test_target_that_asks_for_no_pause_gets_one_because_deferred_calls_spend_no_attempt(
+    gate, clock, asked
+):
+    refused = Deferred(reason="r", is_target_wide=True, retry_after_seconds=asked)
+    for _ in range(3):
+        gate.breaker.observe(refused)
+        assert (gate.breaker.state, gate.seconds_until_room()) == ("open", 1)
+        clock.now += 1
+
+
 def test_deferral_that_is_about_one_account_leaves_the_target_open_for_others(gate):
     gate.breaker.observe(Deferred(reason="balance_too_low"))
     assert gate.breaker.state == "closed"

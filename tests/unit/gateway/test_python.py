@@ -167,6 +167,18 @@ def test_module_that_cannot_be_imported_is_named():
         open_gateway(contract, environment={})
 
 
+def test_module_that_fails_when_its_function_is_looked_up_is_refused(tmp_path, monkeypatch):
+    """Its target is not served. Any other error would stop the reading of all contracts."""
+    text = "def __getattr__(name):\n    raise ImportError('no driver for hunter2hunter2')\n"
+    (tmp_path / "lazy_gateways.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    gateway = PythonTerms(function="lazy_gateways:send")
+    contract = Contract(target="sms", scope="item", guarantee="keyed", gateway=gateway)
+    with pytest.raises(GatewayMisconfigured, match="of sms cannot be opened: .*no driver") as raised:
+        open_gateway(contract, environment={}, secrets=["hunter2hunter2"])
+    assert "hunter2" not in str(raised.value)
+
+
 def test_second_function_of_the_same_name_is_refused():
     gateway_function("twice")(gateway_functions.silent)
     gateway_function("twice")(gateway_functions.silent)
