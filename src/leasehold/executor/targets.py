@@ -175,7 +175,8 @@ class Targets:
             contract = await self._contracts.read_contract(target, version)
             if contract is None:
                 raise InvalidArgument(f"target {target} has no contract version {version}")
-            served = self._open_contract(contract)
+            # Unless another batch has opened it meanwhile.
+            served = self._open.get((target, version)) or self._open_contract(contract)
         self._open.move_to_end((target, version))
         return served
 

@@ -174,7 +174,9 @@ def test_module_that_fails_when_its_function_is_looked_up_is_refused(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     gateway = PythonTerms(function="lazy_gateways:send")
     contract = Contract(target="sms", scope="item", guarantee="keyed", gateway=gateway)
-    with pytest.raises(GatewayMisconfigured, match="of sms cannot be opened: .*no driver") as raised:
+    with pytest.raises(
+        GatewayMisconfigured, match=r"of sms cannot be opened: .*no driver"
+    ) as raised:
         open_gateway(contract, environment={}, secrets=["hunter2hunter2"])
     assert "hunter2" not in str(raised.value)
 
