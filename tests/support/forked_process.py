@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.__main__ import main
 from leasehold.executor.item import Transitions
+from leasehold.web.app import document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ _FORKS.set_forkserver_preload(
         __name__,
     ]
 )
+document()  # each server would make it again
 
 
 class ForkedProcess:

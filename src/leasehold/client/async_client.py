@@ -69,7 +69,7 @@ class AsyncClient:
         self._http = httpx.AsyncClient(
             base_url=url,
             headers=connection.headers(token),
-            transport=AsyncTransport(connection.tls(ca_file), connection.proxy(url)),
+            transport=AsyncTransport(connection.tls(url, ca_file), connection.proxy(url)),
         )
 
     def __repr__(self) -> str:

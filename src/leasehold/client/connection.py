@@ -167,9 +167,14 @@ def headers(token: str | None) -> dict[str, str]:
     return found
 
 
-def tls(ca_file: Path | None) -> ssl.SSLContext:
-    """Return the certificate authorities to trust: those of `ca_file`, or the default ones."""
+def tls(url: httpx.URL, ca_file: Path | None) -> ssl.SSLContext:
+    """Return the certificate authorities to trust: those of `ca_file`, or the default ones.
+
+    Reading the default ones takes tens of milliseconds, so a client without TLS trusts none.
+    """
     if ca_file is None:
+        if url.scheme == "http":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx.create_ssl_context()
     try:
         return ssl.create_default_context(cafile=str(ca_file))

@@ -69,7 +69,7 @@ class Client:
         self._http = httpx.Client(
             base_url=url,
             headers=connection.headers(token),
-            transport=Transport(connection.tls(ca_file), connection.proxy(url)),
+            transport=Transport(connection.tls(url, ca_file), connection.proxy(url)),
         )
 
     def __repr__(self) -> str:
