@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.intent import AttemptState
-from leasehold.store.postgres.events import event_cursor, read_cursor
+from leasehold.store.postgres.readers import event_cursor, read_cursor
 from tests.support.api import make_token
 from tests.support.http_gateways import RawServer
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from leasehold.domain.errors import InvalidArgument
-from leasehold.store.postgres.events import event_cursor, read_cursor
+from leasehold.store.postgres.readers import event_cursor, read_cursor
 from leasehold.store.reader_rows import EventCursor
 from tests.support.outbox import ZERO_ID
 

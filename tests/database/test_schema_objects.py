@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from leasehold.store.postgres.examination import examine
-from leasehold.store.postgres.schema_objects import declared, missing_or_broken
+from leasehold.store.postgres.examination import declared, examine, missing_or_broken
 from leasehold.store.postgres.sql_files import SqlFiles
 from tests.support.failover import dump
 from tests.support.servers import available_binaries

@@ -20,7 +20,7 @@ import pytest
 from leasehold import AsyncClient, NewIntent
 from leasehold.domain.errors import LeaseholdError
 from leasehold.sandbox import Sandbox
-from leasehold.store.postgres.events import event_cursor
+from leasehold.store.postgres.readers import event_cursor
 from tests.deploy.balanced import INSTANCES, Balanced, free_ports, start_haproxy, states
 from tests.support.engine import WAIT_SECONDS, until
 from tests.support.serve_process import eventually

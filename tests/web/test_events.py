@@ -10,7 +10,7 @@ from uuid import UUID
 import jsonschema_rs
 import pytest
 
-from leasehold.store.postgres.events import event_cursor
+from leasehold.store.postgres.readers import event_cursor
 from leasehold.web import events
 from tests.support.api import make_token, problem, serve
 from tests.support.engine import until

@@ -16,17 +16,36 @@ from prometheus_client import (
     Gauge,
     Histogram,
     generate_latest,
+    start_http_server,
 )
 from prometheus_client.process_collector import ProcessCollector
 
+from leasehold.domain.errors import InvalidArgument
 from leasehold.observe.labelled import BoundedNames, Factory, InFlight
-from leasehold.observe.metrics_server import MetricsServer
 from leasehold.observe.queue_metrics import QueueMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from leasehold.domain.intent import AttemptState
+
+
+class MetricsServer:
+    """Serves metrics in a thread. On loopback by default: metrics reveal business activity."""
+
+    def __init__(self, registry: CollectorRegistry, port: int, host: str) -> None:
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgument(f"cannot serve metrics on {host}:{port}: {error}") from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving; returns when the port is free again."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
 
 BreakerState = Literal["closed", "half_open", "open"]
 BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")

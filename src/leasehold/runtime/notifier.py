@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leasehold.service.service import Pause
-    from leasehold.store.notifications import Hint, Notifications
+    from leasehold.store.database import Hint, Notifications
 
 # How often the connection must prove that it is alive.
 LISTEN_SECONDS = 30.0

@@ -11,22 +11,22 @@ in `rows` and `reader_rows`, errors in `domain.errors`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from leasehold.domain.errors import InvalidArgument
 from leasehold.store.pool_settings import PoolSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime
+    from pathlib import Path
     from types import TracebackType
 
     from leasehold.domain.contract import Scope
     from leasehold.store import rows
     from leasehold.store.demo import DemoStore
-    from leasehold.store.examination import Check
     from leasehold.store.lock_session import LockSession
-    from leasehold.store.notifications import Notifications
     from leasehold.store.postgres.database import PostgresDatabase
     from leasehold.store.protocol import (
         ApiStore,
@@ -36,12 +36,81 @@ if TYPE_CHECKING:
         ReaderStore,
         Store,
     )
-    from leasehold.store.server import Server
 
     StepKind = Literal["roles", "versions", "migration", "function", "view", "upkeep"]
 
 _SCHEME = re.compile(r"([\w+.-]*)://")
 _POSTGRES = ("postgresql", "postgres")
+
+
+class Hint(NamedTuple):
+    """A notification: a target has due work, or a lease is free. It may come late, or never."""
+
+    kind: Literal["due", "lease"]
+    name: str
+
+
+class Notifications(Protocol):
+    """Receives hints. Each method raises DatabaseUnavailable if the connection fails."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is listening."""
+        ...
+
+    async def listen(self) -> None:
+        """Connect and subscribe."""
+        ...
+
+    def received(self, seconds: float) -> AsyncGenerator[Hint]:
+        """Yield hints as they arrive, for this long."""
+        ...
+
+    async def ping(self) -> None:
+        """Prove that the connection is alive."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection; `listen` opens a new one."""
+        ...
+
+
+class ScratchDatabase(NamedTuple):
+    """The new database, its URL, and the names of those that were dropped."""
+
+    name: str
+    url: str
+    dropped: list[str]
+
+
+class Server(Protocol):
+    """A database server, with a login that may create databases."""
+
+    def prepare(self, folder: Path, database: str) -> bool:
+        """Create a database if it is missing, on the server whose data is in this folder.
+
+        False, and nothing is created, if the data of the server is elsewhere.
+        """
+        ...
+
+    def scratch_database(self, prefix: str) -> AbstractContextManager[ScratchDatabase]:
+        """Create a database named `prefix` plus a random part; drop those of runs that have ended.
+
+        While a run lasts, a concurrent run does not drop its database.
+        """
+        ...
+
+
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. `advice` says what to do, unless it is ok."""
+
+    name: str
+    level: Level
+    found: str
+    advice: str | None = None
 
 
 class SchemaStep(Protocol):

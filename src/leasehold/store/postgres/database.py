@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from leasehold.domain.contract import Scope
-    from leasehold.store.examination import Check
+    from leasehold.store.database import Check
     from leasehold.store.lock_session import LockSession
     from leasehold.store.pool_settings import PoolSettings
     from leasehold.store.rows import Pruned

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from leasehold.domain.errors import DatabaseUnavailable
-from leasehold.store.notifications import Hint
+from leasehold.store.database import Hint
 from leasehold.store.postgres.connection import shut_down
 from leasehold.store.postgres.database_url import connection_parameters, without_password
 

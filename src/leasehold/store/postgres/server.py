@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from psycopg import errors
 from psycopg.sql import SQL, Identifier
 
+from leasehold.store.database import ScratchDatabase
 from leasehold.store.postgres.database_url import connect, connection_parameters, with_database
-from leasehold.store.server import ScratchDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -28,8 +28,7 @@ from leasehold.web.dependencies import (
     service_of,
 )
 from leasehold.web.problems import RETRY_SECONDS, Problem, invalid
-from leasehold.web.schemas import requests
-from leasehold.web.schemas import stream_responses as responses
+from leasehold.web.schemas import requests, responses
 from leasehold.web.schemas.openapi import refusals
 
 if TYPE_CHECKING:
