@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 from leasehold.cli.options import operator_name, read_command_settings
+from leasehold.client.async_client import AsyncClient
 from leasehold.client.requests import PAGE_MAX
 from leasehold.client.responses import BulkResult, Receipt
 from leasehold.domain.errors import AccessDenied, InvalidArgument, UnknownIntent, UnknownTarget
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
-    from leasehold.client.async_client import AsyncClient
     from leasehold.config import Settings
     from leasehold.domain.intent import IntentId, NewIntent, Resolution, Status
     from leasehold.domain.verdict import (
@@ -98,9 +98,9 @@ class Endpoint:
                 raise InvalidArgument(
                     "--operator cannot be used with the API: it records the name of the token"
                 )
-            async with self._client() as client:
+            async with self._client() as backend:
                 try:
-                    yield _ApiBackend(client)
+                    yield backend
                 except AccessDenied as error:
                     if self._token:
                         raise
@@ -123,10 +123,8 @@ class Endpoint:
         token = self.settings.api_token.get_secret_value() if self.settings.api_token else ""
         return token or None  # an empty variable counts as not set
 
-    def _client(self) -> AsyncClient:
-        from leasehold.client.async_client import AsyncClient  # the database does not need it
-
-        return AsyncClient(
+    def _client(self) -> _ApiBackend:
+        return _ApiBackend(
             self.settings.api_url or "",
             self._token,
             ca_file=self.settings.api_tls_ca,
@@ -135,7 +133,7 @@ class Endpoint:
 
 
 class _DatabaseBackend:
-    """Calls the database functions; the login needs the role for what it asks."""
+    """Calls the database functions; the login needs the role for the command."""
 
     def __init__(self, store: ConsoleStore, intake: Intake, operator: str | None) -> None:
         self._store = store
@@ -163,7 +161,7 @@ class _DatabaseBackend:
             raise UnknownIntent(f"no intent has the id {intent_id}")
         return statuses[0], await self._store.read_ledger([intent_id])
 
-    async def list(self, search: Search) -> Listing:
+    async def search(self, search: Search) -> Listing:
         found = await self._store.list_intents(**search)
         if not found.intents and search["target"] is not None:
             await self._require_known([search["target"]])
@@ -173,7 +171,7 @@ class _DatabaseBackend:
         return await self._store.cancel_intent(intent_id, operator_name(self._operator), note)
 
     async def resolve(
-        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
+        self, intent_id: IntentId, resolution: Resolution, note: str, *, reference: str | None
     ) -> ResolveVerdict:
         return await self._store.resolve_intent(
             intent_id, RESOLVED_STATES[resolution], operator_name(self._operator), note, reference
@@ -185,9 +183,7 @@ class _DatabaseBackend:
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
         return await self._store.redrive_intents(intent_ids, operator_name(self._operator), note)
 
-    async def blocked_streams(
-        self, targets: Sequence[str] | None, limit: int
-    ) -> Sequence[BlockedStream]:
+    async def blocked(self, targets: Sequence[str] | None, limit: int) -> Sequence[BlockedStream]:
         await self._require_known(targets or ())
         return await self._store.read_blocked_streams(targets, None, limit)
 
@@ -195,7 +191,7 @@ class _DatabaseBackend:
         return await self._store.read_stream(target, stream)
 
     async def pause_stream(
-        self, target: str, stream: str, note: str, seconds: float | None
+        self, target: str, stream: str, note: str, *, seconds: float | None
     ) -> PauseVerdict:
         operator = operator_name(self._operator)
         return await self._store.pause_stream(target, stream, operator, note, seconds)
@@ -205,6 +201,7 @@ class _DatabaseBackend:
         target: str,
         stream: str,
         note: str,
+        *,
         paused_by: str | None,
         paused_for: IntentId | None,
     ) -> ResumeVerdict:
@@ -234,79 +231,33 @@ class _DatabaseBackend:
                 )
 
 
-class _ApiBackend:
-    """Calls the HTTP API; the token needs the scope for what it asks."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def enqueue(self, intent: NewIntent) -> Receipt:
-        return await self._client.enqueue(intent)
-
-    async def enqueue_many(self, intents: Sequence[NewIntent]) -> Sequence[BulkResult]:
-        return await self._client.enqueue_many(intents)
+class _ApiBackend(AsyncClient):
+    """Calls the HTTP API; the token needs the scope for the command."""
 
     async def unexecutable(self, targets: Collection[str]) -> Mapping[str, str]:
+        """Return nothing: the API may be of another release, which knows what it executes."""
         del targets
-        return {}  # the API may be of another release, which knows what it executes
+        return {}
 
     async def read(self, intent_id: IntentId) -> StatusAndLedger:
-        return await self._client.get(intent_id), await self._client.attempts(intent_id)
+        return await self.get(intent_id), await self.attempts(intent_id)
 
-    async def list(self, search: Search) -> Listing:
+    async def search(self, search: Search) -> Listing:
         page_search: Search = {**search, "limit": min(PAGE_MAX, search["limit"])}
-        page = await self._client.page(**page_search)
-        return Listing(list(page.intents), page.next)
-
-    async def cancel(self, intent_id: IntentId, note: str) -> CancelVerdict:
-        return await self._client.cancel(intent_id, note)
-
-    async def resolve(
-        self, intent_id: IntentId, resolution: Resolution, note: str, reference: str | None
-    ) -> ResolveVerdict:
-        return await self._client.resolve(intent_id, resolution, note, reference=reference)
-
-    async def retry_now(self, intent_id: IntentId, note: str) -> RetryNowVerdict:
-        return await self._client.retry_now(intent_id, note)
+        page = await self.page(**page_search)
+        return Listing([*page.intents], page.next)
 
     async def redrive(self, intent_ids: Sequence[IntentId], note: str) -> Sequence[Redriven]:
-        return [await self._client.retry(one, note) for one in intent_ids]
+        return [await self.retry(one, note) for one in intent_ids]
 
-    async def blocked_streams(
-        self, targets: Sequence[str] | None, limit: int
-    ) -> Sequence[BlockedStream]:
+    async def blocked(self, targets: Sequence[str] | None, limit: int) -> Sequence[BlockedStream]:
         found: list[BlockedStream] = []
         for target in (None,) if targets is None else sorted(set(targets)):
-            async for one in self._client.blocked_streams(target):
+            async for one in self.blocked_streams(target):
                 if len(found) == limit:
                     return found
                 found.append(one)
         return found
-
-    async def stream(self, target: str, stream: str) -> StreamSeen | None:
-        return await self._client.stream(target, stream)
-
-    async def pause_stream(
-        self, target: str, stream: str, note: str, seconds: float | None
-    ) -> PauseVerdict:
-        return await self._client.pause_stream(target, stream, note, seconds=seconds)
-
-    async def resume_stream(
-        self,
-        target: str,
-        stream: str,
-        note: str,
-        paused_by: str | None,
-        paused_for: IntentId | None,
-    ) -> ResumeVerdict:
-        return await self._client.resume_stream(
-            target, stream, note, paused_by=paused_by, paused_for=paused_for
-        )
-
-    async def skip_stream_head(
-        self, target: str, stream: str, intent_id: IntentId, note: str
-    ) -> SkipVerdict:
-        return await self._client.skip_stream_head(target, stream, intent_id, note)
 
 
 # What the commands use; both give the same answers.

@@ -148,7 +148,7 @@ def resolve(
     verdict = _call(
         database_url,
         api_url,
-        lambda backend: backend.resolve(IntentId(intent_id), resolution, note, reference),
+        lambda backend: backend.resolve(IntentId(intent_id), resolution, note, reference=reference),
         operator,
     )
     _report(intent_id, verdict, is_done=verdict is ResolveVerdict.RESOLVED)
@@ -205,7 +205,7 @@ async def _search(backend: Backend, search: Search) -> Listing:
     found: list[IntentStatus] = []
     while True:
         page: Search = {**search, "before": before, "limit": limit - len(found)}
-        listing = await backend.list(page)
+        listing = await backend.search(page)
         found += listing.intents
         before = listing.searched_to
         if len(found) == limit or before is None or time.monotonic() >= ends_at:

@@ -57,9 +57,7 @@ def list_(
     `paused for` is the failed intent that paused the stream. It is finished; `next` is the head.
     A stream may be paused for more reasons than the one that is listed: `show` shows all of them.
     """
-    blocked = _call(
-        database_url, api_url, lambda backend: backend.blocked_streams(targets or None, limit)
-    )
+    blocked = _call(database_url, api_url, lambda backend: backend.blocked(targets or None, limit))
     if as_json:
         echo(json.dumps([_members(one) for one in blocked], indent=2))
     elif blocked:
@@ -108,7 +106,7 @@ def pause(
     verdict = _call(
         database_url,
         api_url,
-        lambda backend: backend.pause_stream(target, stream, note, seconds),
+        lambda backend: backend.pause_stream(target, stream, note, seconds=seconds),
         operator,
     )
     _report(target, stream, verdict, is_done=verdict is PauseVerdict.PAUSED)
@@ -139,7 +137,9 @@ def resume(
     verdict = _call(
         database_url,
         api_url,
-        lambda backend: backend.resume_stream(target, stream, note, paused_by, failed),
+        lambda backend: backend.resume_stream(
+            target, stream, note, paused_by=paused_by, paused_for=failed
+        ),
         operator,
     )
     _report(target, stream, verdict, is_done=verdict.is_done)

@@ -76,7 +76,6 @@ async def accept_intent(request: Request, token: Ingester) -> Response:
 
 @router.post(
     "/intents:batch",
-    response_model=responses.Verdicts,
     response_model_exclude_none=True,
     responses=refusals(400, 403, 408, 413, 415, 422, 503),
     openapi_extra=body_schema(requests.BatchRequest),
@@ -108,7 +107,7 @@ class ListQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=requests.PAGE_MAX)] = 50
 
 
-@router.get("/intents", response_model=responses.Page, responses=refusals(403, 404, 422, 503))
+@router.get("/intents", responses=refusals(403, 404, 422, 503))
 async def list_intents(
     request: Request, token: Reader, query: Annotated[ListQuery, Query()]
 ) -> responses.Page:
@@ -166,7 +165,6 @@ async def read_intent_status(
 
 @router.get(
     "/intents/{intent_id}/attempts",
-    response_model=responses.Attempts,
     responses=refusals(403, 404, 422, 503),
 )
 async def read_attempts(request: Request, token: Reader, intent_id: Id) -> responses.Attempts:

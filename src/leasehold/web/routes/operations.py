@@ -31,7 +31,6 @@ _REFUSALS = (400, 403, 404, 408, 409, 413, 415, 422, 503)
 
 @router.post(
     "/intents/{intent_id}/cancel",
-    response_model=responses.Intervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.NoteRequest),
 )
@@ -46,7 +45,6 @@ async def cancel_intent(request: Request, token: Operator, intent_id: Id) -> res
 
 @router.post(
     "/intents/{intent_id}/resolve",
-    response_model=responses.Intervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.ResolveRequest),
 )
@@ -62,7 +60,6 @@ async def resolve_intent(request: Request, token: Operator, intent_id: Id) -> re
 
 @router.post(
     "/intents/{intent_id}/retry-now",
-    response_model=responses.Intervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.NoteRequest),
 )
@@ -80,7 +77,6 @@ async def retry_intent_now(
 @router.post(
     "/intents/{intent_id}/retry",
     status_code=201,
-    response_model=responses.Retried,
     responses=refusals(*_REFUSALS, 429, replayed=responses.Retried),
     openapi_extra=body_schema(requests.NoteRequest),
 )
@@ -112,7 +108,6 @@ async def retry_intent(
 
 @router.post(
     "/redrive",
-    response_model=responses.Redrive,
     responses=refusals(400, 403, 408, 409, 413, 415, 422, 429, 503),
     openapi_extra=body_schema(requests.RedriveRequest),
 )

@@ -70,9 +70,7 @@ class StreamQuery(BaseModel):
     stream: requests.Name
 
 
-@router.get(
-    "/streams", response_model=responses.BlockedStreams, responses=refusals(403, 404, 422, 503)
-)
+@router.get("/streams", responses=refusals(403, 404, 422, 503))
 async def list_blocked_streams(
     request: Request, token: Reader, query: Annotated[BlockedQuery, Query()]
 ) -> responses.BlockedStreams:
@@ -93,7 +91,7 @@ async def list_blocked_streams(
     )
 
 
-@router.get("/stream", response_model=responses.Stream, responses=refusals(403, 404, 422, 503))
+@router.get("/stream", responses=refusals(403, 404, 422, 503))
 async def read_stream(
     request: Request, token: Reader, query: Annotated[StreamQuery, Query()]
 ) -> responses.Stream:
@@ -107,7 +105,6 @@ async def read_stream(
 
 @router.post(
     "/stream/pause",
-    response_model=responses.StreamIntervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.PauseRequest),
 )
@@ -123,7 +120,6 @@ async def pause_stream(request: Request, token: Operator) -> responses.StreamInt
 
 @router.post(
     "/stream/resume",
-    response_model=responses.StreamIntervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.ResumeRequest),
 )
@@ -147,7 +143,6 @@ async def resume_stream(request: Request, token: Operator) -> responses.StreamIn
 
 @router.post(
     "/stream/skip",
-    response_model=responses.StreamIntervened,
     responses=refusals(*_REFUSALS),
     openapi_extra=body_schema(requests.SkipRequest),
 )
