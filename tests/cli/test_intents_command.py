@@ -191,7 +191,7 @@ def test_redrive_makes_a_new_intent_or_says_why_not(intents, outbox, rejected):
     assert result.returncode == 1
     printed = result.stdout
     assert re.search(rf"{rejected}: redriven, as {ID.pattern}", printed)
-    assert f"{pending}: not_terminal: it is not finished yet" in printed
+    assert f"{pending}: not_terminal: The intent is not finished yet." in printed
     assert "not_found: There is no intent with this id." in printed
     again = intents("redrive", rejected, "--note", "number corrected")
     assert "already_redriven" in again.stdout

@@ -79,8 +79,8 @@ def test_unknown_stream_is_named_with_advice(run, stream):
     code, _, error = run("resume", "orders", "nosuch", "--note", "x")
     assert code == 1
     assert error == (
-        "orders/nosuch: not_found: no such stream, or no such intent in it;"
-        " `leasehold intents show` names the target and the stream of an intent\n"
+        "orders/nosuch: not_found: There is no such stream, or no such intent in it. "
+        "The status of an intent names both.\n"
     )
 
 
@@ -119,7 +119,7 @@ def test_resume_names_the_failed_intent_and_leaves_the_pause_of_a_person(run, st
     code, _, error = run("resume", "orders", "a", "--note", "x", "--paused-by", "nobody")
     assert code == 1
     assert "not_paused" in error
-    assert "--paused-for" in error
+    assert "(`paused_for`)" in error
     resume = ("resume", "orders", "a", "--note", "refunded")
     assert run(*resume) == (
         0,

@@ -29,7 +29,8 @@ INTENT_ADVICE: Mapping[str, str] = {
 }
 STREAM_ADVICE: Mapping[str, str] = {
     **_OF_A_CALL,
-    "not_found": "There is no such stream, or no such intent in it.",
+    "not_found": "There is no such stream, or no such intent in it. The status of an intent "
+    "names both.",
     "not_paused": "The stream is not paused for this reason. Name one of its pauses: a failed "
     "intent (`paused_for`) or another person (`paused_by`).",
     "not_head": "Another intent is at the head now.",
