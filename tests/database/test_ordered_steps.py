@@ -293,6 +293,34 @@ async def test_stream_is_freed_after_its_call_if_its_target_takes_no_more(
     assert [outbox.pending(one)["begun_at"] for one in ids[1:]] == [None] * 2
 
 
+async def test_streams_that_all_get_their_heads_at_once_take_no_more_than_the_room_of_their_target(
+    outbox, stores, database
+):
+    """While their enqueuer was open, they were held without a slot. Others go on with the rest."""
+    outbox.publish("pay", scope="stream", guarantee="keyed")
+    for number in range(15):
+        outbox.enqueue(1, "pay", stream=f"s{number}")
+    gateway = SlowGateway()
+    instance = Instance(stores.executor, gateway, concurrency=30, guarantee="keyed")
+    instance.runner.start(await instance.claim(15))
+    with database.connect("ingest", autocommit=False) as enqueuer:
+        enqueuer.execute(
+            "SELECT leasehold.enqueue_intent('pay', '1', p_options => json_build_object('stream',"
+            " 's' || number)::jsonb) FROM generate_series(0, 14) AS number"
+        )
+        await until(lambda: len(gateway.submitted) == 15)
+        for call in gateway.submitted:
+            call.set_result(Accepted())
+        await instance.until_idle()
+        assert len(instance.streams) == 15
+    for one in instance.streams.all():
+        one.recheck_at = 0.0
+    await instance.holder.step()
+    assert instance.slots.in_flight("pay") == len(instance.streams) == 10  # see Targets
+    rest = await stores.executor.claim_streams(30, "b", 30, 150, ["pay"], None, None)
+    assert len([one for one in rest if one.heads]) == 5
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_batches_of_more_items_than_one_call_may_name_are_given_back(
     outbox, stores, gateway, database, is_refused

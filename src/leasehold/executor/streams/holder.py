@@ -111,18 +111,15 @@ class StreamHolder:
             return Pause(_IDLE_SECONDS)
         await self._hint()
         now = self._slots.clock()
-        streams = self._streams.due_for_recheck(now)[: self._slots.free]
-        if streams:
+        due = self._streams.due_for_recheck(now)[:STREAMS_MAX]
+        if due:
+            streams, others = self._by_room(due)
             with self._slots.reserved(len(streams), Counter(one.target for one in streams)):
-                work = await self._store.refresh_streams(
-                    self._streams.holder_id, [one.lease for one in streams], begin=True
-                )
-                for one in streams:
-                    one.recheck_at = None
-                heads = self.learn(work, now)
+                heads = self.learn(await self._look_again(streams, begin=True), now)
                 self._slots.take(heads)
                 self.start(heads)
-            for one in streams:
+            await self._pass_on(others, now)
+            for one in due:
                 if not one.items and one.recheck_at is None:  # nothing was said about it
                     self._streams.forget(one)
             return AGAIN
@@ -130,6 +127,47 @@ class StreamHolder:
         if next_recheck_at is None:
             return Pause(_IDLE_SECONDS)
         return Pause(max(RECHECK_SECONDS / 2, next_recheck_at - now))
+
+    def _by_room(self, streams: Sequence[HeldStream]) -> tuple[list[HeldStream], list[HeldStream]]:
+        """Return the streams whose heads we may start, and the others.
+
+        While we held them they used neither a slot nor room of their targets.
+        """
+        free = self._slots.free
+        rooms: dict[str, int] = {}
+        may_start: list[HeldStream] = []
+        others: list[HeldStream] = []
+        for one in streams:
+            if one.target not in rooms:
+                in_flight = self._slots.in_flight(one.target)
+                rooms[one.target] = self._targets.gate(one.target).room(in_flight)
+            if rooms[one.target] > 0 and len(may_start) < free:
+                rooms[one.target] -= 1
+                may_start.append(one)
+            else:
+                others.append(one)
+        return may_start, others
+
+    async def _look_again(
+        self, streams: Sequence[HeldStream], *, begin: bool
+    ) -> Sequence[StreamWork]:
+        if not streams:
+            return []
+        work = await self._store.refresh_streams(
+            self._streams.holder_id, [one.lease for one in streams], begin=begin
+        )
+        for one in streams:
+            one.recheck_at = None
+        return work
+
+    async def _pass_on(self, streams: Sequence[HeldStream], now: float) -> None:
+        """Look again at streams that we have no room for. Release those that have a head by now."""
+        work = await self._look_again(streams, begin=False)
+        self.learn([one for one in work if one.state is not StreamState.READY], now)
+        ready = [one.lease for one in work if one.state is StreamState.READY]
+        if ready:
+            self._streams.freed_targets.update(one.target for one in ready)
+            await self._store.release_streams(self._streams.holder_id, [one.lease for one in ready])
 
     async def leave(self) -> None:
         """Release the streams that have no call in flight."""
