@@ -123,21 +123,20 @@ def test_writer_that_waited_for_a_takeover_is_refused_and_writes_nothing(cluster
 
 
 @pytest.mark.every_server
-def test_writer_whose_lease_expires_while_it_waits_for_rows_writes_nothing(cluster, database):
+def test_writer_whose_lease_expires_while_it_waits_for_marks_writes_nothing(cluster, database):
     [intent_id] = cluster.enqueue()
     holder = take(cluster)
     operator, slow = database.session(), database.session("executor")
     operator.run("BEGIN")
-    operator.run("SELECT FROM leasehold.outbox_pending FOR UPDATE")
-    waiting = slow.start(
-        RECORD, [*holder.fence, json.dumps([leased_result(intent_id, "DISPATCHED")])]
-    )
+    operator.run("SELECT leasehold.lock_call_marks(%s)", [CLUSTER_LEASE])
+    deferred = leased_result(intent_id, "DEFERRED", retry_after_seconds=5, attempt_no=1)
+    waiting = slow.start(RECORD, [*holder.fence, json.dumps([deferred])])
     waiting.assert_blocked()
     expire_by_the_clock(operator)
     operator.run("COMMIT")
     with refused("P7002"):
         waiting.result()
-    assert ledger_size(database) == 0
+    assert cluster.pending(intent_id)["deferred_since"] is None
 
 
 def test_lost_lease_writes_nothing_of_a_batch(cluster, database):

@@ -61,6 +61,34 @@ BEGIN_HEADS = (
     "    'gone', '{stream/sms/first,stream/sms/second}', '{1,1}', ids) AS begun"
     "  JOIN leasehold.outbox_pending p ON p.intent_id = begun.intent_id WHERE verdict = 'begun'"
 )
+COMPLETE = (
+    "WITH held AS MATERIALIZED ("
+    "  SELECT jsonb_agg(jsonb_build_object('intent_id', intent_id, 'lease_token', lease_token,"
+    "                                      'state', 'DISPATCHED')) AS results"
+    "    FROM leasehold.outbox_pending)"
+    " SELECT done.intent_id"
+    "  FROM held CROSS JOIN leasehold.complete_outbox_attempts('worker-1', results) AS done"
+    "  WHERE verdict = 'applied'"
+)
+RECORD = (
+    "WITH due AS MATERIALIZED ("
+    "  SELECT jsonb_agg(jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED',"
+    "                                      'attempt_no', 1)) AS results"
+    "    FROM leasehold.outbox_pending)"
+    " SELECT done.intent_id FROM due"
+    f"  CROSS JOIN leasehold.record_attempts('{CLUSTER_LEASE}', 'holder-1', 1, results) AS done"
+    "  WHERE verdict = 'applied'"
+)
+RECORD_HEADS = (
+    "WITH due AS MATERIALIZED ("
+    "  SELECT array_agg(lease_name) AS names, array_agg(1::bigint) AS epochs,"
+    "         jsonb_agg("
+    "           jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED')) AS results"
+    "    FROM leasehold.outbox_pending)"
+    " SELECT done.intent_id FROM due"
+    "  CROSS JOIN leasehold.record_stream_attempts('gone', names, epochs, results) AS done"
+    "  WHERE verdict = 'applied'"
+)
 CREATE_RELEASE = """
 CREATE FUNCTION public.release_unsent() RETURNS TABLE (unbegun text) LANGUAGE plpgsql AS $$
 DECLARE begun uuid[] := ARRAY(SELECT intent_id FROM leasehold.outbox_pending
@@ -178,6 +206,12 @@ def begun_streams(outbox):
     return streams
 
 
+def begun_heads(outbox):
+    begun_streams(outbox)
+    query = "SELECT intent_id FROM leasehold.outbox_pending ORDER BY stream"
+    return [row["intent_id"] for row in outbox.database.execute(query)]
+
+
 def unsent_streams(outbox):
     outbox.database.execute(CREATE_RELEASE)
     return begun_streams(outbox)
@@ -237,6 +271,9 @@ def due_turn(outbox):
 # it, and the call that must not wait, with its role. A function that meets several kinds of rows
 # has several lines, with the kind in brackets.
 MEETINGS = {
+    "lock_pending_rows (claims)": (claimed, LOCK_ITEM, COMPLETE, "owner"),
+    "lock_pending_rows (lease)": (led, LOCK_ITEM, RECORD, "owner"),
+    "lock_pending_rows (streams)": (begun_heads, LOCK_ITEM, RECORD_HEADS, "owner"),
     "begin_leased_attempts": (led, LOCK_ITEM, BEGIN_LEASED, "owner"),
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
     "renew_outbox_leases": (claimed, LOCK_ITEM, RENEW, "owner"),
@@ -308,3 +345,47 @@ def test_mutant_without_skip_locked_waits_for_the_other_transaction(outbox, meet
     calling.assert_blocked()
     writer.run("ROLLBACK")
     assert len(calling.result()) == 1 + len(others)
+
+
+def claimed_items(outbox):
+    outbox.publish()
+    ids = outbox.enqueue(500)
+    outbox.claim(batch_size=500)
+    return ids
+
+
+def leased_items(outbox):
+    outbox.publish(scope="cluster")
+    outbox.acquire("holder-1")
+    return outbox.enqueue(500)
+
+
+def heads_of_streams(outbox):
+    outbox.publish(scope="stream", concurrency=500)
+    entries = [{"target": "sms", "payload": one, "stream": f"s{one}"} for one in range(500)]
+    ids = [row["intent_id"] for row in outbox.enqueue_entries(entries)]
+    outbox.database.execute(
+        "SELECT FROM leasehold.claim_streams(500, 'gone', 30, 150, '{sms}', p_begin => true)"
+    )
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("make", "record"),
+    [(claimed_items, COMPLETE), (leased_items, RECORD), (heads_of_streams, RECORD_HEADS)],
+)
+def test_499_of_500_results_are_on_the_ledger_while_one_row_is_locked(outbox, make, record):
+    locked, *others = make(outbox)
+    writer, executor = outbox.database.session(), outbox.database.session("owner")
+    writer.run("BEGIN")
+    writer.run(LOCK_ITEM, [locked])
+    assert {row["intent_id"] for row in executor.run(record)} == set(others)
+    [states] = executor.run(
+        "SELECT count(*) AS rows, count(*) FILTER (WHERE intent_id = %s) AS locked"
+        "  FROM leasehold.outbox_attempts WHERE state = 'DISPATCHED'",
+        [locked],
+    )
+    assert states == {"rows": 499, "locked": 0}
+    writer.run("COMMIT")
+    assert executor.run(record) == [{"intent_id": locked}]
+    assert outbox.states(locked) == ["DISPATCHED"]

@@ -60,8 +60,8 @@ def read_the_clock_first(database, functions):
         mutate(database, function, r"\n\s+v_now := clock_timestamp\(\);", "")
 
 
-def verdict_after_a_wait(streams, database, call, locked):
-    """The lease expires while the holder waits for a row; return what it is told then."""
+def verdict_after_a_wait(streams, database, call):
+    """The lease expires while the holder waits for its row; return what it is told then."""
     if call == "begin":
         [head] = streams.enqueue(target="pay", stream="s")
         [holder] = claim_streams(streams)
@@ -76,7 +76,7 @@ def verdict_after_a_wait(streams, database, call, locked):
     )
     blocker, waiting = database.session(), database.session("executor")
     blocker.run("BEGIN")
-    blocker.run(f"SELECT FROM leasehold.{locked} FOR UPDATE")
+    blocker.run("SELECT FROM leasehold.leases FOR UPDATE")
     write = waiting.start(CLOCKS[call][0], arguments)
     write.assert_blocked()
     expired = "SELECT 1 FROM leasehold.leases WHERE grace_expires_at < clock_timestamp()"
@@ -86,27 +86,18 @@ def verdict_after_a_wait(streams, database, call, locked):
     return next(row["verdict"] for row in write.result() if row["verdict"])
 
 
-WAITS = [
-    *((call, "leases") for call in CLOCKS),
-    ("record", "outbox_pending"),
-    ("begin", "outbox_pending"),
-]
-
-
-@pytest.mark.parametrize(("call", "locked"), WAITS)
-def test_holder_whose_lease_expires_while_it_waits_for_a_row_is_refused(
-    streams, database, call, locked
-):
-    assert verdict_after_a_wait(streams, database, call, locked) == "lease_lost"
+@pytest.mark.parametrize("call", CLOCKS)
+def test_holder_whose_lease_expires_while_it_waits_for_its_row_is_refused(streams, database, call):
+    assert verdict_after_a_wait(streams, database, call) == "lease_lost"
 
 
 @pytest.mark.one_server
-@pytest.mark.parametrize(("call", "locked"), WAITS)
+@pytest.mark.parametrize("call", CLOCKS)
 def test_mutant_that_reads_the_clock_before_the_lock_lets_a_late_holder_act(
-    streams, database, call, locked
+    streams, database, call
 ):
     read_the_clock_first(database, CLOCKS[call][1])
-    told = verdict_after_a_wait(streams, database, call, locked)
+    told = verdict_after_a_wait(streams, database, call)
     assert told == ALLOWED[call]
 
 

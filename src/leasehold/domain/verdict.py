@@ -67,12 +67,17 @@ class BeginVerdict(StrEnum):
 
 
 class RecordVerdict(StrEnum):
-    """The result of recording one outcome. Only APPLIED wrote something; never retry the others."""
+    """The result of recording one outcome. Only APPLIED wrote something.
+
+    LOCKED: somebody else has locked the row for the moment. Record it later; never retry the
+    others.
+    """
 
     APPLIED = "applied"
     LEASE_LOST = "lease_lost"
     SUPERSEDED = "superseded"
     CEILING_REACHED = "ceiling_reached"
+    LOCKED = "locked"
     ALREADY_TERMINAL = "already_terminal"
     NOT_FOUND = "not_found"
 

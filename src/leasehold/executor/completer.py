@@ -4,8 +4,8 @@ What follows a write of results:
 
 - The database recorded them: their items are let go. In a stream, the answer brings the next head,
   which takes the slot of the last one and is started then.
-- It certainly rolled the write back: the write is repeated while the lease is trusted
-  (`repeater.py`).
+- It passed over results whose rows somebody else has locked, or certainly rolled the write back:
+  these results are written again while the lease is trusted (`repeater.py`).
 - It refused the batch because of one result, and wrote nothing: the results are sent one by one. A
   result that is refused by itself is reported, and not sent again.
 - It did not answer: nobody knows what it did. The results are dropped, and repair ends the items.
@@ -137,31 +137,37 @@ class Completer:
         await self._try_each(writes)
 
     async def _try_each(self, writes: Iterable[tuple[Write, Sequence[Item]]]) -> None:
-        """Try each write. Repeat later what was rolled back; raise the first other error."""
+        """Try each write, and repeat later what was not written; raise the first other error."""
         failures: list[Exception] = []
         for write, items in writes:
             try:
-                await write(items)
+                locked = await write(items)
             except Exception as error:  # noqa: BLE001 (raised below, after the other writes)
                 if is_rolled_back(error):
                     self.repeater.add(write, items, error)
                 else:
                     failures.append(error)
+            else:
+                self.repeater.add_locked(write, locked)
         if failures:
             raise failures[0]
 
-    async def _settle(self, fence: Fence, items: Sequence[Item]) -> None:
-        """Write results and let their items go. They stay if the write was rolled back."""
+    async def _settle(self, fence: Fence, items: Sequence[Item]) -> Sequence[Item]:
+        """Write results and let their items go. They stay if the write was rolled back.
+
+        Return the items that stay because somebody else has locked their rows.
+        """
         try:
-            await self._write_under(fence, items)
+            locked = await self._write_under(fence, items)
         except Exception as error:
             if not is_rolled_back(error):
                 self._on_error(error)
                 self._slots.let_go(items)
             raise
-        self._slots.let_go(items)
+        self._slots.let_go(_without(items, locked))
+        return locked
 
-    async def _write_under(self, fence: Fence, items: Sequence[Item]) -> None:
+    async def _write_under(self, fence: Fence, items: Sequence[Item]) -> Sequence[Item]:
         now = self._slots.clock()
         trusted: list[Item] = []
         for item in items:
@@ -170,30 +176,33 @@ class Completer:
             else:
                 trusted.append(item)
         if not trusted:
-            return
+            return []
         try:
-            await self._record(fence, trusted)
+            return await self._record(fence, trusted)
         except LeaseLost as error:
             for item in trusted:
                 self._reports.drop(item, RecordVerdict.LEASE_LOST)
             self._on_error(error)
+            return []
 
-    async def _record(self, fence: Fence, items: Sequence[Item]) -> None:
-        items = [item for item in items if item.outcome is not None]  # else: put back
+    async def _record(self, fence: Fence, batch: Sequence[Item]) -> Sequence[Item]:
+        items = [item for item in batch if item.outcome is not None]  # else: put back
         if not items:
-            return
+            return []
         try:
             written = await self._send(fence, items)
         except Exception as error:
             if not fence.is_about_one_result(error):
                 raise
-            await self._record_one_by_one(fence, items, error)
-            return
+            return await self._record_one_by_one(fence, items, error)
+        locked = written.locked(batch)
+        items = _without(items, locked)
         for item in items:
             item.is_unsettled = False
         self._end(items, written)
         await self._faults.reach(FaultPoint.AFTER_COMPLETE)
         self._reports.report(items, written.recorded)
+        return locked
 
     def _end(self, items: Iterable[Item], written: Written) -> None:
         """Let items go, and start what follows them in their streams, in the same slots."""
@@ -212,13 +221,15 @@ class Completer:
 
     async def _record_one_by_one(
         self, fence: Fence, items: Sequence[Item], error: Exception
-    ) -> None:
+    ) -> Sequence[Item]:
         """Nothing was written: do not let the other results suffer for the one that is refused."""
         if len(items) > 1:
+            all_locked: list[Item] = []
             for item in items:
-                await self._record(fence, [item])
-                self._slots.let_go([item])  # a later one may be rolled back
-            return
+                locked = await self._record(fence, [item])
+                self._slots.let_go(_without([item], locked))  # a later one may be rolled back
+                all_locked += locked
+            return all_locked
         event = "result_refused"
         if isinstance(error, TerminalGuardHit):
             event = "terminal_guard_hit"
@@ -226,6 +237,7 @@ class Completer:
         self._reports.log(logging.ERROR, event, items[0], error=str(error))
         # Else a leader would read the row again and make the call again. Claims and streams expire.
         self._on_error(error)
+        return []
 
     def _discard(self, item: Item) -> None:
         """Report a result that came after its lease was trusted. It is not sent.
@@ -250,20 +262,28 @@ class Completer:
             for at in range(0, len(items), fence.given_back_max)
         )
 
-    async def _give_back(self, fence: Fence, delay_seconds: float, items: Sequence[Item]) -> None:
+    async def _give_back(
+        self, fence: Fence, delay_seconds: float, items: Sequence[Item]
+    ) -> Sequence[Item]:
         """Return items to the database and let them go. Repeat it later if that may help."""
-        stay: set[Item] = set()
+        stay: Sequence[Item] = ()
         written = Written()
         try:
             written = await fence.give_back(items, delay_seconds)
             if written.lost:
                 self._metrics.lease_lost(written.lost)
+            stay = written.locked(items)
         except DatabaseUnavailable as error:
             now = self._slots.clock()
-            stay = {item for item in items if not item.trust.is_over(now)}
+            stay = [item for item in items if not item.trust.is_over(now)]
             if not is_rolled_back(error):
                 self._given_back += [(item, delay_seconds) for item in stay]
                 self.wake.set()  # it was perhaps the repeater that tried
             raise
         finally:
-            self._end([item for item in items if item not in stay], written)
+            self._end(_without(items, stay), written)
+        return stay
+
+
+def _without(items: Sequence[Item], others: Sequence[Item]) -> Sequence[Item]:
+    return [item for item in items if item not in set(others)] if others else items

@@ -18,7 +18,7 @@ from leasehold.domain.errors import (
     TerminalGuardHit,
 )
 from leasehold.domain.outcome import Result
-from leasehold.domain.verdict import ReleaseVerdict
+from leasehold.domain.verdict import RecordVerdict, ReleaseVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # In one write. The fence of streams takes fewer, because each stream may have 100 items.
 GIVEN_BACK_MAX = 500
+_LOCKED = RecordVerdict.LOCKED
 # P7003, P7004, and 23505 of the index that allows one terminal row per intent.
 _ABOUT_ONE_RESULT = (InvalidCompletionState, RetryCeilingReached, TerminalGuardHit)
 
@@ -53,6 +54,11 @@ class Written(NamedTuple):
     lost: int = 0
     next_heads: Sequence[Item] = ()
     start: Callable[[Sequence[Item]], None] = _start_nothing
+
+    def locked(self, items: Iterable[Item]) -> list[Item]:
+        """Return the items for which nothing was written, as somebody else has locked a row."""
+        numbers = {one.intent_id.int for one in self.recorded if one.verdict is _LOCKED}
+        return [item for item in items if item.intent_no in numbers] if numbers else []
 
 
 class Fence(Protocol):

@@ -1,9 +1,13 @@
-"""The repeater writes again what the database has certainly rolled back, for example because a row
-was locked for too long.
+"""The repeater writes again what the database has certainly not written.
 
-One locked row must not hold up the others. So what was rolled back is halved before it is written
-again, down to single items or single streams; each of these is repeated with a growing pause. The
-write itself drops what is not trusted any more, so nothing is repeated for ever.
+- It passed over items because somebody else has locked their rows: they are written again together,
+  with a growing pause. Those whose rows are free by then are written.
+- It rolled the whole write back, for example because a lease or a partition was locked for too
+  long, or in a deadlock. One lock must not hold up all others, so the items are halved before they
+  are written again, down to single items or single streams; each of these is repeated with a
+  growing pause.
+
+The write itself drops what is not trusted any more, so nothing is repeated for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
     from leasehold.domain.lease import Clock
     from leasehold.executor.item import Item
 
-    Write = Callable[[Sequence[Item]], Awaitable[None]]
+    # Returns the items that it passed over, because somebody else has locked their rows.
+    Write = Callable[[Sequence[Item]], Awaitable[Sequence[Item]]]
 
 FIRST_SECONDS = 0.05
 SECONDS_MAX = 2.0
@@ -58,11 +63,21 @@ class Repeater:
         self._clock = clock
         self._parts: list[_Part] = []
         self._rollbacks = LogBudget(_LOG, "write_rolled_back")
+        self._locks = LogBudget(_LOG, "rows_locked")
 
     def add(self, write: Write, items: Sequence[Item], error: Exception) -> None:
         """Repeat a write that was rolled back. The items stay in flight until it has ended them."""
         self._repeat(_Part(write, _units(items), self._clock()), error)
         self.wake.set()
+
+    def add_locked(self, write: Write, items: Sequence[Item]) -> None:
+        """Write items later that were passed over. They stay in flight until then.
+
+        The first time is no news: each renewal of claims locks their rows for a moment.
+        """
+        if items:
+            self._postpone(_Part(write, _units(items), 0.0))
+            self.wake.set()
 
     async def step(self) -> Pause:
         """Write the part that is due first."""
@@ -74,11 +89,16 @@ class Repeater:
             return Pause(wait_seconds)
         self._parts.remove(part)
         try:
-            await part.write(part.items)
+            locked = await part.write(part.items)
         except Exception as error:
             if not is_rolled_back(error):
                 raise
             self._repeat(part, error)
+        else:
+            if locked:
+                self._locks.warn(items=len(locked), **locked[0].log_fields())
+                part.units = _units(locked)
+                self._postpone(part)
         return AGAIN
 
     def _repeat(self, part: _Part, error: Exception) -> None:
@@ -92,8 +112,11 @@ class Repeater:
             for units in (part.units[:middle], part.units[middle:]):
                 self._parts.append(_Part(part.write, units, now))
         else:
-            part.due_at = now + part.backoff.next_seconds()
-            self._parts.append(part)
+            self._postpone(part)
+
+    def _postpone(self, part: _Part) -> None:
+        part.due_at = self._clock() + part.backoff.next_seconds()
+        self._parts.append(part)
 
 
 def _units(items: Sequence[Item]) -> list[list[Item]]:

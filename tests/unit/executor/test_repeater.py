@@ -1,4 +1,4 @@
-"""The repeater: writes that were rolled back."""
+"""The repeater: writes that were rolled back, and items whose rows somebody else has locked."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ class Table:
         self.written += numbers
 
 
+class PassingTable(Table):
+    """Passes over items while their rows are locked."""
+
+    async def write(self, items):
+        numbers = [item.intent_no for item in items]
+        self.tried.append(numbers)
+        self.written += sorted(set(numbers) - self.locked)
+        return [item for item in items if item.intent_no in self.locked]
+
+
 def items_of(*trusts, keeps_slot=False):
     """Make one item for each trust, numbered from 0."""
     fence = Fence(keeps_slot=keeps_slot)
@@ -75,6 +85,31 @@ async def test_one_locked_row_holds_up_no_other(clock):
     table.locked = set()
     await steps(repeater, clock, 12)
     assert sorted(table.written) == sorted(numbers)
+
+
+async def test_items_that_were_passed_over_are_written_together_when_they_are_free(clock):
+    items = items_of(*[TrustWindow(2000.0)] * 6)
+    numbers = [item.intent_no for item in items]
+    table, repeater = PassingTable(*numbers), Repeater(clock)
+    repeater.add_locked(table.write, items)
+    await steps(repeater, clock, 4)
+    assert table.tried == [numbers] * 2
+    table.locked = set(numbers[:2])
+    await steps(repeater, clock, 2)
+    assert table.written == numbers[2:]
+    table.locked = set()
+    await steps(repeater, clock, 2)
+    assert (table.tried[-1], sorted(table.written)) == (numbers[:2], sorted(numbers))
+
+
+async def test_rows_that_stay_locked_are_tried_ever_more_rarely(clock):
+    [item] = items_of(TrustWindow(2000.0))
+    table, repeater = PassingTable(item.intent_no), Repeater(clock)
+    repeater.add_locked(table.write, [item])
+    assert (await repeater.step()).seconds > 0, "not at once"
+    await steps(repeater, clock, 200)
+    assert len(table.tried) >= 20
+    assert clock.now - 1000.0 > len(table.tried) * SECONDS_MAX / 3
 
 
 async def test_locked_row_is_tried_ever_more_rarely(clock):

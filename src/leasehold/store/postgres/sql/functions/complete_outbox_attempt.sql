@@ -1,5 +1,5 @@
 -- Record the result of one claimed item and return the number of its ledger row. Unlike
--- complete_outbox_attempts, it raises instead of returning a verdict.
+-- complete_outbox_attempts, it raises instead of returning a verdict, and waits for a row that is locked.
 -- Locks: the pending row. Reads the clock after that.
 -- Raises: P7002 if the claim is lost (DETAIL is lease_lost, already_terminal or not_found), P7003 for an
 -- invalid state, P7004 for a retry above the ceiling, 22023 for bad arguments.
@@ -12,6 +12,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_te
 DECLARE
   v_result record;
 BEGIN
+  PERFORM FROM leasehold.outbox_pending p WHERE p.intent_id = p_intent_id FOR UPDATE;
   SELECT * INTO v_result FROM leasehold.complete_outbox_attempts(
     p_worker_id,
     jsonb_build_array(jsonb_build_object(

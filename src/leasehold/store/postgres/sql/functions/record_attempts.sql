@@ -1,11 +1,12 @@
 -- Record the results of items under a cluster lease. For streams see record_stream_attempts. The results are those of
 -- complete_outbox_attempts without tokens; one that is not of a call that was marked or begun needs its attempt_no.
--- The caller logs and counts a result that was not applied, and never retries it.
+-- The caller logs and counts a result that was not applied, and never retries it unless the row was locked.
 -- A deferred call (DEFERRED) writes no ledger row that would end its mark, so its mark is removed in the same write, if the result is
 -- applied: the mark of a later call of the intent stays.
--- Verdicts: applied, superseded, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item).
--- Locks: the lease row FOR KEY SHARE; the pending rows by id; then the lease's call marks, if a call was deferred. Reads the
--- clock after each.
+-- Verdicts: applied, superseded, ceiling_reached, already_terminal, not_found (also if this lease does not cover the item), locked
+-- (another transaction has the row: report the result again a moment later).
+-- Locks: the lease row FOR KEY SHARE; the pending rows by id, SKIP LOCKED; then the lease's call marks, if a call was deferred.
+-- Reads the clock after each.
 -- Raises: P7002 if the lease is lost; P7003 and 22023 as complete_outbox_attempts; 22023 for the lease of a stream. Then
 -- nothing is written.
 CREATE OR REPLACE FUNCTION leasehold.record_attempts(
@@ -17,6 +18,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 #variable_conflict use_column
 DECLARE
   v_outcomes leasehold.outcome[];
+  v_locked uuid[];
   v_deferred uuid[];
   v_now timestamptz;
 BEGIN
@@ -25,17 +27,19 @@ BEGIN
   END IF;
   v_outcomes := leasehold.read_results(p_results, p_holder_id, p_lease_name, p_lease_epoch);
   PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
+  v_locked := leasehold.lock_pending_rows(v_outcomes);
+  IF v_locked <> '{}' THEN
+    v_outcomes := leasehold.without_outcomes(v_outcomes, v_locked);
+    RETURN QUERY SELECT locked, 'locked', NULL::integer, NULL::text, NULL::text, NULL::timestamptz
+                   FROM unnest(v_locked) AS locked;
+  END IF;
   v_deferred := ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o WHERE o.state = 'DEFERRED');
-
-  PERFORM FROM leasehold.outbox_pending p
-    WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
-    ORDER BY p.intent_id FOR UPDATE;
   IF v_deferred <> '{}' THEN
     PERFORM leasehold.lock_call_marks(p_lease_name);
+    -- Check again, because the lease may have expired while this session waited for the marks.
+    PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
   END IF;
   v_now := leasehold.announce_change();
-  -- Check again, because the lease may have expired while this session waited for the rows.
-  PERFORM leasehold.require_lease(p_lease_name, p_holder_id, p_lease_epoch, p_in_grace => true);
   IF v_deferred = '{}' THEN
     RETURN QUERY SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease');
     RETURN;

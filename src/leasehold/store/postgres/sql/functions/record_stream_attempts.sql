@@ -5,10 +5,11 @@
 -- p_continued are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
 -- With p_free_idle, streams without due work are freed too; with p_begin, the next heads are begun.
 -- Returns first one row per result, with its verdict: applied, lease_lost, superseded, ceiling_reached, already_terminal,
--- not_found (also if none of these leases covers the item). Then the rows of the streams, with a stream_state and without a verdict;
--- a lost stream has the state lease_lost.
+-- not_found (also if none of these leases covers the item), locked (another transaction has a row of this stream: nothing is
+-- done in the stream, report its results again a moment later). Then the rows of the streams, with a stream_state and without a verdict;
+-- a lost stream has the state lease_lost, and a stream that was passed over has none.
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
--- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id. Reads the clock after each. Then as
+-- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id, SKIP LOCKED. Reads the clock after each. Then as
 -- advance_streams.
 -- The results are written whatever the generation of the database is. If it must begin anew (require_generation), no stream is
 -- kept and nothing is begun.
@@ -24,6 +25,8 @@ SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_outcomes leasehold.outcome[];
   v_held text[];
+  v_locked uuid[];
+  v_passed_over text[] := '{}';
   v_now timestamptz;
   v_result leasehold.stream_work;
   v_failed uuid[] := '{}';
@@ -36,16 +39,17 @@ BEGIN
   PERFORM leasehold.require_list('p_continued', coalesce(p_continued, '{}'), 10000);
   v_outcomes := leasehold.read_results(p_results, p_holder_id, NULL, NULL);
   v_held := leasehold.lock_held_streams(p_holder_id, p_lease_names, p_lease_epochs, p_to_begin => false);
-  PERFORM FROM leasehold.outbox_pending p
-    WHERE p.intent_id = ANY (ARRAY(SELECT o.intent_id FROM unnest(v_outcomes) AS o))
-    ORDER BY p.intent_id FOR UPDATE;
+  v_locked := leasehold.lock_pending_rows(v_outcomes);
   v_now := clock_timestamp();
-  -- Check again, because leases may have expired while this session waited for the rows.
-  v_held := ARRAY(SELECT l.lease_name FROM leasehold.leases l
-                   WHERE l.lease_name = ANY (v_held) AND l.grace_expires_at > v_now);
+  IF v_locked <> '{}' THEN
+    v_passed_over := ARRAY(SELECT DISTINCT p.lease_name FROM leasehold.outbox_pending p
+                            WHERE p.intent_id = ANY (v_locked) AND p.lease_name = ANY (v_held));
+    v_held := ARRAY(SELECT held FROM unnest(v_held) AS held WHERE held <> ALL (v_passed_over));
+  END IF;
 
   FOR v_result.intent_id, v_result.verdict IN
     SELECT o.intent_id, CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
+                             WHEN p.lease_name = ANY (v_passed_over) THEN 'locked'
                              WHEN p.lease_name = ANY (p_lease_names) THEN 'lease_lost' ELSE 'not_found' END
       FROM unnest(v_outcomes) AS o LEFT JOIN leasehold.outbox_pending p ON p.intent_id = o.intent_id
      -- Hashed, as below; = ANY would compare each name with all others.
@@ -78,7 +82,7 @@ BEGIN
   RETURN QUERY
   SELECT * FROM leasehold.advance_streams(
     v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_continued END, p_free_idle, p_begin, v_token_floor);
-  RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held);
+  RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held || v_passed_over);
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.record_stream_attempts(text, text[], bigint[], jsonb, text[], boolean, boolean) FROM PUBLIC;
