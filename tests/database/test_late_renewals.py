@@ -113,3 +113,35 @@ async def test_stream_is_given_up_if_the_answer_to_its_renewal_is_late(outbox, s
     await heartbeat.step()
     assert held.is_over(clock())
     assert len(streams) == 0
+
+
+async def test_stream_whose_lease_is_locked_delays_no_other_and_is_renewed_soon(outbox, stores):
+    outbox.publish("pay", scope="stream")
+    for name in ("free", "locked"):
+        outbox.enqueue(1, "pay", stream=name)
+    clock = Clock()
+    streams = HeldStreams("w")
+    claimed = await stores.executor.claim_streams(2, "w", 30, 150, ["pay"], begin=True)
+    held = {one.lease.stream: streams.hold(one.lease, clock(), 30, 150) for one in claimed}
+    person = outbox.database.session()
+    person.run("BEGIN")
+    person.run("SELECT FROM leasehold.leases WHERE stream = 'locked' FOR UPDATE")
+    heartbeat = StreamHeartbeat(
+        stores.executor,
+        Slots("w", SlotPool(10, clock)),
+        streams,
+        Timings,
+        Metrics(),
+        runner=None,
+        claims=SimpleNamespace(is_crowded=lambda _: False),
+    )
+    clock.now += 10.0
+    assert (await heartbeat.step()).seconds == 1.0
+    left = {name: one.seconds_left(clock()) for name, one in held.items()}
+    assert left["locked"] == left["free"] - 10
+    person.run("ROLLBACK")
+    clock.now += 1.0
+    assert (await heartbeat.step()).seconds == Timings().heartbeat_seconds - 1
+    left = {name: one.seconds_left(clock()) for name, one in held.items()}
+    assert left["free"] == left["locked"] - 1, "only the one that was locked is renewed again"
+    assert len(streams) == 2

@@ -41,6 +41,14 @@ BEGIN_LEASED = (
     "  WHERE verdict = 'begun'"
 )
 FINISH = "SELECT intent_id FROM leasehold.repair_missed_deadlines(10, 'reaper')"
+RENEW_STREAMS = (
+    "WITH held AS MATERIALIZED ("
+    "  SELECT array_agg(lease_name) AS names, array_agg(lease_epoch) AS epochs"
+    "    FROM leasehold.leases WHERE lease_seconds = 30)"
+    " SELECT split_part(renewed.lease_name, '/', 3) AS stream FROM held"
+    "  CROSS JOIN leasehold.renew_streams('gone', names, epochs, 60, 60) AS renewed"
+    "  WHERE verdict = 'renewed'"
+)
 CLAIM_STREAMS = "SELECT stream FROM leasehold.claim_streams(10, 'holder-1', 30, 150, '{sms}')"
 LOOK_AT_STREAMS = (
     "SELECT stream FROM leasehold.refresh_streams('gone', '{stream/sms/first,stream/sms/second}',"
@@ -277,12 +285,13 @@ MEETINGS = {
     "begin_leased_attempts": (led, LOCK_ITEM, BEGIN_LEASED, "owner"),
     "claim_outbox_batch": (due, LOCK_ITEM, CLAIM),
     "renew_outbox_leases": (claimed, LOCK_ITEM, RENEW, "owner"),
+    "renew_leases": (held_streams, LOCK_LEASE_OF_STREAM, RENEW_STREAMS, "owner"),
     "requeue_expired_claims": (expired_for_claims, LOCK_ITEM, END_CLAIMS),
     "repair_expired_leases": (expired, LOCK_ITEM, REPAIR),
     "repair_missed_deadlines": (past_deadline, LOCK_ITEM, FINISH),
     "claim_streams": (free_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),
     "claim_streams (head)": (free_streams, LOCK_HEAD, CLAIM_STREAMS),
-    "take_streams": (calls_of_the_dead, LOCK_HEAD, TAKE_OVER),
+    "lock_begun_rows": (calls_of_the_dead, LOCK_HEAD, TAKE_OVER),
     "begin_stream_attempts": (held_streams, LOCK_HEAD, BEGIN_HEADS, "owner"),
     "release_streams": (unsent_streams, LOCK_HEAD, RELEASE, "owner"),
     "lock_expired_streams": (expired_streams, LOCK_LEASE_OF_STREAM, CLAIM_STREAMS),

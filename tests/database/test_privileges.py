@@ -150,6 +150,7 @@ OWNERS = (
     "create_stream",
     "idle_streams",
     "is_stream_begun",
+    "lock_begun_rows",
     "lock_expired_streams",
     "lock_held_streams",
     "lost_streams",

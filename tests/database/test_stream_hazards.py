@@ -19,7 +19,6 @@ RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
 BEGIN = "SELECT * FROM leasehold.begin_stream_attempts(%s, %s, %s, %s)"
 REFRESH = "SELECT * FROM leasehold.refresh_streams(%s, %s, %s)"
 RELEASE = "SELECT * FROM leasehold.release_streams(%s, %s, %s)"
-RENEW = "SELECT * FROM leasehold.renew_streams(%s, %s, %s, 30, 150)"
 
 
 @pytest.fixture
@@ -47,11 +46,10 @@ CLOCKS = {
     "record": (RECORD, ["lock_held_streams", "record_stream_attempts"]),
     "begin": (BEGIN, ["lock_held_streams", "begin_stream_attempts"]),
     "release": (RELEASE, ["lock_held_streams"]),
-    "renew": (RENEW, ["renew_leases"]),
 }
 
 
-ALLOWED = {"record": "applied", "begin": "begun", "release": "released", "renew": "renewed"}
+ALLOWED = {"record": "applied", "begin": "begun", "release": "released"}
 
 
 def read_the_clock_first(database, functions):

@@ -440,3 +440,27 @@ def test_call_of_the_dead_whose_row_is_locked_hides_no_other_from_a_claim_of_one
     person.run("ROLLBACK")
     claim_streams(streams, "holder-2", streams_max=1)
     assert [streams.states(one) for one in ids] == [["IN_DOUBT"], ["IN_DOUBT"]]
+
+
+def test_expired_stream_that_cannot_be_taken_leaves_its_place_to_another(streams, database):
+    """Somebody has locked the row of its call in flight, so nobody can put that in doubt."""
+    ids = {}
+    for name in ("first", "second"):
+        [ids[name]] = streams.enqueue(target="pay", stream=name)
+    held = {one.stream: one for one in claim_streams(streams)}
+    expire = (
+        "UPDATE leasehold.leases SET expires_at = clock_timestamp() - make_interval(secs => %s),"
+        "  grace_expires_at = clock_timestamp() - interval '1 second' WHERE lease_name = %s"
+    )
+    for name, seconds in (("first", 20), ("second", 10)):
+        assert held[name].begin([ids[name]]) == ["begun"]
+        database.owner_execute(expire, [seconds, held[name].lease_name])
+    person = locked_row(database, ids["first"])
+    call = ("executor", "claim_streams", 1, "holder-2", 30, 150, ["pay"])
+    assert [(row["stream"], row["is_taken_over"]) for row in streams.call(*call)] == [
+        ("second", True)
+    ]
+    person.run("ROLLBACK")
+    assert [(row["stream"], row["is_taken_over"]) for row in streams.call(*call)] == [
+        ("first", True)
+    ]

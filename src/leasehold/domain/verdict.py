@@ -85,7 +85,8 @@ class RecordVerdict(StrEnum):
 class RenewVerdict(StrEnum):
     """The result of renewing one claim or lease.
 
-    LOCKED: somebody else has locked the row of a claim. It lasts as long as before; ask again.
+    LOCKED: somebody else has locked the row of a claim, or of a stream's lease. It lasts as long as
+    before; ask again.
     """
 
     RENEWED = "renewed"

@@ -308,7 +308,7 @@ class StreamHeartbeatStore(Protocol):
     async def renew_streams(
         self, holder_id: str, leases: Sequence[Lease], lease_seconds: float, grace_seconds: float
     ) -> list[rows.RenewedStream]:
-        """Extend stream leases, and report which are lost."""
+        """Extend stream leases, and report which are lost, and which are locked by others."""
         ...
 
     async def surplus_streams(self, instance_id: str) -> list[rows.SurplusStreams]:

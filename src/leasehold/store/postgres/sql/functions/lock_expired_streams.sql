@@ -4,8 +4,10 @@
 -- An expiry further away than the lease was granted for means that the clock was set back. It is corrected
 -- (repair_lease_times), and the stream is found when it has passed. Expiries within p_lease_seconds need no correction. Of the
 -- others only the 100 furthest are looked at in each call, because instances with a longer lease time have many of them.
+-- A stream past its second expiry is passed over while somebody has locked a row of a call in flight, for that row could not be
+-- put in doubt (take_streams). Such streams do not use up the limits: of each target, up to 1000 of them are looked at beside.
 -- The walk sees what was true before the lock; take_streams checks again.
--- Locks: the lease rows FOR UPDATE, SKIP LOCKED. Raises: nothing.
+-- Locks: the lease rows FOR UPDATE, SKIP LOCKED, then their begun rows (lock_begun_rows). Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.lock_expired_streams(
   p_targets text[], p_target_limits integer[], p_limit integer, p_lease_seconds double precision
 ) RETURNS text[]
@@ -29,12 +31,15 @@ BEGIN
     SELECT found.lease_name
       FROM unnest(p_targets, p_target_limits) AS asked (target, target_limit)
      CROSS JOIN LATERAL (
-       SELECT l.lease_name FROM leasehold.leases l
-        WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity' AND l.expires_at <= v_now
-          AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream))
-        ORDER BY l.expires_at
-        LIMIT coalesce(asked.target_limit, p_limit)
-          FOR UPDATE SKIP LOCKED) AS found
+       SELECT over.lease_name
+         FROM (SELECT l.lease_name, l.target, l.stream, l.grace_expires_at FROM leasehold.leases l
+                WHERE l.target = asked.target AND l.stream IS NOT NULL AND l.expires_at > '-infinity' AND l.expires_at <= v_now
+                  AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream))
+                ORDER BY l.expires_at
+                LIMIT coalesce(asked.target_limit, p_limit) + 1000
+                  FOR UPDATE SKIP LOCKED) AS over
+        WHERE over.grace_expires_at > v_now OR leasehold.lock_begun_rows(over.target, over.stream)
+        LIMIT coalesce(asked.target_limit, p_limit)) AS found
      LIMIT p_limit
   )
   SELECT coalesce(array_agg(expired.lease_name), '{}') INTO v_names FROM expired;

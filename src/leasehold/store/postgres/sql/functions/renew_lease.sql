@@ -11,6 +11,7 @@ DECLARE
 BEGIN
   PERFORM leasehold.require_name('p_lease_name', p_lease_name, 400);
   PERFORM leasehold.require_between('p_lease_epoch', p_lease_epoch, 1, 9e15);
+  PERFORM FROM leasehold.leases l WHERE l.lease_name = p_lease_name FOR NO KEY UPDATE;  -- renew_leases would pass over it
   SELECT * INTO v_renewed FROM leasehold.renew_leases(
     p_holder_id, ARRAY[p_lease_name], ARRAY[p_lease_epoch], p_lease_seconds, p_grace_seconds);
   IF v_renewed.verdict <> 'renewed' THEN

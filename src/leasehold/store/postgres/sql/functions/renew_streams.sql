@@ -1,5 +1,6 @@
--- Extend the stream leases of a holder. One verdict each: renewed or lease_lost.
--- Locks: the lease rows FOR NO KEY UPDATE, by name. Reads the clock after that.
+-- Extend the stream leases of a holder. One verdict each: renewed, lease_lost, or locked (another transaction has the lease
+-- row: the lease lasts as long as before; ask again).
+-- Locks: the lease rows FOR NO KEY UPDATE, by name, SKIP LOCKED, so it never waits. Reads the clock after that.
 -- Raises: P7006, 22023.
 CREATE OR REPLACE FUNCTION leasehold.renew_streams(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_lease_seconds double precision,

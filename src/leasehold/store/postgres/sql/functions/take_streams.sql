@@ -5,7 +5,7 @@
 -- advance_streams marks the row that leads to the stream next time.
 -- A stream is not taken while somebody has locked a row of a call in flight, for that row could not be put in doubt. It goes to
 -- the end of the line of expired streams, so that it does not hide the others.
--- Locks: the lease rows and p_rows, already locked by the caller. Reads the clock. Then the begun rows FOR UPDATE, SKIP LOCKED, and
+-- Locks: the lease rows and p_rows, already locked by the caller. Reads the clock. Then the begun rows (lock_begun_rows), and
 -- the reasons of pauses.
 -- Raises: nothing.
 CREATE OR REPLACE FUNCTION leasehold.take_streams(
@@ -31,28 +31,22 @@ BEGIN
      AND (l.grace_expires_at <= v_now OR NOT leasehold.is_stream_begun(l.target, l.stream));
 
   IF cardinality(v_expired) > 0 THEN
-    WITH begun AS MATERIALIZED (
-      SELECT p.intent_id, l.lease_name, l.holder_id, l.lease_epoch
-        FROM leasehold.leases l
-       CROSS JOIN LATERAL (
-         SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
-          WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
-          ORDER BY p.stream_seq LIMIT 200) AS p
-       WHERE l.lease_name = ANY (v_expired) AND p.begun_at IS NOT NULL
-    ), ours AS MATERIALIZED (
-      SELECT p.intent_id FROM leasehold.outbox_pending p
-       WHERE p.intent_id = ANY (ARRAY(SELECT begun.intent_id FROM begun)) FOR UPDATE SKIP LOCKED
-    )
-    SELECT array_agg(leasehold.taken_over_outcome(begun.intent_id, begun.holder_id, begun.lease_name, begun.lease_epoch)
-                     ORDER BY begun.intent_id),
-           array_agg(begun.lease_name) FILTER (WHERE begun.intent_id NOT IN (SELECT ours.intent_id FROM ours))
-      INTO v_doubts, v_locked FROM begun;
-    IF v_locked IS NOT NULL THEN
-      v_free := ARRAY(SELECT name FROM unnest(v_free) AS name WHERE name <> ALL (v_locked));
-      v_paused := ARRAY(SELECT name FROM unnest(v_paused) AS name WHERE name <> ALL (v_locked));
-      v_doubts := ARRAY(SELECT doubt FROM unnest(v_doubts) AS doubt WHERE doubt.lease_name <> ALL (v_locked));
-      UPDATE leasehold.leases l SET expires_at = v_now, grace_expires_at = v_now WHERE l.lease_name = ANY (v_locked);
+    v_locked := ARRAY(SELECT l.lease_name FROM leasehold.leases l
+                       WHERE l.lease_name = ANY (v_expired) AND NOT leasehold.lock_begun_rows(l.target, l.stream));
+    IF v_locked <> '{}' THEN
+      v_free := ARRAY(SELECT name FROM unnest(v_free) AS name WHERE name NOT IN (SELECT unnest(v_locked)));
+      v_expired := ARRAY(SELECT name FROM unnest(v_expired) AS name WHERE name NOT IN (SELECT unnest(v_locked)));
+      v_paused := ARRAY(SELECT name FROM unnest(v_paused) AS name WHERE name NOT IN (SELECT unnest(v_locked)));
     END IF;
+    SELECT array_agg(leasehold.taken_over_outcome(begun.intent_id, l.holder_id, l.lease_name, l.lease_epoch)
+                     ORDER BY begun.intent_id)
+      INTO v_doubts
+      FROM leasehold.leases l
+     CROSS JOIN LATERAL (
+       SELECT p.intent_id, p.begun_at FROM leasehold.outbox_pending p
+        WHERE p.scope = 'stream' AND p.target = l.target AND p.stream = l.stream
+        ORDER BY p.stream_seq LIMIT 200) AS begun
+     WHERE l.lease_name = ANY (v_expired) AND begun.begun_at IS NOT NULL;
   END IF;
   UPDATE leasehold.leases l
      SET holder_id = p_holder_id, lease_epoch = l.lease_epoch + 1, acquired_at = v_now, renewed_at = v_now,
