@@ -111,12 +111,13 @@ def setting(name: str) -> Any:  # noqa: ANN401 (a type for Typer, made at run ti
     kinds = [getattr(one, "__origin__", one) for one in get_args(field.annotation)]
     kind = next((one for one in (bool, int, float, Path) if one in (field.annotation, *kinds)), str)
     option = _option_name(name)
+    choices = ", ".join(one for one in get_args(field.annotation) if isinstance(one, str))
     default = "" if field.default is None else f" ({_shown(field.default)})"
     return Annotated[
         kind | None,
         typer.Option(
             f"{option}/--no-{option[2:]}" if kind is bool else option,
-            help=f"{setting_texts()[name].rstrip('.')}{default}.",
+            help=f"{setting_texts()[name].rstrip('.')}{choices and f': {choices}'}{default}.",
             show_default=False,
         ),
     ]

@@ -186,6 +186,7 @@ class ClaimLoop:
         ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
+        by_lease = self._by_lease(rooms)  # now: a target may move to another scope meanwhile
         if self._marks.is_look_due():
             seen = self._store.read_open_transactions(self._marks.seen)
             self._marks.look_back(await self._answer(seen))
@@ -193,7 +194,7 @@ class ClaimLoop:
         # Decided before the first claim, for a full walk of one puts off the next.
         claims = [
             (lease_seconds, room, self._marks.is_full_walk_due(room, is_poll=is_poll))
-            for lease_seconds, room in self._by_lease(rooms).items()
+            for lease_seconds, room in by_lease.items()
         ]
         for lease_seconds, room, is_full_walk in claims:
             found += await self._claim(room, lease_seconds, is_full_walk=is_full_walk)

@@ -290,7 +290,8 @@ class Runner:
         self.times.add(batch[0].target, elapsed)
         self._targets.observe(batch[0], outcomes[-1], self._metrics)
         for one in batch[len(outcomes) :]:
-            self._completer.put_back(one)
+            if one.state is CALLING:  # else it was aborted meanwhile
+                self._completer.put_back(one)
         for one, outcome in zip(batch, outcomes, strict=False):
             self._observe(one, outcome)
             self._finish(one, served, after_calling(outcome, one.claimed, served.contract), elapsed)

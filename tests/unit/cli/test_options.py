@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Literal, get_origin
 
 import pytest
 
 from leasehold.cli.options import (
+    INSTANCE_SETTINGS,
     operator_name,
     parse_duration_or_time,
     parse_time_or_age,
+    setting,
 )
+from leasehold.config import Settings
 from leasehold.domain.errors import InvalidArgument
+
+
+def test_help_of_an_option_names_the_values_that_it_takes():
+    shown = {}
+    for name in INSTANCE_SETTINGS:
+        if get_origin(Settings.model_fields[name].annotation) is Literal:
+            [option] = setting(name).__metadata__
+            shown[name] = option.help.rpartition(": ")[2]
+    assert shown == {
+        "elector": "row, advisory (row).",
+        "log_format": "json, console (console).",
+        "log_level": "debug, info, warning, error (info).",
+    }
 
 
 def test_operator_is_the_option_else_the_variable_else_the_login(monkeypatch):

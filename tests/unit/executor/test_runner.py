@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from itertools import chain
 
 import pytest
@@ -15,7 +16,7 @@ from leasehold.domain.outcome import Accepted
 from leasehold.domain.verdict import BeginVerdict
 from leasehold.executor.completer import Completer
 from leasehold.executor.fences import GIVEN_BACK_MAX, Written
-from leasehold.executor.item import ItemState, claimed_items
+from leasehold.executor.item import ItemState, Transitions, claimed_items
 from leasehold.executor.limits import Gate
 from leasehold.executor.runner import Runner
 from leasehold.executor.slots import SlotPool, Slots
@@ -65,7 +66,7 @@ class Gateway:
 
 
 class Targets:
-    def __init__(self, submit):
+    def __init__(self, gateway):
         contract = Contract(
             target="sms",
             version=1,
@@ -73,7 +74,7 @@ class Targets:
             guarantee="keyed",
             gateway=PythonTerms(function="a:b"),
         )
-        self._served = Served(contract=contract, gateway=Gateway(submit), lease_seconds=30)
+        self._served = Served(contract=contract, gateway=gateway, lease_seconds=30)
         self._gate = Gate(10, None)
 
     async def of(self, target, version):
@@ -84,6 +85,9 @@ class Targets:
         del target
         return self._gate
 
+    def observe(self, item, outcome, metrics):
+        pass
+
 
 async def accept(submission):
     del submission
@@ -91,12 +95,12 @@ async def accept(submission):
 
 
 class Setup:
-    def __init__(self, submit=accept):
+    def __init__(self, submit=accept, gateway=None):
         self.slots, self.metrics, self.troubles = Slots("worker-1", SlotPool(10)), Metrics(), []
         self.completer = Completer(self.slots, self.metrics, on_error=self.troubles.append)
         self.runner = Runner(
             self.slots,
-            Targets(submit),
+            Targets(gateway or Gateway(submit)),
             self.completer,
             self.metrics,
             on_error=self.troubles.append,
@@ -230,3 +234,34 @@ async def test_gateway_that_raises_after_its_call_was_aborted_records_nothing_mo
     await asyncio.sleep(0.01)
     await setup.completer.step()
     assert (item.state, fence.recorded) == (ItemState.DONE, [[7]])
+
+
+async def test_batch_that_was_aborted_is_not_given_back_when_its_gateway_answers_after_all(
+    monkeypatch,
+):
+    """Else what was aborted would lose its lease, and its result would not be written."""
+    calling = asyncio.Event()
+
+    monkeypatch.setattr(Transitions, "are_strict", False)  # the runner would log the error
+
+    class Batches:
+        asks_before_sending, submissions_max = False, 2
+
+        async def submit_many(self, submissions):
+            calling.set()
+            with suppress(asyncio.CancelledError):  # a library that ignores it
+                await asyncio.Event().wait()
+            del submissions
+            return [Accepted()]
+
+    setup, fence = Setup(gateway=Batches()), RecordingFence()
+    first, second = setup.take(fence, 7, 8)
+    first.followers = [second]
+    setup.runner.start([first])
+    async with asyncio.timeout(10):
+        await calling.wait()
+    setup.runner.abort(first)
+    await asyncio.wait([first.task], timeout=10)
+    assert not second.is_lost
+    await setup.until_idle()
+    assert (fence.recorded, setup.troubles) == ([[7, 8]], [])
