@@ -112,10 +112,7 @@ class Endpoint:
             # Imported late: the API needs none of it.
             from leasehold.intake.intake import Intake
 
-            async with (
-                self.settings.database() as database,
-                Intake(database.store) as intake,
-            ):
+            async with self.settings.database() as database, Intake(database.store) as intake:
                 yield _DatabaseBackend(database.store, intake, operator)
 
     @property

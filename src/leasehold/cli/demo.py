@@ -41,8 +41,7 @@ def demo(
         ),
     ] = None,
     kill: Annotated[
-        bool,
-        typer.Option("--kill", help="Kill a worker during its calls and show the recovery."),
+        bool, typer.Option("--kill", help="Kill a worker during its calls and show the recovery.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=8, help="Number of workers.")] = 2,
     rate: Annotated[float, typer.Option(min=0.1, max=200, help="Sample intents per second.")] = 4.0,

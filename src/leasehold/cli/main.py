@@ -41,9 +41,7 @@ COMMANDS = {
         "Enqueue one intent and print its id, or enqueue a file of intents and print a summary.",
     ),
     "intents": Entry(
-        "leasehold.cli.intents",
-        "app",
-        "List and show intents; cancel, resolve or redrive them.",
+        "leasehold.cli.intents", "app", "List and show intents; cancel, resolve or redrive them."
     ),
     "migrate": Entry(
         "leasehold.cli.migrate",

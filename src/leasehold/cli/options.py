@@ -21,12 +21,7 @@ from pydantic import SecretStr
 
 from leasehold import config
 from leasehold.cli.output import echo
-from leasehold.config import (
-    OPERATOR_VARIABLE,
-    Settings,
-    ignored_variables,
-    read_settings,
-)
+from leasehold.config import OPERATOR_VARIABLE, Settings, ignored_variables, read_settings
 from leasehold.domain.errors import InvalidArgument, LeaseholdError
 from leasehold.observe.logs import configure_logs, get_logger
 from leasehold.runtime.process import before_exit
@@ -65,8 +60,7 @@ ApiUrl: TypeAlias = Annotated[
 Operator: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="Your name for the record, or set LEASEHOLD_OPERATOR.",
-        show_default="your login name",
+        help="Your name for the record, or set LEASEHOLD_OPERATOR.", show_default="your login name"
     ),
 ]
 

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.options import (
-    DatabaseUrl,
-    Operator,
-    operator_name,
-    read_command_settings,
-)
+from leasehold.cli.options import DatabaseUrl, Operator, operator_name, read_command_settings
 from leasehold.cli.output import echo
 from leasehold.domain.errors import DatabaseUnavailable
 

@@ -109,8 +109,7 @@ def list_targets(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -
 def show(
     name: Annotated[str, typer.Argument(help="Name of the target.")],
     version: Annotated[
-        int | None,
-        typer.Option(min=1, help="Version to show.", show_default="the current one"),
+        int | None, typer.Option(min=1, help="Version to show.", show_default="the current one")
     ] = None,
     database_url: DatabaseUrl = None,
     *,

@@ -14,21 +14,10 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leasehold.client.requests import (
-    BATCH_ADVICE,
-    enqueue_batch,
-    intent_json,
-    key_advice,
-    key_of,
-)
+from leasehold.client.requests import BATCH_ADVICE, enqueue_batch, intent_json, key_advice, key_of
 from leasehold.client.responses import BulkResult
 from leasehold.client.retry import RetriedRequest, RetryBudget, refused_after_silence
-from leasehold.domain.errors import (
-    ApiError,
-    ApiUnavailable,
-    ContentTooLarge,
-    InvalidArgument,
-)
+from leasehold.domain.errors import ApiError, ApiUnavailable, ContentTooLarge, InvalidArgument
 from leasehold.domain.verdict import BatchVerdict
 
 if TYPE_CHECKING:

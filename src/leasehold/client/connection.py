@@ -113,10 +113,7 @@ class ResponseBody:
             kept[UNREAD] = self._problem.encode()
             self._bytes.clear()
         return httpx.Response(
-            self._response.status_code,
-            headers=headers,
-            content=bytes(self._bytes),
-            extensions=kept,
+            self._response.status_code, headers=headers, content=bytes(self._bytes), extensions=kept
         )
 
 

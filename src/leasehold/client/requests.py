@@ -163,10 +163,7 @@ def attempts(intent_id: IntentId) -> Request[tuple[Attempt, ...]]:
 
 
 def page(
-    *,
-    before: IntentId | None = None,
-    limit: int = PAGE_MAX,
-    **where: Unpack[IntentFilter],
+    *, before: IntentId | None = None, limit: int = PAGE_MAX, **where: Unpack[IntentFilter]
 ) -> Request[IntentPage]:
     """Ask for one page of intents."""
     given: dict[str, object] = {**where, "before": before, "limit": limit}
@@ -249,10 +246,7 @@ def _intent_operation(
 
 
 def operation(
-    path: str,
-    subject: str,
-    members: Mapping[str, object],
-    read: Callable[[httpx.Response], Result],
+    path: str, subject: str, members: Mapping[str, object], read: Callable[[httpx.Response], Result]
 ) -> Request[Result]:
     """Change something in the name of the token; `subject` says what to look at if in doubt."""
     # Not idempotent: the repeated request would report that somebody else was faster.
@@ -280,9 +274,7 @@ def reader(
     return checked
 
 
-def _intent_reader(
-    read: Callable[[httpx.Response], Result],
-) -> Callable[[httpx.Response], Result]:
+def _intent_reader(read: Callable[[httpx.Response], Result]) -> Callable[[httpx.Response], Result]:
     """Like reader, for a request about one intent: 404 means that there is no such intent."""
 
     def checked(response: httpx.Response) -> Result:

@@ -107,8 +107,7 @@ def page(response: httpx.Response) -> IntentPage:
     """Read one page of a list."""
     given = _object(response)
     return IntentPage(
-        tuple(_value(IntentStatus, one) for one in given["intents"]),
-        _optional_id(given["next"]),
+        tuple(_value(IntentStatus, one) for one in given["intents"]), _optional_id(given["next"])
     )
 
 
@@ -157,9 +156,7 @@ def event(cursor: str, data: str) -> LedgerEvent:
     if not cursor:
         raise ValueError("an event without a cursor")
     return LedgerEvent(
-        cursor=EventCursor(cursor),
-        target=given.get("target"),
-        attempt=_value(Attempt, given),
+        cursor=EventCursor(cursor), target=given.get("target"), attempt=_value(Attempt, given)
     )
 
 

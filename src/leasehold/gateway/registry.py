@@ -98,8 +98,7 @@ def open_gateway(
     sanitizer = Sanitizer([*known, *secrets])
     try:
         return kind.open(
-            contract,
-            Surroundings(environment=environment, sanitizer=sanitizer, threads=threads),
+            contract, Surroundings(environment=environment, sanitizer=sanitizer, threads=threads)
         )
     except LeaseholdError:
         raise

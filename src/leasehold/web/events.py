@@ -146,10 +146,7 @@ class Events:
         return cursor
 
     async def stream(
-        self,
-        after: EventCursor,
-        targets: Collection[str] | None,
-        is_allowed: Callable[[], bool],
+        self, after: EventCursor, targets: Collection[str] | None, is_allowed: Callable[[], bool]
     ) -> AsyncGenerator[bytes]:
         """Yield everything after a cursor, of some targets or all, while `is_allowed` holds.
 

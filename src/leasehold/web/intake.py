@@ -106,12 +106,7 @@ class Intake:
         ]
         results = iter(await self._enqueue_many(good, body_bytes))
         return [
-            _verdict(
-                ordinal,
-                new,
-                found if isinstance(found, Problem) else next(results),
-                context,
-            )
+            _verdict(ordinal, new, found if isinstance(found, Problem) else next(results), context)
             for ordinal, (new, found) in enumerate(zip(parsed, admitted, strict=True), start=1)
         ]
 
@@ -163,10 +158,7 @@ class Intake:
 
 
 def _verdict(
-    ordinal: int,
-    new: NewIntent | Problem,
-    result: Enqueued | Exception,
-    context: RequestContext,
+    ordinal: int, new: NewIntent | Problem, result: Enqueued | Exception, context: RequestContext
 ) -> responses.Verdict:
     if not isinstance(result, Enqueued) or not isinstance(new, NewIntent):
         return _refused(ordinal, _problem_of_one(result, context))

@@ -12,13 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from leasehold.domain.errors import ContentTooLarge
 from leasehold.domain.intent import JsonDocument, NewIntent
-from leasehold.domain.intent_rules import (
-    IS_REQUIRED,
-    NO_MOMENT,
-    RULES,
-    Fault,
-    find_contradictions,
-)
+from leasehold.domain.intent_rules import IS_REQUIRED, NO_MOMENT, RULES, Fault, find_contradictions
 from leasehold.domain.json_text import CONTENT_BYTES_MAX, overlong_numbers
 from leasehold.domain.terms import in_our_words
 from leasehold.web.problems import FAULTS_MAX, Problem, invalid

@@ -47,8 +47,7 @@ _JSON = re.compile(r"application/json[ \t]*(;[ \t]*charset=\"?utf-8\"?[ \t]*)?",
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9.-]+))(?::\d{1,5})?", re.ASCII)
 _BAD_KEY = Fault(
-    "Idempotency-Key",
-    "must be 1 to 255 printable ASCII characters; send any other key in the body",
+    "Idempotency-Key", "must be 1 to 255 printable ASCII characters; send any other key in the body"
 )
 
 

@@ -80,15 +80,11 @@ class WebService:
         self.web_metrics = WebMetrics(self.metrics.registry, self.settings.instance_id)
         self.access_log = BufferedLog(self.settings.log_format, self.settings.log_level)
         self.group_commit = GroupCommit(
-            stores.ingest,
-            waiting_max=self.settings.waiting_max,
-            observe=self.web_metrics.batch,
+            stores.ingest, waiting_max=self.settings.waiting_max, observe=self.web_metrics.batch
         )
         self.bodies = BodyReader(max(1, self.settings.requests_max // SLOW_BODIES_SHARE))
         self.tokens = TokenCache(
-            stores.api,
-            is_open=self.settings.is_open,
-            refresh_seconds=self.settings.token_seconds,
+            stores.api, is_open=self.settings.is_open, refresh_seconds=self.settings.token_seconds
         )
         self.limiter = Limiter(self.settings.requests_max, self.settings.waits_max)
         self.keep_alive = KeepAlive(self.settings.kept_max)

@@ -58,10 +58,7 @@ class Connection:
     """Calls one server. The first call opens the connections."""
 
     def __init__(
-        self,
-        contract: Contract,
-        terms: ConnectionTerms,
-        surroundings: Surroundings,
+        self, contract: Contract, terms: ConnectionTerms, surroundings: Surroundings
     ) -> None:
         """Raise GatewayMisconfigured for every mistake that shows without a call."""
         require_checks(contract)
@@ -110,12 +107,7 @@ class Connection:
             await self._session.close()
 
     async def _call(
-        self,
-        method: str,
-        url: URL,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        call: Call,
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, call: Call
     ) -> Response:
         """Send one request and read the complete response, within the contract's call timeout."""
         current_call.set(call)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from leasehold.gateway.python.gateway import (
-    PythonGateway,
-    Threads,
-    function_of,
-    gateway_function,
-)
+from leasehold.gateway.python.gateway import PythonGateway, Threads, function_of, gateway_function
 from leasehold.gateway.python.terms import PythonTerms
 from leasehold.gateway.registry import GatewayKind, register
 from leasehold.observe.redact import environment_secrets

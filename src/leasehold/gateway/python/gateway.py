@@ -172,12 +172,7 @@ class _SharedTimeout:
 class PythonGateway:
     """Calls the functions that a contract names, within its call timeout."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        terms: PythonTerms,
-        surroundings: Surroundings,
-    ) -> None:
+    def __init__(self, contract: Contract, terms: PythonTerms, surroundings: Surroundings) -> None:
         """Raise GatewayMisconfigured if a function cannot be imported."""
         self._threads = surroundings.threads or Threads()
         self._sanitizer = surroundings.sanitizer

@@ -163,10 +163,7 @@ async def read_intent_status(
     return Response(body, headers=headers, media_type="application/json")
 
 
-@router.get(
-    "/intents/{intent_id}/attempts",
-    responses=refusals(403, 404, 422, 503),
-)
+@router.get("/intents/{intent_id}/attempts", responses=refusals(403, 404, 422, 503))
 async def read_attempts(request: Request, token: Reader, intent_id: Id) -> responses.Attempts:
     """Read the ledger of an intent."""
     status = await find_intent(request, token, IntentId(intent_id))

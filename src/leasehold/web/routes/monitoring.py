@@ -83,11 +83,7 @@ async def read_targets(request: Request, token: Reader) -> Response:
     return Response(json_text({"targets": targets}), media_type="application/json")
 
 
-@router.get(
-    "/v1/instances",
-    tags=["monitoring"],
-    responses=refusals(403, 422, 503),
-)
+@router.get("/v1/instances", tags=["monitoring"], responses=refusals(403, 422, 503))
 async def read_instances(
     request: Request, _: ReaderOfAll, query: Annotated[AfterQuery, Query()]
 ) -> responses.Instances:
@@ -110,11 +106,7 @@ async def read_instances(
     )
 
 
-@router.get(
-    "/v1/leases",
-    tags=["monitoring"],
-    responses=refusals(403, 422, 503),
-)
+@router.get("/v1/leases", tags=["monitoring"], responses=refusals(403, 422, 503))
 async def read_leases(
     request: Request, _: ReaderOfAll, query: Annotated[LeasesQuery, Query()]
 ) -> responses.Leases:
@@ -195,11 +187,7 @@ class _EventStream(StreamingResponse):
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get(
-    "/healthz",
-    tags=["health"],
-    responses=refusals(is_open=True),
-)
+@router.get("/healthz", tags=["health"], responses=refusals(is_open=True))
 async def read_health() -> responses.Health:
     """Return 200 if the process answers."""
     return responses.Health(status="ok")

@@ -142,9 +142,7 @@ async def resume_stream(request: Request, token: Operator) -> responses.StreamIn
 
 
 @router.post(
-    "/stream/skip",
-    responses=refusals(*_REFUSALS),
-    openapi_extra=body_schema(requests.SkipRequest),
+    "/stream/skip", responses=refusals(*_REFUSALS), openapi_extra=body_schema(requests.SkipRequest)
 )
 async def skip_stream_head(request: Request, token: Operator) -> responses.StreamIntervened:
     """Cancel the head of a stream, so that the next intent can go.

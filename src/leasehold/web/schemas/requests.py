@@ -21,12 +21,7 @@ from pydantic import (
 )
 
 from leasehold.domain.intent import PRIORITIES, Resolution, Status
-from leasehold.domain.intent_rules import (
-    FIRST_MOMENT,
-    LAST_MOMENT,
-    NO_MOMENT,
-    TEN_YEARS_SECONDS,
-)
+from leasehold.domain.intent_rules import FIRST_MOMENT, LAST_MOMENT, NO_MOMENT, TEN_YEARS_SECONDS
 
 THIRTY_DAYS_SECONDS = 2_592_000
 NOTE_LENGTH_MAX = 2000
@@ -68,11 +63,7 @@ def parse_moment(value: object) -> datetime:
     raise ValueError(NO_MOMENT)
 
 
-Moment = Annotated[
-    datetime,
-    BeforeValidator(parse_moment),
-    WithJsonSchema(_MOMENT_SCHEMA),
-]
+Moment = Annotated[datetime, BeforeValidator(parse_moment), WithJsonSchema(_MOMENT_SCHEMA)]
 
 
 def _whole(value: object) -> object:
