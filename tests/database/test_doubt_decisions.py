@@ -9,7 +9,7 @@ import pytest
 from leasehold.domain.contract import Contract
 from leasehold.domain.intent import AttemptState, NewIntent, Status
 from leasehold.domain.outcome import NotFound, Result, Retryable, Unknown
-from leasehold.domain.retry import Ask, Hold, Submit, after_asking, after_calling, next_step
+from leasehold.domain.retry import Hold, LookUp, Submit, after_calling, after_lookup, next_step
 from leasehold.gateway.python.terms import PythonTerms
 
 pytestmark = pytest.mark.one_server
@@ -81,8 +81,8 @@ async def test_doubt_within_the_key_window_is_looked_up_only_after_the_quarantin
 
     life.pass_time(QUARANTINE)
     claimed = await life.claim()
-    assert next_step(claimed, life.contract) == Ask()
-    await life.record(claimed, after_asking(NotFound(), claimed, life.contract))
+    assert next_step(claimed, life.contract) == LookUp()
+    await life.record(claimed, after_lookup(NotFound(), claimed, life.contract))
     assert next_step(await life.claim(), life.contract) == Submit()
 
 

@@ -121,8 +121,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from importlib import metadata
 
         echo(f"leasehold {metadata.version('leasehold')}")

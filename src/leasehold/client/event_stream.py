@@ -99,7 +99,7 @@ class EventStream:
         self._cursor = after
         self._query = {} if target is None else {"target": target}
         self._parser = Parser()
-        self._asked_seconds: float | None = None
+        self._requested_seconds: float | None = None
 
     def request(self) -> Request[None]:
         """Ask for everything after the last event that the caller is done with."""
@@ -124,7 +124,7 @@ class EventStream:
         """
         for block in self._parser.feed(chunk):
             self.budget.reset()
-            self._asked_seconds = self._parser.retry_seconds
+            self._requested_seconds = self._parser.retry_seconds
             if block.data is not None:
                 yield _event(block)
             if block.cursor is not None:
@@ -135,7 +135,7 @@ class EventStream:
 
         That is not an error: its instance stops, and another one continues.
         """
-        pause = self.budget.pause(self._asked_seconds)
+        pause = self.budget.pause(self._requested_seconds)
         if pause is None:
             raise ApiError("the event stream ended repeatedly without sending an event")
         return pause

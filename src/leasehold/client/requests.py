@@ -141,7 +141,7 @@ def enqueue_batch(
 
 
 def get(intent_id: IntentId, wait_seconds: float = 0) -> Request[IntentStatus]:
-    """Ask for the status of an intent."""
+    """Read the status of an intent."""
     return Request(
         method="GET",
         path=f"/v1/intents/{intent_id}",
@@ -153,7 +153,7 @@ def get(intent_id: IntentId, wait_seconds: float = 0) -> Request[IntentStatus]:
 
 
 def attempts(intent_id: IntentId) -> Request[tuple[Attempt, ...]]:
-    """Ask for the ledger of an intent."""
+    """Read the ledger of an intent."""
     return Request(
         method="GET",
         path=f"/v1/intents/{intent_id}/attempts",
@@ -165,7 +165,7 @@ def attempts(intent_id: IntentId) -> Request[tuple[Attempt, ...]]:
 def page(
     *, before: IntentId | None = None, limit: int = PAGE_MAX, **where: Unpack[IntentFilter]
 ) -> Request[IntentPage]:
-    """Ask for one page of intents."""
+    """Read one page of intents."""
     given: dict[str, object] = {**where, "before": before, "limit": limit}
     query = {
         name: _time(name, value) if isinstance(value, datetime) else str(value)

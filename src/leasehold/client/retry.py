@@ -43,16 +43,16 @@ class RetryBudget:
         self._backoff.reset()
         self._ends_at = self._clock() + self._retry_seconds
 
-    def pause(self, asked_seconds: float | None = None) -> float | None:
+    def pause(self, requested_seconds: float | None = None) -> float | None:
         """Return the seconds to wait before the next try; None if they exceed the budget.
 
-        `asked_seconds` is what the server asked for. It is a lower bound with jitter on top, so
-        that clients that were rejected together do not return together.
+        `requested_seconds` is the delay that the server wants. It is a lower bound with jitter on
+        top, so that clients that were rejected together do not return together.
         """
         seconds = self._backoff.next_seconds()
-        if asked_seconds is not None:
+        if requested_seconds is not None:
             jitter = random.uniform(1.0, 1.25)  # noqa: S311 (not used for security)
-            seconds = max(seconds, asked_seconds * jitter)
+            seconds = max(seconds, requested_seconds * jitter)
         return seconds if self._clock() + seconds < self._ends_at else None
 
 

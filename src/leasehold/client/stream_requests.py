@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def blocked_page(target: str | None, after: str | None) -> Request[BlockedPage]:
-    """Ask for one page of blocked streams."""
+    """Read one page of blocked streams."""
     given = {"target": target, "after": after, "limit": str(PAGE_MAX)}
     return Request(
         method="GET",
@@ -30,7 +30,7 @@ def blocked_page(target: str | None, after: str | None) -> Request[BlockedPage]:
 
 
 def stream(target: str, stream: str) -> Request[StreamSeen | None]:
-    """Ask for one stream."""
+    """Read one stream."""
 
     def read(response: httpx.Response) -> StreamSeen | None:
         if not response.is_success and ErrorResponse.of(response).code == "not_found":

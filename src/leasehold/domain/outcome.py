@@ -67,7 +67,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """The gateway accepted the call as `reference` and will confirm it later: ask again then."""
+    """The gateway accepted the call as `reference` and will confirm it later: look it up then."""
 
     reference: str
     ask_after_seconds: float

@@ -1,8 +1,8 @@
 """Decides the next step of a claimed intent, and the delay before it. No clock, no randomness.
 
-    claimed ─► next_step ─┬─ Submit ──────► the call ──► after_calling ─┐
-                          ├─ Ask, Confirm ► the lookup ► after_asking ──┼─► with_delay ─► the ledger
-                          └─ Finish, Hold ──────────────────────────────┘
+    claimed ─► next_step ─┬─ Submit ──────────► call ────► after_calling ─┐
+                          ├─ LookUp, Confirm ─► lookup ──► after_lookup ──┼─► with_delay ─► ledger
+                          └─ Finish, Hold ────────────────────────────────┘
 
 The database has the last word: it counts attempts, checks deadlines and holds intents that a person
 must decide. These decisions never resend what the database would not permit to be resent.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DELAY_SECONDS_MAX = 30 * 86_400.0
 # The shortest delay of a deferred call, which spends no attempt: nothing else would slow it down.
 DEFERRED_SECONDS_MIN = 1.0
-# A gateway that has been asked for this many seconds is asked again one second later.
-_ASKING_SLOWDOWN = 10.0
+# After this many seconds of lookups, the next one is a second later.
+_LOOKUP_SLOWDOWN = 10.0
 # More than any contract permits attempts, and small enough not to overflow a float.
 _DOUBLINGS_MAX = 64
 
@@ -50,7 +50,7 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LookUp:
     """Look up the outcome of the key. The quarantine is over, so the answer is reliable."""
 
 
@@ -80,11 +80,11 @@ class Hold:
     outcome: Unknown
 
 
-Step: TypeAlias = Submit | Ask | Confirm | Finish | Hold
+Step: TypeAlias = Submit | LookUp | Confirm | Finish | Hold
 
 
 @dataclass(frozen=True, slots=True)
-class AskAgain:
+class LookUpAgain:
     """The lookup had no answer. Release the claim for this long; write nothing to the ledger."""
 
     seconds: float
@@ -125,22 +125,24 @@ def after_calling(outcome: Outcome, claimed: Claimed, contract: Contract) -> Out
     return outcome
 
 
-def after_asking(answer: LookupAnswer, claimed: Claimed, contract: Contract) -> Outcome | AskAgain:
-    """Decide what the answer to Ask or Confirm means for the intent."""
+def after_lookup(
+    answer: LookupAnswer, claimed: Claimed, contract: Contract
+) -> Outcome | LookUpAgain:
+    """Decide what the answer to LookUp or Confirm means for the intent."""
     match answer:
         case Accepted() | Rejected():
             return answer
         case Submitted():
-            wait = max(answer.ask_after_seconds, _asking_seconds(claimed, contract))
+            wait = max(answer.ask_after_seconds, _lookup_pause_seconds(claimed, contract))
             return _limit_delay(replace(answer, ask_after_seconds=wait), contract)
         case NotFound():
             return _not_found(answer, claimed, contract)
         case Unknown():
-            wait = _ask_again_seconds(answer, claimed, contract)
+            wait = _next_lookup_seconds(answer, claimed, contract)
             if claimed.last_state is AttemptState.SUBMITTED and claimed.reference is not None:
                 # As if nothing had changed: so the database ends the time for confirmation.
                 return Submitted(reference=claimed.reference, ask_after_seconds=wait)
-            return AskAgain(wait, answer)
+            return LookUpAgain(wait, answer)
         case _:
             assert_never(answer)
 
@@ -198,7 +200,7 @@ def _in_doubt(claimed: Claimed, contract: Contract) -> Step:
                 Submit() if _knows_the_key(claimed, contract) else _key_forgotten(claimed, contract)
             )
         case "lookup":
-            return Ask()
+            return LookUp()
         case "blind":
             return Hold(Unknown(retry_after_seconds=0, reason="cannot_be_asked"))
         case _:
@@ -215,7 +217,7 @@ def _key_forgotten(claimed: Claimed, contract: Contract) -> Step:
     age_seconds = _age_seconds(claimed)
     window_seconds = contract.key_window_seconds or 0
     if contract.can_look_up and age_seconds >= window_seconds + contract.quarantine_seconds:
-        return Ask()
+        return LookUp()
     return _postpone(claimed, contract)
 
 
@@ -262,19 +264,19 @@ def _not_found(answer: NotFound, claimed: Claimed, contract: Contract) -> Outcom
     return Retryable(retry_after_seconds=0, reason=NOT_FOUND, detail=answer.detail)
 
 
-def _ask_again_seconds(answer: Unknown, claimed: Claimed, contract: Contract) -> float:
+def _next_lookup_seconds(answer: Unknown, claimed: Claimed, contract: Contract) -> float:
     asked = _bounded(answer.retry_after_seconds) or 0.0
     asked = min(asked, contract.retry.retry_after_seconds_max)
     wait = max(asked, backoff_seconds(contract, claimed.attempt_no, 0))
-    wait = max(wait, _asking_seconds(claimed, contract))
+    wait = max(wait, _lookup_pause_seconds(claimed, contract))
     if claimed.last_state is AttemptState.SUBMITTED:
         return wait
     return max(wait, contract.quarantine_seconds)
 
 
-def _asking_seconds(claimed: Claimed, contract: Contract) -> float:
-    """Return how long to wait at least before asking again: the longer, the longer it has taken."""
-    return min(_age_seconds(claimed) / _ASKING_SLOWDOWN, contract.retry.longest_seconds)
+def _lookup_pause_seconds(claimed: Claimed, contract: Contract) -> float:
+    """Return how long to wait before the next lookup: the longer, the longer it has taken."""
+    return min(_age_seconds(claimed) / _LOOKUP_SLOWDOWN, contract.retry.longest_seconds)
 
 
 def _limit_delay(outcome: Outcome, contract: Contract) -> Outcome:

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from leasehold.domain.outcome import Unknown
-from leasehold.domain.retry import after_asking
+from leasehold.domain.retry import after_lookup
 from leasehold.executor.faults import FaultPoint
 from leasehold.gateway.errors import TrustEnded
 from leasehold.gateway.protocol import LookupBatcher
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from leasehold.domain.outcome import LookupAnswer, Outcome
-    from leasehold.domain.retry import AskAgain
+    from leasehold.domain.retry import LookUpAgain
     from leasehold.executor.faults import Faults
     from leasehold.executor.item import Item
     from leasehold.executor.slots import Slots
@@ -86,10 +86,10 @@ def _lookups_max(gateway: Gateway) -> int:
     return gateway.lookups_max if isinstance(gateway, LookupBatcher) else 1
 
 
-def after_abort(item: Item, unknown: Unknown) -> Outcome | AskAgain:
+def after_abort(item: Item, unknown: Unknown) -> Outcome | LookUpAgain:
     """Decide what follows a call that is given up. A lookup tried nothing: it is repeated."""
     contract = item.lookup_contract
-    return unknown if contract is None else after_asking(unknown, item.claimed, contract)
+    return unknown if contract is None else after_lookup(unknown, item.claimed, contract)
 
 
 class Lookups:
@@ -103,25 +103,25 @@ class Lookups:
 
     async def look_up(
         self, item: Item, served: Served, submission: Submission
-    ) -> Outcome | AskAgain:
+    ) -> Outcome | LookUpAgain:
         """Ask about one item, and decide what the answer means for it.
 
         Raises nothing but cancellation and TrustEnded.
         """
         item.lookup_contract = served.contract
         answer = await self._ask(item, served, submission)
-        return after_asking(answer, item.claimed, served.contract)
+        return after_lookup(answer, item.claimed, served.contract)
 
     async def look_up_all(
         self, items: Sequence[Item], served: Served, submissions: Sequence[Submission]
-    ) -> list[Outcome | AskAgain]:
+    ) -> list[Outcome | LookUpAgain]:
         """Ask about the items of one stream; return when all answers are there."""
         asked = zip(items, submissions, strict=True)
         answers = await asyncio.gather(
             *(self.look_up(item, served, submission) for item, submission in asked),
             return_exceptions=True,
         )
-        decided: list[Outcome | AskAgain] = []
+        decided: list[Outcome | LookUpAgain] = []
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from leasehold.domain.errors import InvalidArgument
 from leasehold.domain.intent import AttemptState
 from leasehold.domain.outcome import Submitted, Unknown
-from leasehold.domain.retry import AskAgain, Submit
+from leasehold.domain.retry import LookUpAgain, Submit
 from leasehold.executor.item import RECORDING
 from leasehold.gateway.sanitize import Sanitizer
 from leasehold.observe.logs import get_logger
@@ -104,10 +104,10 @@ class ObserverThread:
                 one.is_observed = True
                 self._tell("begun", _observed(one))
 
-    def ended(self, item: Item, decided: Outcome | AskAgain) -> None:
+    def ended(self, item: Item, decided: Outcome | LookUpAgain) -> None:
         """Tell how a call or a lookup ended, unless it was given up before or brought no news."""
         has_asked = item.is_observed or item.lookup_contract is not None
-        if not has_asked or item.state >= RECORDING or isinstance(decided, AskAgain):
+        if not has_asked or item.state >= RECORDING or isinstance(decided, LookUpAgain):
             return
         if isinstance(decided, Unknown):
             self._tell("unknown", _observed(item), decided)

@@ -22,9 +22,9 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.outcome import Accepted, Unknown
 from leasehold.domain.retry import (
-    Ask,
-    AskAgain,
     Confirm,
+    LookUp,
+    LookUpAgain,
     Submit,
     after_calling,
     next_step,
@@ -258,14 +258,14 @@ class Runner:
                 decided = await (
                     call if self._faults is NO_FAULTS else with_faults(call, self._faults)
                 )
-            elif isinstance(step, (Ask, Confirm)):
+            elif isinstance(step, (LookUp, Confirm)):
                 decided = await self._lookups.look_up(item, served, submission)
             else:
                 decided = step.outcome
             elapsed = self._slots.clock() - started_at
         if self._observer is not None:
             self._observer.ended(item, decided)
-        if isinstance(step, Submit) and not isinstance(decided, AskAgain):
+        if isinstance(step, Submit) and not isinstance(decided, LookUpAgain):
             self.times.add(item.target, elapsed)
             self._targets.observe(item, decided, self._metrics)
             decided = after_calling(decided, item.claimed, served.contract)
@@ -296,23 +296,23 @@ class Runner:
             self._observe(one, outcome)
             self._finish(one, served, after_calling(outcome, one.claimed, served.contract), elapsed)
 
-    def _observe(self, item: Item, decided: Outcome | AskAgain) -> None:
+    def _observe(self, item: Item, decided: Outcome | LookUpAgain) -> None:
         if self._observer is not None:
             self._observer.ended(item, decided)
 
     def _finish(
-        self, item: Item, served: Served, decided: Outcome | AskAgain, elapsed: float
+        self, item: Item, served: Served, decided: Outcome | LookUpAgain, elapsed: float
     ) -> None:
         if item.state >= RECORDING:
             self._metrics.late_result()  # it was aborted meanwhile
             return
-        if not isinstance(decided, (Accepted, AskAgain)):  # most are, and need no delay
+        if not isinstance(decided, (Accepted, LookUpAgain)):  # most are, and need no delay
             jitter = random.uniform(-1, 1)  # noqa: S311 (not used for security)
             decided = with_delay(decided, served.contract, item.claimed.attempt_no, jitter)
         self._hand_in(item, decided, elapsed)
 
-    def _hand_in(self, item: Item, decided: Outcome | AskAgain, elapsed: float | None) -> None:
-        if isinstance(decided, AskAgain):
+    def _hand_in(self, item: Item, decided: Outcome | LookUpAgain, elapsed: float | None) -> None:
+        if isinstance(decided, LookUpAgain):
             self._completer.give_back(item, decided.seconds)
         else:
             self._completer.complete(item, decided, elapsed)

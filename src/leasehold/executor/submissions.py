@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from leasehold.domain.retry import Ask, Confirm, Submit, next_step
+from leasehold.domain.retry import Confirm, LookUp, Submit, next_step
 from leasehold.executor.item import Permit
 from leasehold.gateway.protocol import LookupBatcher, Submission, SubmissionBatcher
 
@@ -53,7 +53,7 @@ def batch_of(item: Item, served: Served, step: Step) -> list[Item]:
     contract, gateway = served.contract, served.gateway
     if isinstance(step, Submit):
         return [item] if item.fence.must_begin(contract) else [item, *item.followers]
-    if not isinstance(step, (Ask, Confirm)) or not isinstance(gateway, LookupBatcher):
+    if not isinstance(step, (LookUp, Confirm)) or not isinstance(gateway, LookupBatcher):
         return [item]
     # A later head may have been tried later, so that it is too early to look it up.
     kind = type(step)

@@ -63,7 +63,7 @@ class WatchStore(WatchTurnStore, Protocol):
 class KeyStore(Protocol):
     """Idempotency keys that are taken."""
 
-    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
+    async def read_known_keys(self, given: Collection[TargetKey]) -> set[TargetKey]:
         """Return those of these keys that belong to an intent."""
         ...
 

@@ -4,8 +4,8 @@ A contract may limit the unfinished intents of its target (`pending_max`). One i
 counts the queues, and the database says when: at most 50,000 rows a second, whatever the number of
 instances. All of them read the last count every second, and each adds what it has accepted itself
 since then. What other instances accept since the last count can therefore exceed a limit; an exact
-count would make every enqueue wait for every other one. When a client asks for a full queue, the
-instance looks again soon.
+count would make every enqueue wait for every other one. When an intent arrives for a full queue,
+the instance reads the count again soon.
 
 A repeated intent adds nothing, so it is admitted to a full queue. Whether its key is known costs a
 query, which only runs if the queue is full, and only a few at a time. enqueue_intents then answers
@@ -65,7 +65,7 @@ class QueueLimits:
             await self._store.record_queue_depths(turn_no)
         sent_at = self._clock()
         rows = await self._store.read_queue_depths()
-        # Without a pause in between, in which no queue would have a limit.
+        # No await between these lines: until the last one, queues have no limit.
         known, self._queues = self._queues, {}
         for row in rows:
             queue = self._queues[row.target] = known.get(row.target) or _Queue(self._clock)
@@ -124,7 +124,8 @@ class _Queue:
         if row.seen_at == self._seen_at:
             return
         self._depth, self._seen_at = row.depth, row.seen_at
-        # What was accepted before the count began is in it; later ones may be, so they are added.
+        # The count includes what was accepted before it began. It may lack what came later, so
+        # that is added: the sum may be too high, never too low.
         counted_at = -math.inf if row.age_seconds is None else sent_at - row.age_seconds
         while self._marks and self._marks[0][0] <= counted_at:
             self._counted = self._marks.popleft()[1]
@@ -201,11 +202,11 @@ class Admission:
         return self._limits.reserve(new.target)
 
     async def _known(self, intents: Sequence[NewIntent | Problem]) -> set[TargetKey]:
-        asked = {key for one in intents if (key := _key(one)) is not None}
-        if not asked:
+        keys = {key for one in intents if (key := _key(one)) is not None}
+        if not keys:
             return set()
         async with self._lookups:
-            return await self._keys.read_known_keys(asked)
+            return await self._keys.read_known_keys(keys)
 
 
 def _key(new: NewIntent | Problem) -> TargetKey | None:

@@ -59,15 +59,15 @@ class LongPoll:
 
     async def step(self) -> Pause:
         """Query the first PAGE intents, and move those that are unfinished to the end."""
-        asked = list(self._waiting)[:PAGE]
-        self._is_slow = not asked
-        if not asked:
+        page = list(self._waiting)[:PAGE]
+        self._is_slow = not page
+        if not page:
             return Pause(_IDLE_SECONDS)
-        found: list[IntentStatus] = await self._store.read_status(asked)
+        found: list[IntentStatus] = await self._store.read_status(page)
         for one in found:
             if one.status.is_final:
                 _release(self._waiting.get(one.intent_id, ()))
-        for intent_id in asked:
+        for intent_id in page:
             if intent_id in self._waiting:
                 self._waiting[intent_id] = self._waiting.pop(intent_id)
         waited = asyncio.get_running_loop().time() - self._last_began_at

@@ -108,10 +108,10 @@ class HttpServer:
 
     async def until(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; raises if the server ended by itself."""
-        asked = asyncio.create_task(stop.wait())
-        waited = {asked} if self._running is None else {asked, self._running}
+        requested = asyncio.create_task(stop.wait())
+        waited = {requested} if self._running is None else {requested, self._running}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        requested.cancel()
         if not stop.is_set():
             self._raise_if_ended()
 

@@ -26,14 +26,14 @@ from leasehold.domain.outcome import (
 from leasehold.domain.retry import (
     DELAY_SECONDS_MAX,
     NOT_FOUND,
-    Ask,
-    AskAgain,
     Confirm,
     Finish,
     Hold,
+    LookUp,
+    LookUpAgain,
     Submit,
-    after_asking,
     after_calling,
+    after_lookup,
     backoff_seconds,
     next_step,
     with_delay,
@@ -104,7 +104,7 @@ def test_intent_past_its_deadline_and_not_in_doubt_ends_without_a_call(state):
     [
         ("keyed", Submit()),
         ("fenced", Submit()),
-        ("lookup", Ask()),
+        ("lookup", LookUp()),
         ("blind", Hold(Unknown(retry_after_seconds=0, reason="cannot_be_asked"))),
     ],
 )
@@ -144,7 +144,7 @@ def test_forgotten_key_is_looked_up_only_after_window_and_quarantine():
     terms = keyed(gateway=ASKABLE)
     over = WINDOW + QUARANTINE
     assert next_step(claimed(DOUBT, age=over - 1), terms) == put_off(0)
-    assert next_step(claimed(DOUBT, age=over), terms) == Ask()
+    assert next_step(claimed(DOUBT, age=over), terms) == LookUp()
 
 
 def test_forgotten_key_without_a_lookup_is_held_at_any_age():
@@ -197,15 +197,15 @@ def test_other_outcomes_of_a_call_are_kept_as_they_are(outcome):
     "answer", [Accepted(reference="r"), Rejected(), Submitted(reference="r", ask_after_seconds=3)]
 )
 def test_conclusive_answer_to_a_lookup_is_the_outcome(answer):
-    assert after_asking(answer, claimed(DOUBT), contract("lookup")) == answer
+    assert after_lookup(answer, claimed(DOUBT), contract("lookup")) == answer
 
 
 def test_intent_not_found_after_the_quarantine_is_resent_at_once():
     again = Retryable(retry_after_seconds=0, reason=NOT_FOUND, detail="404")
     answer = NotFound(detail="404")
-    assert after_asking(answer, claimed(DOUBT), contract("lookup")) == again
+    assert after_lookup(answer, claimed(DOUBT), contract("lookup")) == again
     past = claimed(DOUBT, age=WINDOW + QUARANTINE)
-    assert after_asking(answer, past, keyed(gateway=ASKABLE)) == again
+    assert after_lookup(answer, past, keyed(gateway=ASKABLE)) == again
 
 
 def test_gateway_that_lost_a_submission_gets_it_again_only_if_harmless():
@@ -213,7 +213,7 @@ def test_gateway_that_lost_a_submission_gets_it_again_only_if_harmless():
     doubted = Unknown(retry_after_seconds=0, reason=NOT_FOUND)
 
     def lost(terms, age=0):
-        return after_asking(NotFound(), claimed(SUBMITTED, age=age), terms)
+        return after_lookup(NotFound(), claimed(SUBMITTED, age=age), terms)
 
     assert lost(keyed(gateway=ASKABLE)) == sent_again
     assert lost(contract("fenced", gateway=ASKABLE), age=99_999) == sent_again
@@ -224,8 +224,8 @@ def test_gateway_that_lost_a_submission_gets_it_again_only_if_harmless():
 def test_inconclusive_lookup_is_repeated_after_the_longer_of_both_delays():
     def again(state, attempt_no=1, **fields):
         answer = Unknown(**fields)
-        asked = after_asking(answer, claimed(state, attempt_no=attempt_no), contract("lookup"))
-        assert isinstance(asked, AskAgain)
+        asked = after_lookup(answer, claimed(state, attempt_no=attempt_no), contract("lookup"))
+        assert isinstance(asked, LookUpAgain)
         assert asked.answer == answer
         return asked.seconds
 
@@ -239,7 +239,7 @@ def test_inconclusive_lookup_of_a_submission_counts_as_not_yet_confirmed():
     """Otherwise a gateway that cannot be asked would never end the time for confirmation."""
 
     def again(**fields):
-        answer = after_asking(Unknown(**fields), claimed(SUBMITTED), contract("lookup"))
+        answer = after_lookup(Unknown(**fields), claimed(SUBMITTED), contract("lookup"))
         assert isinstance(answer, Submitted)
         assert answer.reference == "ref-1"
         return answer.ask_after_seconds
@@ -251,8 +251,8 @@ def test_inconclusive_lookup_of_a_submission_counts_as_not_yet_confirmed():
 @pytest.mark.parametrize("state", [DOUBT, SUBMITTED])
 def test_gateway_is_asked_the_less_often_the_longer_it_takes(state):
     def wait(answer, age):
-        decided = after_asking(answer, claimed(state, age=age), contract("lookup"))
-        if isinstance(decided, AskAgain):
+        decided = after_lookup(answer, claimed(state, age=age), contract("lookup"))
+        if isinstance(decided, LookUpAgain):
             return decided.seconds
         return decided.ask_after_seconds
 
@@ -263,7 +263,7 @@ def test_gateway_is_asked_the_less_often_the_longer_it_takes(state):
 
 def test_value_that_is_neither_outcome_nor_answer_raises():
     with pytest.raises(AssertionError):
-        after_asking("went fine, I think", claimed(DOUBT), contract())
+        after_lookup("went fine, I think", claimed(DOUBT), contract())
     with pytest.raises(AssertionError):
         with_delay("went fine, I think", contract(), 1, 0)
 
@@ -338,7 +338,7 @@ def test_gateway_is_not_granted_a_longer_delay_than_the_contract_allows(longest)
         assert lost == Unknown(retry_after_seconds=granted)
     later = Submitted(reference="r", ask_after_seconds=1e6)
     assert after_calling(later, claimed(), terms).ask_after_seconds == longest
-    assert after_asking(later, claimed(SUBMITTED), terms).ask_after_seconds == longest
+    assert after_lookup(later, claimed(SUBMITTED), terms).ask_after_seconds == longest
 
 
 def test_own_delay_may_be_longer_than_what_a_gateway_may_ask_for():

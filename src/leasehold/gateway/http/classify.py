@@ -175,7 +175,7 @@ def classify_lookup(
 def _submitted(
     reference: str | None, submission_key: UUID, wait_seconds: float | None, code: str
 ) -> Submitted:
-    """The gateway will know later. Without a reference of its own it is asked by our key."""
+    """The gateway will know later. Without a reference of its own it is looked up by our key."""
     return Submitted(
         reference=reference or str(submission_key),
         ask_after_seconds=ASK_AFTER_SECONDS if wait_seconds is None else wait_seconds,

@@ -95,21 +95,21 @@ class LedgerGateway:
                 return outcomes
 
     async def lookup(self, submission: Submission) -> LookupAnswer:
-        """Ask for the status of one batch."""
+        """Look up the status of one batch."""
         [answer] = await self.lookup_many([submission])
         return answer
 
     async def lookup_many(self, submissions: Sequence[Submission]) -> Sequence[LookupAnswer]:
-        """GET the status of many batches. If they are too many for one request, ask in halves."""
+        """GET the status of many batches. If they are too many for one request, send halves."""
         batch_ids = [_batch_id(one) for one in submissions]
-        asked = dict.fromkeys(one for one in batch_ids if one is not None)
+        ids = dict.fromkeys(one for one in batch_ids if one is not None)
         answers: Mapping[str, LookupAnswer] | Unknown = {}
-        if asked:
-            url = self._statuses_url.with_query(f"id={','.join(asked)}")
+        if ids:
+            url = self._statuses_url.with_query(f"id={','.join(ids)}")
             headers = self._connection.headers.for_lookup(submissions[0])
             response = await self._connection.get(url, headers, *submissions)
             answers = response if isinstance(response, Unknown) else self._read(response)
-        if len(asked) > 1 and isinstance(answers, Unknown) and _is_too_much(answers):
+        if len(ids) > 1 and isinstance(answers, Unknown) and _is_too_much(answers):
             half = len(submissions) // 2
             first = await self.lookup_many(submissions[:half])
             return [*first, *await self.lookup_many(submissions[half:])]

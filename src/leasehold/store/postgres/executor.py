@@ -71,9 +71,9 @@ class PostgresMonitoring:
         return await self._query.rows(
             first_column,
             "SELECT i.instance_id FROM leasehold.instances i"
-            "  JOIN unnest(%s::text[], %s::float8[]) AS asked (instance_id, seconds)"
-            "    ON asked.instance_id = i.instance_id"
-            " WHERE i.last_seen_at > clock_timestamp() - make_interval(secs => asked.seconds)"
+            "  JOIN unnest(%s::text[], %s::float8[]) AS given (instance_id, seconds)"
+            "    ON given.instance_id = i.instance_id"
+            " WHERE i.last_seen_at > clock_timestamp() - make_interval(secs => given.seconds)"
             " ORDER BY i.instance_id",
             list(silent_for),
             list(silent_for.values()),

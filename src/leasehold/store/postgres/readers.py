@@ -149,26 +149,26 @@ class PostgresReaders(PostgresEvents, PostgresContracts):
         intents = await self.read_status(found) if found else []
         return Listing(intents[::-1], searched_to)
 
-    async def read_known_keys(self, asked: Collection[TargetKey]) -> set[TargetKey]:
+    async def read_known_keys(self, given: Collection[TargetKey]) -> set[TargetKey]:
         """Return those of these keys that belong to an intent.
 
         Each costs one or two index lookups.
         """
         return set(
             await self._query.rows(
-                rows_of(_asked_key),
-                "SELECT asked.target, asked.key, asked.is_of_all"
+                rows_of(_key),
+                "SELECT given.target, given.key, given.is_of_all"
                 "  FROM unnest(%s::text[], %s::text[], %s::boolean[])"
-                "       AS asked (target, key, is_of_all)"
+                "       AS given (target, key, is_of_all)"
                 " CROSS JOIN LATERAL ("
                 "  (SELECT FROM leasehold.intents i"
-                "    WHERE i.target = asked.target AND i.idempotency_key = asked.key LIMIT 1)"
+                "    WHERE i.target = given.target AND i.idempotency_key = given.key LIMIT 1)"
                 "  UNION ALL"
                 "  (SELECT FROM leasehold.intents i"
-                "    WHERE asked.is_of_all AND i.idempotency_key = asked.key"
+                "    WHERE given.is_of_all AND i.idempotency_key = given.key"
                 "      AND i.is_key_of_all_targets LIMIT 1)"
                 "  LIMIT 1) AS taken",
-                *map(list, zip(*asked, strict=True)),
+                *map(list, zip(*given, strict=True)),
             )
         )
 
@@ -261,7 +261,7 @@ def _pause(
     )
 
 
-def _asked_key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:
+def _key(target: str, key: str, is_of_all: bool) -> tuple[str, str, bool]:
     return target, key, is_of_all
 
 

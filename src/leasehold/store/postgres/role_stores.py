@@ -25,10 +25,10 @@ _SIZES_MAX = {"reader": 4, "operator": 2, "auditor": 2, "api": 1}
 _NAME_LENGTH_MAX = 63
 # Since PostgreSQL 16 the privilege MEMBER also includes members that may not SET ROLE.
 _READ_MEMBERSHIPS = """
-SELECT asked.name, current_user::text, r.oid IS NOT NULL,
+SELECT given.name, current_user::text, r.oid IS NOT NULL,
        coalesce(pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer
                                              >= 160000 THEN 'SET' ELSE 'MEMBER' END), false)
-  FROM unnest(%s::text[]) AS asked (name) LEFT JOIN pg_catalog.pg_roles r ON r.rolname = asked.name
+  FROM unnest(%s::text[]) AS given (name) LEFT JOIN pg_catalog.pg_roles r ON r.rolname = given.name
 """
 
 

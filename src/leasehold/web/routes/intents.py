@@ -192,6 +192,6 @@ async def read_content(request: Request, token: Auditor, intent_id: Id) -> Respo
     return Response(json_text(members, ascii_only=False), media_type="application/json")
 
 
-def _matches(asked: str, tag: str) -> bool:
-    known = {one.strip().removeprefix("W/") for one in asked.split(",")}
+def _matches(given: str, tag: str) -> bool:
+    known = {one.strip().removeprefix("W/") for one in given.split(",")}
     return tag in known or "*" in known

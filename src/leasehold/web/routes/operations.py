@@ -168,8 +168,8 @@ async def _find(
 
 def _confirmation(token: ApiToken, body: requests.RedriveRequest, found: list[IntentId]) -> str:
     """Hash who asks for what: the same at every instance, and different for any other request."""
-    asked = "\0".join([token.name, body.target, body.status, *map(str, found)])
-    return hashlib.sha256(asked.encode()).hexdigest()
+    request = "\0".join([token.name, body.target, body.status, *map(str, found)])
+    return hashlib.sha256(request.encode()).hexdigest()
 
 
 def _intervened(
