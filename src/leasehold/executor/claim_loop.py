@@ -162,7 +162,9 @@ class ClaimLoop:
 
     def is_crowded(self, target: str) -> bool:
         """Say whether a target may have more due than we took, for want of room."""
-        return target in self._hungry and (self._slots.are_busy or self._room(target) <= 0)
+        if target not in self._hungry:
+            return False
+        return self._slots.are_busy or self._room(target, self._slots.in_flight(target)) <= 0
 
     def wanted(self, target: str) -> int:
         """Return how many slots are free for a target of which the last claim found no more."""
@@ -205,7 +207,7 @@ class ClaimLoop:
         self, rooms: Mapping[str, int], lease_seconds: float, *, is_full_walk: bool
     ) -> int:
         # Anew: while this step waited for the database, other scopes may have taken some.
-        rooms = {target: room for target in rooms if (room := self._room(target)) > 0}
+        rooms = {target: room for target in rooms if (room := self._room_to_claim(target)) > 0}
         batch_size = claim_size(
             min(sum(rooms.values()), self._slots.free),
             latency_seconds=self._runner.times.average_seconds,
@@ -270,7 +272,7 @@ class ClaimLoop:
         for target in self._hungry & self._targets.current.keys():
             if self._left_to_others.get(target, now) > now:
                 continue
-            room = self._room(target)
+            room = self._room_to_claim(target)
             if room > 0:
                 rooms[target] = room
         if rooms and not self._slots.free:
@@ -279,12 +281,14 @@ class ClaimLoop:
         count = min(len(rooms), TARGETS_MAX)
         return dict(random.sample(list(rooms.items()), count))
 
-    def _room(self, target: str) -> int:
+    def _room_to_claim(self, target: str) -> int:
+        return self._room(target, self._slots.in_flight_or_claimed(target))
+
+    def _room(self, target: str, in_flight: int) -> int:
         """Return how many items of a target may be added to those in flight, if slots are free."""
         # One slow target must not take all slots: some are reserved for the others.
         reserved = max(1, self._slots.total // 10) if len(self._targets.current) > 1 else 0
         share = max(1, self._slots.total - reserved)
-        in_flight = self._slots.in_flight(target)
         return min(share - in_flight, self._targets.gate(target).room(in_flight))
 
     def _by_lease(self, rooms: Mapping[str, int]) -> dict[float, dict[str, int]]:

@@ -13,7 +13,7 @@ its call, and whoever works on it lets it go.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ class SlotPool:
         self._used: Counter[Slots] = Counter()
         self._by_target: Counter[str] = Counter()
         # Of claims that are under way: how many items of each target they may bring.
-        self._claims: defaultdict[Slots, Counter[str]] = defaultdict(Counter)
+        self._claims: Counter[str] = Counter()
         self._stuck: set[asyncio.Future[Any]] = set()
         self._lookups: set[asyncio.Future[Any]] = set()
         self._results = 0  # that wait to be recorded
@@ -84,10 +84,9 @@ class SlotPool:
         """How many items of each target have a slot, for all targets that ever had one."""
         return self._by_target
 
-    def in_flight_for(self, slots: Slots, target: str) -> int:
-        """Return how many items of a target have a slot, or may get one by the claim of another."""
-        others = (claims[target] for one, claims in self._claims.items() if one is not slots)
-        return self._by_target[target] + sum(others)
+    def in_flight_or_claimed(self, target: str) -> int:
+        """Return how many items of a target have a slot, or may get one by a claim under way."""
+        return self._by_target[target] + self._claims[target]
 
     def share_of(self, slots: Slots) -> int:
         """Return how many slots are left to an executor even if all others want more."""
@@ -137,13 +136,11 @@ class SlotPool:
     def reserved(self, slots: Slots, count: int, targets: Mapping[str, int]) -> Generator[None]:
         """Reserve slots during a claim that may bring so many items of these targets."""
         self._use(slots, count)
-        self._claims[slots].update(targets)
+        self._claims.update(targets)
         try:
             yield
         finally:
-            self._claims[slots] -= Counter(targets)
-            if not self._claims[slots]:
-                del self._claims[slots]
+            self._claims -= Counter(targets)
             self._use(slots, -count)
 
     def _use(self, slots: Slots, change: int) -> None:
@@ -237,7 +234,11 @@ class Slots:
 
     def in_flight(self, target: str) -> int:
         """How many items of a target have a slot in this instance, in any scope."""
-        return self._pool.in_flight_for(self, target)
+        return self._pool.in_flight[target]
+
+    def in_flight_or_claimed(self, target: str) -> int:
+        """How many have one, or may get one by a claim under way: a new one leaves room for it."""
+        return self._pool.in_flight_or_claimed(target)
 
     def on_free(self, callback: Callable[[Sequence[Item]], None]) -> None:
         """Call back with the items whenever some have ended; with none if a slot may be free."""

@@ -348,7 +348,7 @@ def go_on_with_a_stream(machine):
 
 
 class CountsItsOwnScope(Slots):
-    def in_flight(self, target):
+    def in_flight_or_claimed(self, target):
         return sum(item.target == target and item.has_slot for item in self.all())
 
 

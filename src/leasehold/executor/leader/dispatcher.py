@@ -231,7 +231,7 @@ class Dispatcher:
     def _rooms(self) -> dict[str, int]:
         rooms: dict[str, int] = {}
         for target in self._targets.of_group(self._term.lease.name):
-            room = self._targets.gate(target).room(self._slots.in_flight(target))
+            room = self._targets.gate(target).room(self._slots.in_flight_or_claimed(target))
             if room > 0:
                 rooms[target] = room
         return rooms
@@ -242,6 +242,6 @@ class Dispatcher:
 
     def _seconds_until_room(self, target: str) -> float:
         gate = self._targets.gate(target)
-        if gate.room(self._slots.in_flight(target)) > 0:
+        if gate.room(self._slots.in_flight_or_claimed(target)) > 0:
             return 0.0
         return gate.seconds_until_room() or math.inf  # infinity: a call has to end first

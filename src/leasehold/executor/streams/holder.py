@@ -139,7 +139,7 @@ class StreamHolder:
         others: list[HeldStream] = []
         for one in streams:
             if one.target not in rooms:
-                in_flight = self._slots.in_flight(one.target)
+                in_flight = self._slots.in_flight_or_claimed(one.target)
                 rooms[one.target] = self._targets.gate(one.target).room(in_flight)
             if rooms[one.target] > 0 and len(may_start) < free:
                 rooms[one.target] -= 1
