@@ -53,6 +53,9 @@ class Breaker:
     def observe(self, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
         match outcome:
+            case Deferred(is_target_wide=True, retry_after_seconds=float() | int() as requested):
+                # It spends no attempt: without a pause, nothing would bound the calls.
+                self._open(max(FIRST_PAUSE_SECONDS, requested))
             case Retryable(is_saturated=True) | Deferred(is_target_wide=True):
                 self._open(outcome.retry_after_seconds)
             case Accepted() | Rejected() | Submitted() | Retryable() | Deferred():
@@ -71,9 +74,7 @@ class Breaker:
             self._pause_seconds = self._backoff.next_seconds()
         seconds = self._pause_seconds
         if requested_seconds is not None:
-            # 0 would be no pause at all, and calls that are deferred spend no attempts.
-            seconds = max(requested_seconds, FIRST_PAUSE_SECONDS)
-            seconds = min(seconds, self.requested_seconds_max)
+            seconds = min(requested_seconds, self.requested_seconds_max)
         self._open_until = max(self._open_until or 0.0, self._clock() + seconds)
 
     def close(self) -> None:

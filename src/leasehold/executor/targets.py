@@ -221,6 +221,7 @@ class Targets:
         groups: dict[str, list[str]] = {}
         for served in dict.fromkeys([*adopted, *await self._open_former()]):
             contract = served.contract
+            served.lease_seconds = self._timings().lease_of(contract.lease_seconds)
             current.setdefault(contract.scope, {}).setdefault(contract.target, served)
             if contract.lease_name is not None:
                 groups.setdefault(contract.lease_name, []).append(contract.target)
@@ -245,10 +246,7 @@ class Targets:
 
     def _adopt_version(self, contract: Contract) -> Served:
         served = self._open.get((contract.target, contract.version or 0))
-        if served is None:
-            served = self._open_contract(contract)
-        served.lease_seconds = self._timings().lease_of(contract.lease_seconds)
-        return served
+        return served or self._open_contract(contract)
 
     def _open_contract(self, contract: Contract) -> Served:
         served = Served(

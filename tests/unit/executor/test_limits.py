@@ -48,7 +48,7 @@ def test_target_that_refuses_the_sender_is_probed_with_one_call_until_it_takes_o
     assert gate.breaker.state == "closed"
 
 
-@pytest.mark.parametrize("asked", [0, 0.001, -1])
+@pytest.mark.parametrize("asked", [0, 0.001, -1, float("nan")])
 def test_target_that_asks_for_no_pause_gets_one_because_deferred_calls_spend_no_attempt(
     gate, clock, asked
 ):
@@ -57,6 +57,11 @@ def test_target_that_asks_for_no_pause_gets_one_because_deferred_calls_spend_no_
         gate.breaker.observe(refused)
         assert (gate.breaker.state, gate.seconds_until_room()) == ("open", 1)
         clock.now += 1
+
+
+def test_saturated_target_may_ask_for_a_short_pause(gate):
+    gate.breaker.observe(Retryable(is_saturated=True, retry_after_seconds=0.2))
+    assert gate.seconds_until_room() == 0.2
 
 
 def test_deferral_that_is_about_one_account_leaves_the_target_open_for_others(gate):
