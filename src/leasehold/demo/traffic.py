@@ -18,7 +18,7 @@ from leasehold.domain.verdict import EnqueueVerdict
 from leasehold.gateway.http.terms import HttpTerms
 from leasehold.intake.intake import Intake
 from leasehold.sandbox.faults import FaultSettings
-from leasehold.sandbox.ledger import STREAM_HEADER
+from leasehold.sandbox.gateways import STREAM_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,6 +5,7 @@ step that logs its request, with no await in between. Whatever the log says happ
 per entry and in that order.
 """
 
+from leasehold.sandbox import ledger as ledger  # registers itself, as every kind but http
 from leasehold.sandbox.faults import FaultSettings
 from leasehold.sandbox.server import Sandbox
 

@@ -1,4 +1,6 @@
-"""What each class of gateway does with a submission. Pure bookkeeping, without a network.
+"""What the gateways of the sandbox do with a submission. Pure bookkeeping, without a network.
+
+There is one of kind http for each class; other kinds `register` theirs.
 
 - `keyed` has one effect per key and answers a repeated key as it answered the first time.
 - `fenced` does the same, whatever the token of the repeated key. It also remembers the highest
@@ -10,19 +12,24 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
+from leasehold.domain.gateway_terms import Guarantee
 from leasehold.domain.outcome import STALE_REASON
 from leasehold.sandbox.faults import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from leasehold.domain.contract import Guarantee
+    from leasehold.sandbox.faults import FaultInjector
 
+STREAM_HEADER = "Leasehold-Stream"
+RequestKind: TypeAlias = Literal["submission", "lookup"]
 _DOUBLED_SHOWN = 100
 
 
@@ -81,8 +88,44 @@ class _KnownKey:
     settles_at: float  # on the server's monotonic clock
 
 
+class Simulation(Protocol):
+    """One gateway of the sandbox. The server draws its faults, waits, and logs."""
+
+    effects: Effects
+
+    def route(self, method: str, rest: str) -> RequestKind | None:
+        """Say what a request below the gateway's path is; None if there is no such route."""
+        ...
+
+    def entries(self, headers: Mapping[str, str], body: bytes) -> Sequence[Entry]:
+        """Return the submissions of a request."""
+        ...
+
+    def submit(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        fault: Fault,
+        injector: FaultInjector,
+        url: str,
+    ) -> tuple[Reply, Sequence[Reply]]:
+        """Take the submissions of a request in order, up to the first that is refused.
+
+        Return the reply to the request, and what the log says of each submission.
+        """
+        ...
+
+    def looked_up(self, rest: str, query: Mapping[str, str]) -> Sequence[str]:
+        """Return the keys that a lookup names."""
+        ...
+
+    def look_up(self, keys: Sequence[str], injector: FaultInjector, url: str) -> Reply:
+        """Answer what is known about these keys."""
+        ...
+
+
 class SimulatedGateway:
-    """The state of one gateway of the sandbox."""
+    """A gateway of kind http: POST its path, and GET its path and a key unless it is blind."""
 
     def __init__(self, guarantee: Guarantee) -> None:
         self.guarantee: Guarantee = guarantee
@@ -90,27 +133,87 @@ class SimulatedGateway:
         self._known: dict[str, _KnownKey] = {}
         self._highest_tokens: dict[str, int] = {}
 
+    def route(self, method: str, rest: str) -> RequestKind | None:
+        """Say what a request is."""
+        if method == "POST" and not rest:
+            return "submission"
+        return "lookup" if method == "GET" and rest and self.guarantee != "blind" else None
+
+    def entries(self, headers: Mapping[str, str], body: bytes) -> Sequence[Entry]:
+        """Return the submissions of a request. More than one come as a JSON array."""
+        if body.startswith(b"["):
+            with suppress(ValueError, KeyError, TypeError):
+                return [
+                    Entry(
+                        str(one["idempotency_key"]), int(one["fencing_token"]), int(one["attempt"])
+                    )
+                    for one in json.loads(body)
+                ]
+        return [entry_of(headers, headers.get("Idempotency-Key", ""))]
+
     def submit(
         self,
-        key: str,
-        fencing_token: int | None,
-        *,
-        is_rejected: bool,
-        now: float,
-        pending_seconds: float,
-    ) -> Reply:
+        headers: Mapping[str, str],
+        body: bytes,
+        fault: Fault,
+        injector: FaultInjector,
+        url: str,
+    ) -> tuple[Reply, Sequence[Reply]]:
+        """Take the submissions of a request in order, up to the first that is refused."""
+        del url
+        replies: list[Reply] = []
+        for entry in self.entries(headers, body):
+            replies.append(self._answer(entry, fault, injector.settings.pending_seconds))
+            if replies[-1].status >= 300:
+                break
+        return _common_reply(replies), replies
+
+    def looked_up(self, rest: str, query: Mapping[str, str]) -> Sequence[str]:
+        """Return the key of a lookup, which is the rest of its path."""
+        del query
+        return [rest]
+
+    def look_up(self, keys: Sequence[str], injector: FaultInjector, url: str) -> Reply:
+        """Answer what is known about a key."""
+        del url
+        denied = DENIALS.get(injector.draw_denied_lookup())
+        answer = denied or self._look_up(keys[0], time.monotonic())
+        if answer.status == 200 and injector.draw_early_not_found():
+            return replace(reply(404, status="not_found"), remark="early")
+        return answer
+
+    def _answer(self, entry: Entry, fault: Fault, pending_seconds: float) -> Reply:
         """Handle one submission: apply its effect, or answer without one."""
-        refusal = self.check_token(key, fencing_token)
+        key, fencing_token = entry.key, entry.fencing_token
+        if not key:
+            return reply(400, reason="the header Idempotency-Key is missing")
+        match fault:
+            case Fault.REFUSED:
+                stale = self._check_token(key, fencing_token)
+                return stale or reply(503, reason="refused by the sandbox")
+            case Fault.THROTTLED:
+                return reply(429, reason="throttled by the sandbox")
+            case Fault.UNAUTHORIZED | Fault.FORBIDDEN:
+                return DENIALS[fault]
+            case Fault.REQUEST_LOST:
+                return reply(507)
+            case Fault.NONE | Fault.REJECTED | Fault.RESPONSE_LOST:
+                is_rejected = fault is Fault.REJECTED
+                return self._take(key, fencing_token, pending_seconds, is_rejected=is_rejected)
+
+    def _take(
+        self, key: str, fencing_token: int | None, pending_seconds: float, *, is_rejected: bool
+    ) -> Reply:
+        refusal = self._check_token(key, fencing_token)
         if refusal is not None:
             return refusal
         known = self._known.get(key)
         if known is not None and self.guarantee in {"keyed", "fenced"}:
             return known.first_reply
-        if is_rejected:
-            return self._reject(key, now)
-        return self._accept(key, now, pending_seconds)
+        now = time.monotonic()
+        return self._reject(key, now) if is_rejected else self._accept(key, now, pending_seconds)
 
-    def check_token(self, key: str, fencing_token: int | None) -> Reply | None:
+    def _check_token(self, key: str, fencing_token: int | None) -> Reply | None:
         """Remember the token of a fenced submission; return a refusal if it is missing, or stale
         for a key that has no answer yet."""
         if self.guarantee != "fenced":
@@ -123,8 +226,7 @@ class SimulatedGateway:
         self._highest_tokens[key] = max(highest, fencing_token)
         return None
 
-    def look_up(self, key: str, now: float) -> Reply:
-        """Answer what is known about a key."""
+    def _look_up(self, key: str, now: float) -> Reply:
         known = self._known.get(key)
         if known is None:
             return reply(404, status="not_found")
@@ -159,17 +261,6 @@ class Entry:
     attempt_no: int | None
 
 
-def entries_of(headers: Mapping[str, str], body: bytes) -> list[Entry]:
-    """Return the submissions of a request. More than one come as a JSON array."""
-    if body.startswith(b"["):
-        with suppress(ValueError, KeyError, TypeError):
-            return [
-                Entry(str(one["idempotency_key"]), int(one["fencing_token"]), int(one["attempt"]))
-                for one in json.loads(body)
-            ]
-    return [entry_of(headers, headers.get("Idempotency-Key", ""))]
-
-
 def entry_of(headers: Mapping[str, str], key: str) -> Entry:
     """Return a submission whose token and attempt are in the headers."""
     return Entry(
@@ -177,7 +268,7 @@ def entry_of(headers: Mapping[str, str], key: str) -> Entry:
     )
 
 
-def common_reply(replies: Sequence[Reply]) -> Reply:
+def _common_reply(replies: Sequence[Reply]) -> Reply:
     """Return the reply to a request by those to its submissions, of which the last may fail."""
     taken = [one for one in replies if one.status < 300]
     if len(replies) == 1 or not taken:
@@ -211,3 +302,12 @@ DENIALS = {
     Fault.UNAUTHORIZED: reply(401, reason="credentials refused by the sandbox"),
     Fault.FORBIDDEN: reply(403, reason="access refused by the sandbox"),
 }
+# The gateways of every sandbox by name, which is the first part of their paths.
+simulations: dict[str, Callable[[], Simulation]] = {
+    name: partial(SimulatedGateway, name) for name in get_args(Guarantee)
+}
+
+
+def register(name: str, simulation: Callable[[], Simulation]) -> None:
+    """Give every sandbox a gateway of another kind."""
+    simulations[name] = simulation

@@ -4,6 +4,8 @@ A batch has its fate from the moment it is taken: it will be committed with its 
 invalid, or be evicted, which means that the ledger forgets it. Until its block comes, its status is
 PENDING, then VALID. A batch that the ledger still knows is never taken twice, so a resend has no
 second effect. Blocks keep the order in which batches came.
+
+Its routes: POST /ledger/batches, GET /ledger/batch_statuses?id=a,b.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.sandbox.faults import Fate, Fault
-from leasehold.sandbox.gateways import DENIALS, Effects, Reply, reply
+from leasehold.sandbox.gateways import (
+    DENIALS,
+    Effects,
+    Entry,
+    Reply,
+    RequestKind,
+    entry_of,
+    register,
+    reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +36,6 @@ if TYPE_CHECKING:
 
 NAME = "ledger"
 BATCH_ID_HEADER = "Leasehold-Batch-Id"
-STREAM_HEADER = "Leasehold-Stream"
 
 _BATCH_ID = re.compile(r"[0-9a-f]{128}")
 _BODY_TYPE = "application/octet-stream"
@@ -52,7 +62,37 @@ class SimulatedLedger:
         self._waiting: dict[str, float] = {}  # when the block of each batch comes, in that order
         self._last_block_at = 0.0
 
-    def answer(
+    def route(self, method: str, rest: str) -> RequestKind | None:
+        """Say what a request is."""
+        return _ROUTES.get((method, rest))
+
+    def entries(self, headers: Mapping[str, str], body: bytes) -> Sequence[Entry]:
+        """Return the batches of a request."""
+        return [entry_of(headers, one) for one in _ids_of(headers, body)]
+
+    def submit(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        fault: Fault,
+        injector: FaultInjector,
+        url: str,
+    ) -> tuple[Reply, Sequence[Reply]]:
+        """Take the batches of a request, all or none."""
+        replies = self._replies(headers, body, fault, injector, url)
+        return replies[0], replies
+
+    def looked_up(self, rest: str, query: Mapping[str, str]) -> Sequence[str]:
+        """Return the batches of a status request."""
+        del rest
+        return [one for one in query.get("id", "").split(",") if one]
+
+    def look_up(self, keys: Sequence[str], injector: FaultInjector, url: str) -> Reply:
+        """Tell the status of each batch."""
+        denied = DENIALS.get(injector.draw_denied_lookup())
+        return denied or self._statuses(keys, injector.draw_early_not_found, url)
+
+    def _replies(
         self,
         headers: Mapping[str, str],
         body: bytes,
@@ -61,7 +101,7 @@ class SimulatedLedger:
         url: str,
     ) -> list[Reply]:
         """Take the batches of a request, all or none. The replies differ in their effects only."""
-        batch_ids = ids_of(headers, body)
+        batch_ids = _ids_of(headers, body)
         refusal = _malformed(headers, body) or _REFUSALS.get(fault)
         if refusal is not None:
             return [refusal] * len(batch_ids)
@@ -74,7 +114,7 @@ class SimulatedLedger:
         answer = json.dumps({"link": _link(url, batch_ids)}).encode()
         return [Reply(202, answer, *self._take(one, now, injector)) for one in batch_ids]
 
-    def statuses(self, batch_ids: Sequence[str], is_denied: Callable[[], bool], url: str) -> Reply:
+    def _statuses(self, batch_ids: Sequence[str], is_denied: Callable[[], bool], url: str) -> Reply:
         """Tell the status of each batch. `is_denied` draws whether a known one is denied."""
         now = time.monotonic()
         if not batch_ids or not all(map(_BATCH_ID.fullmatch, batch_ids)):
@@ -120,7 +160,7 @@ class SimulatedLedger:
         return known | {"status": status}
 
 
-def ids_of(headers: Mapping[str, str], body: bytes) -> list[str]:
+def _ids_of(headers: Mapping[str, str], body: bytes) -> list[str]:
     """Return the ids of the batches in a request. For one without the header, make one up."""
     given = headers.get(BATCH_ID_HEADER)
     return given.split(",") if given else [hashlib.sha512(body).hexdigest()]
@@ -132,7 +172,7 @@ def _malformed(headers: Mapping[str, str], body: bytes) -> Reply | None:
         return _error(400, 42, "Wrong Content Type", f"batches must be sent as {_BODY_TYPE}")
     if not body:
         return _error(400, 34, "No Batches Submitted", "the body is empty")
-    if not all(map(_BATCH_ID.fullmatch, ids_of(headers, body))):
+    if not all(map(_BATCH_ID.fullmatch, _ids_of(headers, body))):
         return _error(400, 60, "Invalid Resource Id", "an id has 128 hexadecimal digits")
     return None
 
@@ -155,3 +195,9 @@ _REFUSALS = {
     Fault.REQUEST_LOST: reply(507),
     **DENIALS,
 }
+_ROUTES: Mapping[tuple[str, str], RequestKind] = {
+    ("POST", "batches"): "submission",
+    ("GET", "batch_statuses"): "lookup",
+}
+
+register(NAME, SimulatedLedger)

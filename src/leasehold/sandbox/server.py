@@ -6,40 +6,30 @@ import asyncio
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from leasehold.domain.contract import Guarantee
 from leasehold.domain.errors import InvalidArgument
-from leasehold.sandbox import ledger
 from leasehold.sandbox.faults import Fault, FaultInjector, FaultSettings, read_settings
 from leasehold.sandbox.gateways import (
-    DENIALS,
-    Effects,
+    STREAM_HEADER,
     EffectSummary,
-    Entry,
     Reply,
-    SimulatedGateway,
-    common_reply,
-    entries_of,
-    entry_of,
     number,
     reply,
+    simulations,
     total,
 )
 from leasehold.sandbox.request_log import LoggedRequest, RequestLog, RequestLogFull
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from leasehold.sandbox.faults import Drawn
 
-GatewayName: TypeAlias = Guarantee | Literal["ledger"]
-CLASSES: tuple[Guarantee, ...] = get_args(Guarantee)
-GATEWAYS: tuple[GatewayName, ...] = (*CLASSES, ledger.NAME)
 REQUESTS_MAX = 1_000_000
 
 _PAGE_MAX = 10_000
@@ -48,8 +38,8 @@ _FULL = 507
 
 
 class Sandbox:
-    """A gateway of each class: POST /keyed, /fenced, /lookup, /blind; GET /lookup/{key}. And a
-    ledger: POST /ledger/batches, GET /ledger/batch_statuses?id=a,b.
+    """A gateway of each class: POST /keyed, /fenced, /lookup, /blind; GET /lookup/{key}. And those
+    of other kinds, whose modules say their routes.
 
     `set_faults` says how they misbehave; `effects`, `accepted` and `requests` say exactly what
     happened. All is in memory, except that requests are also appended to the file `log_path`.
@@ -67,15 +57,8 @@ class Sandbox:
         self.url = ""
         self._host, self._port = host, port
         self._seed = seed
-        self._gateways: Mapping[Guarantee, SimulatedGateway] = {
-            name: SimulatedGateway(name) for name in CLASSES
-        }
-        self._ledger = ledger.SimulatedLedger()
-        self._effects: Mapping[GatewayName, Effects] = {
-            **{name: one.effects for name, one in self._gateways.items()},
-            ledger.NAME: self._ledger.effects,
-        }
-        self._injectors = {name: FaultInjector(FaultSettings(), seed) for name in GATEWAYS}
+        self._simulations = {name: simulate() for name, simulate in simulations.items()}
+        self._injectors = {name: FaultInjector(FaultSettings(), seed) for name in self._simulations}
         self._log = RequestLog(requests_max, log_path)
         self._runner: web.ServerRunner | None = None
 
@@ -110,21 +93,21 @@ class Sandbox:
             await self._runner.cleanup()
         self._log.close()
 
-    def set_faults(
-        self, *gateways: GatewayName, seed: int | None = None, **settings: float
-    ) -> None:
+    def set_faults(self, *gateways: str, seed: int | None = None, **settings: float) -> None:
         """Replace the fault settings of these gateways, or of all. Omitted settings are reset."""
-        self._replace_injectors(gateways or GATEWAYS, FaultSettings.model_validate(settings), seed)
+        self._replace_injectors(
+            gateways or self._simulations, FaultSettings.model_validate(settings), seed
+        )
 
-    def effects(self, gateway: GatewayName | None = None) -> EffectSummary:
+    def effects(self, gateway: str | None = None) -> EffectSummary:
         """Count the effects at one gateway, or at all."""
         if gateway is not None:
-            return self._effects[gateway].summary()
-        return total(one.summary() for one in self._effects.values())
+            return self._simulations[gateway].effects.summary()
+        return total(one.effects.summary() for one in self._simulations.values())
 
-    def effect_counts(self, gateway: GatewayName) -> Mapping[str, int]:
+    def effect_counts(self, gateway: str) -> Mapping[str, int]:
         """Count the effects per key."""
-        return self._effects[gateway].counts
+        return self._simulations[gateway].effects.counts
 
     def accepted(self) -> Mapping[str, Sequence[str]]:
         """Return by stream the keys or batch ids that had an effect, in that order."""
@@ -135,7 +118,7 @@ class Sandbox:
         return self._log.after(after, limit)
 
     def _replace_injectors(
-        self, gateways: Sequence[GatewayName], settings: FaultSettings, seed: int | None
+        self, gateways: Iterable[str], settings: FaultSettings, seed: int | None
     ) -> None:
         for name in gateways:
             self._injectors[name] = FaultInjector(settings, self._seed if seed is None else seed)
@@ -143,22 +126,18 @@ class Sandbox:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         first, _, rest = request.path.lstrip("/").partition("/")
         try:
-            if first == ledger.NAME:
-                if (request.method, rest) == ("POST", "batches"):
-                    return await self._submit(request, first)
-                if (request.method, rest) == ("GET", "batch_statuses"):
-                    return self._look_up_batches(request)
-            elif first in CLASSES:
-                if request.method == "POST" and not rest:
-                    return await self._submit(request, first)
-                if request.method == "GET" and rest and first != "blind":
-                    return self._look_up(first, rest)
+            simulation = self._simulations.get(first)
+            kind = None if simulation is None else simulation.route(request.method, rest)
+            if kind == "submission":
+                return await self._submit(request, first)
+            if kind == "lookup":
+                return self._look_up(request, first, rest)
             return await self._control(request)
         except RequestLogFull:
             reason = f"the log is full ({self._log.requests_max} requests): start a new sandbox"
             return _response(reply(_FULL, reason=reason))
 
-    async def _submit(self, request: web.BaseRequest, gateway: GatewayName) -> web.StreamResponse:
+    async def _submit(self, request: web.BaseRequest, gateway: str) -> web.StreamResponse:
         received_at = time.time()
         body = await request.read()
         injector = self._injectors[gateway]
@@ -176,27 +155,19 @@ class Sandbox:
         self,
         request: web.BaseRequest,
         body: bytes,
-        gateway: GatewayName,
+        gateway: str,
         drawn: Drawn,
         received_at: float,
     ) -> Reply | None:
         """Apply the effect and log the request, in one step. None: send no response."""
-        headers = request.headers
-        if gateway == ledger.NAME:
-            entries = [entry_of(headers, one) for one in ledger.ids_of(headers, body)]
-        else:
-            entries = entries_of(headers, body)
+        headers, simulation = request.headers, self._simulations[gateway]
+        injector = self._injectors[gateway]
+        entries = simulation.entries(headers, body)
         self._log.require_room(2 * len(entries))
         is_lost = drawn.fault in {Fault.REQUEST_LOST, Fault.RESPONSE_LOST}
         first: Reply | None = None
         for is_duplicate in (False, True) if drawn.is_duplicated else (False,):
-            if gateway == ledger.NAME:
-                injector = self._injectors[gateway]
-                answers = self._ledger.answer(headers, body, drawn.fault, injector, self.url)
-                answer = answers[0]
-            else:
-                answers = self._answers(gateway, entries, drawn.fault)
-                answer = common_reply(answers)
+            answer, answers = simulation.submit(headers, body, drawn.fault, injector, self.url)
             remark = "duplicate" if is_duplicate else "late" if drawn.is_late else ""
             for entry, of_entry in zip(entries, answers, strict=False):
                 self._log.append(
@@ -211,87 +182,32 @@ class Sandbox:
                         status=None if is_lost else of_entry.status,
                         had_effect=of_entry.had_effect,
                         remark=remark or of_entry.remark,
-                        stream=unquote(headers.get(ledger.STREAM_HEADER, "")),
+                        stream=unquote(headers.get(STREAM_HEADER, "")),
                     )
                 )
             first = first or (None if is_lost else answer)
         return first
 
-    def _answers(
-        self, gateway: Guarantee, entries: Sequence[Entry], fault: Fault
-    ) -> Sequence[Reply]:
-        """Answer submissions in order, up to the first that is refused."""
-        answers: list[Reply] = []
-        for entry in entries:
-            answers.append(self._answer(gateway, entry.key, entry.fencing_token, fault))
-            if answers[-1].status >= 300:
-                break
-        return answers
-
-    def _answer(
-        self, gateway: Guarantee, key: str, fencing_token: int | None, fault: Fault
-    ) -> Reply:
-        if not key:
-            return reply(400, reason="the header Idempotency-Key is missing")
-        match fault:
-            case Fault.REFUSED:
-                stale = self._gateways[gateway].check_token(key, fencing_token)
-                return stale or reply(503, reason="refused by the sandbox")
-            case Fault.THROTTLED:
-                return reply(429, reason="throttled by the sandbox")
-            case Fault.UNAUTHORIZED | Fault.FORBIDDEN:
-                return DENIALS[fault]
-            case Fault.REQUEST_LOST:
-                return reply(_FULL)
-            case Fault.NONE | Fault.REJECTED | Fault.RESPONSE_LOST:
-                return self._gateways[gateway].submit(
-                    key,
-                    fencing_token,
-                    is_rejected=fault is Fault.REJECTED,
-                    now=time.monotonic(),
-                    pending_seconds=self._injectors[gateway].settings.pending_seconds,
-                )
-
-    def _look_up(self, gateway: Guarantee, key: str) -> web.Response:
-        denied = DENIALS.get(self._injectors[gateway].draw_denied_lookup())
-        answer = denied or self._gateways[gateway].look_up(key, time.monotonic())
-        is_early = answer.status == 200 and self._injectors[gateway].draw_early_not_found()
-        if is_early:
-            answer = reply(404, status="not_found")
-        self._log_lookup(gateway, key, answer.status, "early" if is_early else "")
-        return _response(answer)
-
-    def _look_up_batches(self, request: web.BaseRequest) -> web.Response:
-        """Answer one status request. The log has one entry for each batch of it."""
-        batch_ids = [one for one in request.query.get("id", "").split(",") if one]
-        self._log.require_room(len(batch_ids))
-        is_denied = self._injectors[ledger.NAME].draw_early_not_found
-        denied = DENIALS.get(self._injectors[ledger.NAME].draw_denied_lookup())
-        answer = denied or self._ledger.statuses(batch_ids, is_denied, self.url)
+    def _look_up(self, request: web.BaseRequest, gateway: str, rest: str) -> web.Response:
+        """Answer one lookup. The log has an entry for each key of it."""
+        simulation = self._simulations[gateway]
+        keys = simulation.looked_up(rest, request.query)
+        self._log.require_room(len(keys))
+        answer = simulation.look_up(keys, self._injectors[gateway], self.url)
         received_at = time.time()  # the same for all, which shows that they came together
-        for batch_id in batch_ids:
-            self._log_lookup(ledger.NAME, batch_id, answer.status, received_at=received_at)
-        return _response(answer)
-
-    def _log_lookup(
-        self,
-        gateway: GatewayName,
-        key: str,
-        status: int,
-        remark: str = "",
-        received_at: float | None = None,
-    ) -> None:
-        self._log.append(
-            LoggedRequest(
-                number=len(self._log) + 1,
-                received_at=time.time() if received_at is None else received_at,
-                gateway=gateway,
-                kind="lookup",
-                key=key,
-                status=status,
-                remark=remark,
+        for key in keys:
+            self._log.append(
+                LoggedRequest(
+                    number=len(self._log) + 1,
+                    received_at=received_at,
+                    gateway=gateway,
+                    kind="lookup",
+                    key=key,
+                    status=answer.status,
+                    remark=answer.remark,
+                )
             )
-        )
+        return _response(answer)
 
     async def _control(self, request: web.BaseRequest) -> web.Response:
         match request.method, request.path:
@@ -321,18 +237,21 @@ class Sandbox:
     def _effects_page(self) -> dict[str, Any]:
         page = asdict(self.effects())
         del page["doubled"]  # named per gateway
-        each = {name: asdict(one.summary()) for name, one in self._effects.items()}
+        each = {name: asdict(one.effects.summary()) for name, one in self._simulations.items()}
         return {**page, "gateways": each}
 
     async def _put_faults(self, request: web.BaseRequest) -> web.Response:
         gateway = request.query.get("gateway")
-        if gateway is not None and gateway not in GATEWAYS:
-            return _response(reply(400, reason=f"gateway must be one of {', '.join(GATEWAYS)}"))
+        if gateway is not None and gateway not in self._simulations:
+            names = ", ".join(self._simulations)
+            return _response(reply(400, reason=f"gateway must be one of {names}"))
         try:
             settings, seed = read_settings(await request.read())
         except InvalidArgument as error:
             return _response(reply(400, reason=str(error)))
-        self._replace_injectors(GATEWAYS if gateway is None else (gateway,), settings, seed)
+        self._replace_injectors(
+            self._simulations if gateway is None else (gateway,), settings, seed
+        )
         return _json(settings.model_dump())
 
 
