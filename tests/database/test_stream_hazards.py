@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.lease_holder import claim_streams
 from tests.support.mutants import mutate
+from tests.support.outbox import FLAT
 
-RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
+RECORD = f"SELECT {FLAT} FROM leasehold.record_stream_attempts(%s, %s, %s, %s) AS told"
 BEGIN = "SELECT * FROM leasehold.begin_stream_attempts(%s, %s, %s, %s)"
 REFRESH = "SELECT * FROM leasehold.refresh_streams(%s, %s, %s)"
 RELEASE = "SELECT * FROM leasehold.release_streams(%s, %s, %s)"

@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.lease_holder import claim_streams
 from tests.support.mutants import mutate
+from tests.support.outbox import FLAT
 
 ENQUEUE = "SELECT * FROM leasehold.enqueue_intents(%s)"
 CLAIM = "SELECT * FROM leasehold.claim_streams(10, %s, 30, 150, '{pay}')"
-RECORD = "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s)"
+RECORD = f"SELECT {FLAT} FROM leasehold.record_stream_attempts(%s, %s, %s, %s) AS told"
 CANCEL = "SELECT leasehold.cancel_intent(%s, 'ada', 'not wanted')"
 
 
@@ -379,7 +380,8 @@ def test_result_is_recorded_although_somebody_has_locked_the_next_head(streams, 
     [following] = streams.enqueue(target="pay", stream="s")
     person = locked_row(database, following)
     rows = database.session("executor").run(
-        "SELECT * FROM leasehold.record_stream_attempts(%s, %s, %s, %s, NULL, true, true)",
+        f"SELECT {FLAT} FROM leasehold.record_stream_attempts(%s, %s, %s, %s, NULL, true, true)"
+        " AS told",
         [*holder.fences, json.dumps([{"intent_id": str(head), "state": "DISPATCHED"}])],
     )
     assert [row["verdict"] for row in rows] == ["applied", None]

@@ -104,7 +104,9 @@ def test_answer_beside_an_operator_who_commits_then_is_superseded(database, aski
         if isinstance(holder, StreamHolder)
         else ("record_attempts", holder.fence)
     )
-    write = (f"SELECT verdict FROM leasehold.{record}(%s, %s, %s, %s)", [*fence, answer])
+    verdict = "(told.result).verdict" if record == "record_stream_attempts" else "verdict"
+    call = f"SELECT {verdict} FROM leasehold.{record}(%s, %s, %s, %s) AS told"
+    write = (call, [*fence, answer])
     if isinstance(holder, StreamHolder):  # the operator has its lease too
         waiting = executor.start(*write)
         waiting.assert_blocked()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leasehold.domain.intent import AttemptState, Claimed, IntentId
 from leasehold.domain.lease import Lease, StreamLease, StreamState
@@ -25,7 +25,10 @@ from leasehold.store.rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from psycopg.rows import RowMaker
+
     from leasehold.domain.outcome import Deferral, Result
+    from leasehold.store.postgres.connection import HasResult
 
 _RENEWED = rows_of(RenewedStream, verdict=RenewVerdict)
 _RELEASED = rows_of(ReleasedStream, verdict=ReleaseVerdict)
@@ -38,10 +41,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class _Row(NamedTuple):
-    """The lease and the state of a stream, and one of its heads as the fields of Claimed.
-
-    With a `verdict`, it is the answer to a result instead.
-    """
+    """The lease and the state of a stream, and one of its heads as the fields of Claimed."""
 
     lease_name: str
     lease_epoch: int
@@ -54,10 +54,6 @@ class _Row(NamedTuple):
     is_held: bool
     is_taken_over: bool | None
     begun_at: datetime | None
-    verdict: str | None
-    state: str | None
-    reason: str | None
-    is_held_for_a_person: bool
     intent_id: IntentId | None
     lease_token: None
     last_state: str | None
@@ -81,21 +77,44 @@ class _Row(NamedTuple):
     claimed_at: datetime
 
 
+class _Result(NamedTuple):
+    """A result as the fields of Recorded; without a verdict, the row is the work of a stream."""
+
+    result_id: IntentId
+    verdict: str | None
+    result_no: int | None
+    state: str | None
+    reason: str | None
+    result_due_at: datetime | None
+    is_held_for_a_person: bool
+
+
 _ROW = rows_of(_Row)
 _claimed = tuple_maker(Claimed)
+_result = tuple_maker(_Result)
+_row = tuple_maker(_Row)
+_RESULT_COLUMNS = len(_Result._fields)
 _HEAD = _Row._fields.index("intent_id")
 # The due_at of a held row, infinity, is read as NULL, because Python has no such time.
-_SELECT: Final = (
-    "SELECT lease_name, lease_epoch, nullif(expires_at, '-infinity') AS expires_at,"
+_COLUMNS: Final = (
+    "lease_name, lease_epoch, nullif(expires_at, '-infinity') AS expires_at,"
     "       nullif(grace_expires_at, '-infinity') AS grace_expires_at, target AS lease_target,"
     "       stream AS lease_stream, stream_state, wait_seconds, is_held, is_taken_over, begun_at,"
-    "       verdict, state, reason, coalesce(due_at = 'infinity', false) AS is_held_for_a_person,"
     "       intent_id, NULL AS lease_token, last_state, target, contract_version, attempt_no,"
     "       reference, priority, stream, submission_key, fencing_token, payload, body,"
     "       content_type, metadata, trace_context, created_at,"
     "       nullif(due_at, 'infinity') AS due_at, deadline_at,"
-    "       coalesce(first_tried_at, seen_at) AS first_tried_at, seen_at AS claimed_at FROM"
+    "       coalesce(first_tried_at, seen_at) AS first_tried_at, seen_at AS claimed_at"
 )
+_SELECT: Final = f"SELECT {_COLUMNS} FROM"
+# Each row of record_stream_attempts has a result or work.
+_SELECT_RESULT: Final = (
+    "SELECT (told.result).intent_id AS result_id, (told.result).verdict,"
+    "       (told.result).attempt_no AS result_no, (told.result).state, (told.result).reason,"
+    "       nullif((told.result).due_at, 'infinity') AS result_due_at,"
+    "       coalesce((told.result).due_at = 'infinity', false) AS is_held_for_a_person, next.* FROM"
+)
+_NEXT: Final = f"CROSS JOIN LATERAL ({_SELECT} (SELECT (told.work).*) AS work) AS next"
 
 
 class PostgresStreams:
@@ -193,11 +212,11 @@ class PostgresStreams:
         tell_dispatched: bool = True,
     ) -> RecordedStreams:
         found = await self._query.rows(
-            _ROW,
-            f"{_SELECT} leasehold.record_stream_attempts("
-            "%s, %s::text[], %s::bigint[], %s::jsonb, %s::text[], %s, %s)"
-            " WHERE %s OR verdict IS NULL OR verdict <> 'applied'"
-            "    OR state IS DISTINCT FROM 'DISPATCHED'",
+            _told,
+            f"{_SELECT_RESULT} leasehold.record_stream_attempts("
+            f"%s, %s::text[], %s::bigint[], %s::jsonb, %s::text[], %s, %s) AS told {_NEXT}"
+            " WHERE %s OR (told.result).verdict IS NULL OR (told.result).verdict <> 'applied'"
+            "    OR (told.result).state IS DISTINCT FROM 'DISPATCHED'",
             *fences(holder_id, leases),
             results_argument(results, deferred),
             None if kept is None else [lease.name for lease in kept],
@@ -205,10 +224,9 @@ class PostgresStreams:
             begin,
             tell_dispatched,
         )
-        recorded = [_recorded(row) for row in found if row.verdict is not None]
-        return RecordedStreams(
-            recorded, _by_stream(holder_id, (row for row in found if row.verdict is None))
-        )
+        recorded = [_recorded(result) for result, _ in found if result.verdict is not None]
+        work = (row for result, row in found if result.verdict is None)
+        return RecordedStreams(recorded, _by_stream(holder_id, work))
 
     async def surplus_streams(self, instance_id: str) -> list[SurplusStreams]:
         return await self._query.rows(
@@ -224,6 +242,11 @@ class PostgresStreams:
             list(targets),
             streams_max,
         )
+
+
+def _told(_source: HasResult) -> RowMaker[tuple[_Result, _Row]]:
+    """Make rows of record_stream_attempts into a result and work, one of which is empty."""
+    return lambda values: (_result(values[:_RESULT_COLUMNS]), _row(values[_RESULT_COLUMNS:]))
 
 
 def _by_stream(holder_id: str, found: Iterable[_Row]) -> list[StreamWork]:
@@ -261,13 +284,13 @@ def _work(holder_id: str, row: _Row) -> StreamWork:
     )
 
 
-def _recorded(row: _Row) -> Recorded:
+def _recorded(row: _Result) -> Recorded:
     return Recorded(
-        cast("IntentId", row.intent_id),
+        row.result_id,
         RecordVerdict(row.verdict),
-        row.attempt_no,
+        row.result_no,
         _STATES[row.state],
         row.reason,
-        row.due_at,
+        row.result_due_at,
         row.is_held_for_a_person,
     )

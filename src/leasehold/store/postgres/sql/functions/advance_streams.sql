@@ -55,7 +55,7 @@ BEGIN
          s.is_held, false, p.intent_id, p.contract_version, p.attempt_count + 1, p.last_state, p.reference, p.priority,
          i.submission_key, leasehold.fencing_token(p_token_floor, i.token_base, s.lease_epoch, p.attempt_count + 1),
          i.payload, i.body, i.content_type, i.metadata, i.trace_context, i.created_at, p.due_at, p.deadline_at,
-         p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END, v_now, NULL::text, NULL::text, NULL::text
+         p.first_tried_at, CASE WHEN s.is_begun_now THEN v_now END, v_now
     FROM unnest(v_steps) AS s
     LEFT JOIN leasehold.outbox_pending p ON s.is_given AND p.intent_id = s.row_id
     LEFT JOIN leasehold.intents i ON i.intent_id = p.intent_id

@@ -4,9 +4,9 @@
 -- of a call that was begun needs its attempt_no.
 -- p_continued are the leases that the caller wants to keep; the others are freed after the results are written. NULL: all of them.
 -- With p_free_idle, streams without due work are freed too; with p_begin, the next heads are begun.
--- Returns first one row per result, with its verdict: applied, lease_lost, superseded, ceiling_reached, already_terminal,
+-- Returns first one row per result, without work, with its verdict: applied, lease_lost, superseded, ceiling_reached, already_terminal,
 -- not_found (also if none of these leases covers the item), locked (another transaction has a row of this stream: nothing is
--- done in the stream, report its results again a moment later). Then the rows of the streams, with a stream_state and without a verdict;
+-- done in the stream, report its results again a moment later). Then the work of the streams, in rows without a result;
 -- a lost stream has the state lease_lost, and a stream that was passed over has none.
 -- A terminal failure pauses the stream if its contract says so; see pause_failed_streams.
 -- Locks: the lease rows FOR NO KEY UPDATE, by name; then the pending rows by id, SKIP LOCKED. Reads the clock after each. Then as
@@ -17,7 +17,7 @@
 CREATE OR REPLACE FUNCTION leasehold.record_stream_attempts(
   p_holder_id text, p_lease_names text[], p_lease_epochs bigint[], p_results jsonb, p_continued text[] DEFAULT NULL,
   p_free_idle boolean DEFAULT true, p_begin boolean DEFAULT false
-) RETURNS SETOF leasehold.stream_work
+) RETURNS TABLE (result leasehold.stream_result, work leasehold.stream_work)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, leasehold, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
 SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -28,7 +28,6 @@ DECLARE
   v_locked uuid[];
   v_passed_over text[] := '{}';
   v_now timestamptz;
-  v_result leasehold.stream_work;
   v_failed uuid[] := '{}';
   v_reasons text[] := '{}';
   v_token_floor bigint := leasehold.current_token_floor();
@@ -47,7 +46,7 @@ BEGIN
     v_held := ARRAY(SELECT held FROM unnest(v_held) AS held WHERE held <> ALL (v_passed_over));
   END IF;
 
-  FOR v_result.intent_id, v_result.verdict IN
+  FOR result.intent_id, result.verdict IN
     SELECT o.intent_id, CASE WHEN p.intent_id IS NULL THEN leasehold.missing_verdict(o.intent_id)
                              WHEN p.lease_name = ANY (v_passed_over) THEN 'locked'
                              WHEN p.lease_name = ANY (p_lease_names) THEN 'lease_lost' ELSE 'not_found' END
@@ -55,7 +54,7 @@ BEGIN
      -- Hashed, as below; = ANY would compare each name with all others.
      WHERE (p.lease_name IN (SELECT unnest(v_held))) IS NOT TRUE
   LOOP
-    RETURN NEXT v_result;
+    RETURN NEXT;
   END LOOP;
   SELECT array_agg(ROW (o.intent_id, o.state, o.holder, o.reason, NULL, l.lease_name, l.lease_epoch, o.reference, o.code,
                         o.detail, o.retry_after_seconds, o.elapsed_seconds, o.attempt_no)::leasehold.outcome ORDER BY o.intent_id)
@@ -65,14 +64,14 @@ BEGIN
     JOIN leasehold.leases l ON l.lease_name = p.lease_name
    WHERE (p.lease_name IN (SELECT unnest(v_held))) IS TRUE;
   IF v_outcomes IS NOT NULL THEN
-    FOR v_result.intent_id, v_result.verdict, v_result.attempt_no, v_result.state, v_result.reason, v_result.due_at IN
+    FOR result.intent_id, result.verdict, result.attempt_no, result.state, result.reason, result.due_at IN
       SELECT * FROM leasehold.append_attempts(v_outcomes, v_now, 'lease')
     LOOP
-      IF v_result.verdict = 'applied' AND v_result.state = 'FAILED' THEN
-        v_failed := v_failed || v_result.intent_id;
-        v_reasons := v_reasons || v_result.reason;
+      IF result.verdict = 'applied' AND result.state = 'FAILED' THEN
+        v_failed := v_failed || result.intent_id;
+        v_reasons := v_reasons || result.reason;
       END IF;
-      RETURN NEXT v_result;
+      RETURN NEXT;
     END LOOP;
     IF v_failed <> '{}' THEN
       PERFORM leasehold.pause_failed_streams(v_failed, v_reasons, v_now);
@@ -80,9 +79,11 @@ BEGIN
   END IF;
 
   RETURN QUERY
-  SELECT * FROM leasehold.advance_streams(
-    v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_continued END, p_free_idle, p_begin, v_token_floor);
-  RETURN QUERY SELECT * FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held || v_passed_over);
+  SELECT NULL::leasehold.stream_result, advanced FROM leasehold.advance_streams(
+    v_held, CASE WHEN v_token_floor IS NULL THEN '{}' ELSE p_continued END, p_free_idle, p_begin, v_token_floor) AS advanced;
+  RETURN QUERY
+  SELECT NULL::leasehold.stream_result, lost
+    FROM leasehold.lost_streams(p_lease_names, p_lease_epochs, v_held || v_passed_over) AS lost;
 END
 $$;
 REVOKE ALL ON FUNCTION leasehold.record_stream_attempts(text, text[], bigint[], jsonb, text[], boolean, boolean) FROM PUBLIC;

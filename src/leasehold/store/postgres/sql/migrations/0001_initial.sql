@@ -56,8 +56,8 @@ CREATE TYPE leasehold.new_intent AS (
 COMMENT ON TYPE leasehold.new_intent IS
   'The fields of an intent in a call of enqueue_intents; body is base64.';
 
--- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
--- ready, and for record_stream_attempts one row per result. advance_streams explains the columns.
+-- What can be done next in a stream, with the content of its heads: claim_streams, refresh_streams and record_stream_attempts
+-- return one per stream, or one per head if the stream is ready. advance_streams explains the columns.
 CREATE TYPE leasehold.stream_work AS (
   lease_name text,
   lease_epoch bigint,
@@ -87,13 +87,22 @@ CREATE TYPE leasehold.stream_work AS (
   deadline_at timestamptz,
   first_tried_at timestamptz,
   begun_at timestamptz,
-  seen_at timestamptz,
-  verdict text,
-  state text,
-  reason text
+  seen_at timestamptz
 );
 
-COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream, or the verdict on a result of it.';
+COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream.';
+
+-- What became of one result in record_stream_attempts: the verdict, and if it is applied, the ledger row and when the intent is due.
+CREATE TYPE leasehold.stream_result AS (
+  intent_id uuid,
+  verdict text,
+  attempt_no integer,
+  state text,
+  reason text,
+  due_at timestamptz
+);
+
+COMMENT ON TYPE leasehold.stream_result IS 'The verdict on a result of a stream.';
 
 -- What decide_streams decides about a stream, one step per head that the caller gets, and what advance_streams does then. row_id
 -- is the pending row that leads to the stream, or the head; is_row_changed says that it gets what stands here.

@@ -1,5 +1,5 @@
--- What claim_streams, refresh_streams and record_stream_attempts return: one row per stream, or one per head if the stream is
--- ready, and for record_stream_attempts one row per result. advance_streams explains the columns.
+-- What can be done next in a stream, with the content of its heads: claim_streams, refresh_streams and record_stream_attempts
+-- return one per stream, or one per head if the stream is ready. advance_streams explains the columns.
 CREATE TYPE leasehold.stream_work AS (
   lease_name text,
   lease_epoch bigint,
@@ -29,10 +29,7 @@ CREATE TYPE leasehold.stream_work AS (
   deadline_at timestamptz,
   first_tried_at timestamptz,
   begun_at timestamptz,
-  seen_at timestamptz,
-  verdict text,
-  state text,
-  reason text
+  seen_at timestamptz
 );
 
-COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream, or the verdict on a result of it.';
+COMMENT ON TYPE leasehold.stream_work IS 'The next work of a stream.';
