@@ -151,6 +151,8 @@ OWNERS = (
     "idle_streams",
     "is_stream_begun",
     "lock_begun_rows",
+    "lock_pending_rows",
+    "without_outcomes",
     "lock_expired_streams",
     "lock_held_streams",
     "lost_streams",
