@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003 (Typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from leasehold.demo.database import demo_database
 from leasehold.demo.run import Demo, DemoOptions, Interrupts
 from leasehold.demo.view import View
 from leasehold.embedded.server import EmbeddedPostgres, default_data_dir
 from leasehold.observe.logs import configure_logs
-from leasehold.store.database import database_at
+from leasehold.store.database import database_at, server_at
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from leasehold.demo.audit import Audit
 
 DEFAULT_SECONDS = 20.0
@@ -89,7 +92,7 @@ def _run(
     folder = (data_dir or default_data_dir()).expanduser().resolve()
     with (
         EmbeddedPostgres(folder, progress=view.report) as server,
-        demo_database(server.url, folder) as (database_url, logs),
+        _demo_database(server.url, folder) as (database_url, logs),
         (logs / "demo.log").open("w") as log,
     ):
         # Logs of this process must not disturb the view.
@@ -99,3 +102,17 @@ def _run(
         demo = Demo(options, database_url, logs, view, server.ensure_running)
         interrupts.defer()
         return asyncio.run(demo.run(interrupts))
+
+
+@contextmanager
+def _demo_database(server_url: str, folder: Path) -> Generator[tuple[str, Path]]:
+    """Create a database and a log folder, and yield both; remove those of earlier runs.
+
+    Each run starts empty, because the gateway of an earlier run and its effects are gone.
+    """
+    with server_at(server_url).scratch_database("leasehold_demo_") as created:
+        for old in created.dropped:
+            shutil.rmtree(folder / old, ignore_errors=True)
+        logs = folder / created.name
+        logs.mkdir(mode=0o700)
+        yield created.url, logs

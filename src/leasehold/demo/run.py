@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.demo.audit import audit
-from leasehold.demo.database import Snapshot
 from leasehold.demo.kill import WorkerKill
 from leasehold.demo.processes import START_SECONDS, Processes
 from leasehold.demo.traffic import SOME_FAULTS, SandboxClient, Traffic, contracts
+from leasehold.demo.view import Snapshot
 from leasehold.domain.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.store.database import database_at
 from leasehold.store.pool_settings import PoolSettings

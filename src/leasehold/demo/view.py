@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -22,13 +23,13 @@ from leasehold.cli.output import echo
 from leasehold.demo.traffic import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from uuid import UUID
 
     from rich.console import RenderableType
 
-    from leasehold.demo.database import Snapshot
-    from leasehold.store.demo import InstanceRow, LeaseRow, LedgerRow
+    from leasehold.demo.traffic import EffectCount
+    from leasehold.store.demo import InstanceRow, LeaseRow, LedgerRow, UnfinishedRow
 
 LINE_SECONDS = 2.0
 _EVENTS_KEPT = 40
@@ -42,6 +43,20 @@ _STATE_STYLES = {
     "ZOMBIE_REQUEUE": "magenta",
     "IN_DOUBT": "bold yellow",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the view shows at one time."""
+
+    elapsed_seconds: float
+    enqueued: Mapping[str, int]
+    instances: Sequence[InstanceRow]
+    leases: Sequence[LeaseRow]
+    unfinished: Mapping[str, UnfinishedRow]
+    finished_per_second: float
+    ledger: Sequence[LedgerRow]
+    effects: Mapping[str, EffectCount]
 
 
 class View:
