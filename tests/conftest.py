@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from leasehold.executor.item import Transitions
 from tests.support import required_programs, xdist_order
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from xdist.remote import Producer
+
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(optionalhook=True)
