@@ -393,12 +393,12 @@ def test_stalled_database_puts_off_looks_for_five_seconds_at_most(worker):
 def test_full_walk_is_due_at_every_poll_and_once_a_second_under_load():
     clock = Clock()
     marks = LowWaterMarks(clock)
-    assert marks.is_full_walk_due(["sms"], is_poll=True)
+    assert marks.is_full_walk_due(["sms"], is_wanted=True)
     marks.full_walk_ended(["sms"], started_at=clock.now)
-    assert not marks.is_full_walk_due(["sms"], is_poll=False)
-    assert marks.is_full_walk_due(["sms"], is_poll=True)
+    assert not marks.is_full_walk_due(["sms"], is_wanted=False)
+    assert marks.is_full_walk_due(["sms"], is_wanted=True)
     clock.now += FULL_WALK_SECONDS
-    assert marks.is_full_walk_due(["sms"], is_poll=False)
+    assert marks.is_full_walk_due(["sms"], is_wanted=False)
 
 
 def test_slow_full_walk_is_not_repeated_before_fifty_times_its_duration():
@@ -407,9 +407,9 @@ def test_slow_full_walk_is_not_repeated_before_fifty_times_its_duration():
     clock.now += 0.3
     marks.full_walk_ended(["sms"], started_at=100.0)
     clock.now += 14.9
-    assert not marks.is_full_walk_due(["sms"], is_poll=True)
+    assert not marks.is_full_walk_due(["sms"], is_wanted=True)
     clock.now += 0.2
-    assert marks.is_full_walk_due(["sms"], is_poll=True)
+    assert marks.is_full_walk_due(["sms"], is_wanted=True)
 
 
 def test_stalled_database_puts_off_full_walks_for_half_a_minute_at_most():
@@ -418,7 +418,7 @@ def test_stalled_database_puts_off_full_walks_for_half_a_minute_at_most():
     clock.now += 20
     marks.full_walk_ended(["sms"], started_at=100.0)
     clock.now += FULL_WALK_PAUSE_SECONDS_MAX
-    assert marks.is_full_walk_due(["sms"], is_poll=True)
+    assert marks.is_full_walk_due(["sms"], is_wanted=True)
 
 
 def test_claim_with_impossible_expiry_is_repaired_one_lease_after_the_clock_stepped_back(outbox):

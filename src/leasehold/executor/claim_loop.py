@@ -188,16 +188,19 @@ class ClaimLoop:
         ):
             return Pause(GATHER_SECONDS)
         self._claimed_at = now
-        by_lease = self._by_lease(rooms)  # now: a target may move to another scope meanwhile
-        if self._marks.is_look_due():
+        found = 0
+        is_look_due = self._marks.is_look_due()
+        # Decided before anything is awaited: a full walk of one puts off the next, and a target may
+        # move to another scope meanwhile. A full walk needs no look, so an idle instance does not
+        # ask which transactions are open.
+        is_walk_wanted = is_poll or is_look_due
+        claims = [
+            (lease_seconds, room, self._marks.is_full_walk_due(room, is_wanted=is_walk_wanted))
+            for lease_seconds, room in self._by_lease(rooms).items()
+        ]
+        if is_look_due and not all(is_full_walk for _, _, is_full_walk in claims):
             seen = self._store.read_open_transactions(self._marks.seen)
             self._marks.look_back(await self._answer(seen))
-        found = 0
-        # Decided before the first claim, for a full walk of one puts off the next.
-        claims = [
-            (lease_seconds, room, self._marks.is_full_walk_due(room, is_poll=is_poll))
-            for lease_seconds, room in by_lease.items()
-        ]
         for lease_seconds, room, is_full_walk in claims:
             found += await self._claim(room, lease_seconds, is_full_walk=is_full_walk)
         self._adapt_poll(found, is_poll=is_poll)

@@ -12,7 +12,8 @@ since then, not what is dead. If it takes long, because long transactions end al
 look waits for ten times its duration, but no longer than five seconds.
 
 Full walks find everything else: what a transaction had locked for long and left as it was, and
-claims that expired. They come at every poll and once a second under load; but if one is slow,
+claims that expired. They come at every poll, in place of a look (they need none), and once a second
+under load; but if one is slow,
 because a transaction that stays open keeps millions of dead rows, the next one waits for fifty
 times its duration, but no longer than half a minute. Each target counts for itself: one that has no
 room at a poll has its full walk when it has. If a full walk finds more below a mark than can start
@@ -103,13 +104,17 @@ class LowWaterMarks:
         self._marks_then = marks_now
         self.seen = seen
 
-    def is_full_walk_due(self, targets: Iterable[str], *, is_poll: bool) -> bool:
-        """Say whether the next claim for these targets should look at all their due rows."""
+    def is_full_walk_due(self, targets: Iterable[str], *, is_wanted: bool) -> bool:
+        """Say whether the next claim for these targets should look at all their due rows: because
+        it is wanted, or because the last one was long ago, unless they take too much of the time.
+        """
         if not self._walks.is_free():
             return False
         due_if_walked_at = self._clock() - FULL_WALK_SECONDS
         walked_at = self._walked_at
-        return is_poll or any(walked_at.get(one, -math.inf) <= due_if_walked_at for one in targets)
+        return is_wanted or any(
+            walked_at.get(one, -math.inf) <= due_if_walked_at for one in targets
+        )
 
     def full_walk_ended(self, targets: Iterable[str], started_at: float) -> None:
         """Remember a full walk of these targets, and how long it took."""
