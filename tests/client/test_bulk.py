@@ -99,7 +99,7 @@ def test_queue_that_stays_full_is_reported_after_the_retry_budget():
 
 
 def test_refusal_after_a_lost_answer_is_reported_as_outcome_unknown():
-    bulk = BulkEnqueue([new(1, idempotency_key="mine"), new(2), new(3, priority=9)], 0)
+    bulk = BulkEnqueue([new(1, idempotency_key="mine"), new(2), new(3)], 0)
     retried = bulk.next_request()
     with pytest.raises(ApiUnavailable):
         retried.pause_after_error(httpx.ReadError("cut"))

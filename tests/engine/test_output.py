@@ -285,7 +285,8 @@ async def test_worker_tells_nothing_about_failed_calls_but_json_lines_without_se
         url=database_url,
         log_level="debug",
         concurrency="200",
-        **(ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "20"}),
+        # Longer than a database call may take, and at most half of a quarantine.
+        **(ROW_LEASE_SETTINGS | {"cluster_lease_seconds": "28"}),
     )
     await until_called(engine, worker, served)
     await until_looked_up(engine, worker, LOOKUPS_FAIL)

@@ -102,7 +102,7 @@ async def full_reload_reads_every_due_row_in_order(scene: Scene) -> None:
     for priority in (0, 1, 2):
         rows = [row for row in whole if row.priority == priority]
         places = [(row.due_at, row.intent_id) for row in rows]
-        require_equal(f"the order of priority {priority}", places, sorted(places, key=str))
+        require_equal(f"the order of priority {priority}", places, sorted(places))
         read = await _in_pages(scene, lease, priority)
         require_equal("rows read in pages", read, [row.intent_id for row in rows])
 
