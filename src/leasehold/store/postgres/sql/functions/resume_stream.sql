@@ -17,7 +17,7 @@ DECLARE
   v_names text[];
 BEGIN
   IF num_nonnulls(p_paused_by, p_paused_for) > 1 THEN
-    RAISE EXCEPTION 'p_paused_by and p_paused_for exclude each other' USING ERRCODE = '22023';
+    RAISE EXCEPTION 'paused_by and paused_for exclude each other' USING ERRCODE = '22023';
   ELSIF p_paused_by IS NOT NULL THEN
     PERFORM leasehold.require_name('p_paused_by', p_paused_by, 128);
   END IF;
