@@ -93,9 +93,9 @@ RECORD_HEADS = (
     "         jsonb_agg("
     "           jsonb_build_object('intent_id', intent_id, 'state', 'DISPATCHED')) AS results"
     "    FROM leasehold.outbox_pending)"
-    " SELECT done.intent_id FROM due"
+    " SELECT (done.result).intent_id FROM due"
     "  CROSS JOIN leasehold.record_stream_attempts('gone', names, epochs, results) AS done"
-    "  WHERE verdict = 'applied'"
+    "  WHERE (done.result).verdict = 'applied'"
 )
 CREATE_RELEASE = """
 CREATE FUNCTION public.release_unsent() RETURNS TABLE (unbegun text) LANGUAGE plpgsql AS $$
