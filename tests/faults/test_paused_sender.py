@@ -67,22 +67,34 @@ async def pause_busy_senders(engine, scope, targets):
     successor = engine.worker("--targets", ",".join(targets), **settings)
     quarantines = asyncio.create_task(end_quarantines(engine))
     await engine.until_status(ids)
-    quarantines.cancel()
     await end(successor)
     for sender in senders:
         sender.wake_later()
     more = [one for target in targets for one in enqueue(engine, 1, target)]
+    # One may claim with a request from before its pause, and leave that to the reaper.
+    claims = asyncio.create_task(expire_now_and_then(engine, names))
     await engine.until_status(more)
+    claims.cancel()
+    quarantines.cancel()
     for sender in senders:
         await end(sender)
     return ids + more
+
+
+async def expire_now_and_then(engine, names):
+    """Let what these hold expire after longer than a call takes."""
+    while True:
+        await asyncio.sleep(8)
+        for name in names:
+            engine.expire_held(name)
 
 
 async def end_quarantines(engine):
     """Let quarantines end, each of which the successor began."""
     while True:
         engine.database.owner_execute(
-            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()"
+            "UPDATE leasehold.outbox_pending"
+            "   SET due_at = clock_timestamp(), last_modified_at = clock_timestamp()"
             " WHERE last_state = 'IN_DOUBT' AND claimed_by IS NULL AND begun_at IS NULL"
             "   AND due_at > clock_timestamp() AND due_at < 'infinity'"
         )

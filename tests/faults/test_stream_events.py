@@ -79,8 +79,14 @@ async def has_stopped(engine, event, how, guarantee):
         assert await holder.ended() == -SIGKILL
     lease = lease_of(engine)
     assert (lease["holder_id"], lease["lease_epoch"]) == (holder_id, 1)
+    # The gateway goes on with what has arrived, and logs it when it is done.
+    await until(lambda: len(submissions(engine)) >= len(arrived))
     engine.sandbox.set_faults()
     return holder, holder_id
+
+
+def submissions(engine):
+    return [one for one in engine.sandbox.requests() if one.kind == "submission"]
 
 
 def cells():
