@@ -159,9 +159,10 @@ class Outbox:
         )
 
     def make_due(self) -> None:
-        """Make all pending rows due, except those that are held."""
+        """Make all pending rows due, except those that are held. Leaders see a change."""
         self.database.owner_execute(
-            "UPDATE leasehold.outbox_pending SET due_at = clock_timestamp()"
+            "UPDATE leasehold.outbox_pending"
+            "   SET due_at = clock_timestamp(), last_modified_at = clock_timestamp()"
             " WHERE due_at < 'infinity'"
         )
 
