@@ -189,11 +189,6 @@ CHANGED_PIPELINES = {
         r"o\.attempt_no <> ledger\.attempt_no",
         "false",
     ),
-    "a head behind a full pipeline does not end": (
-        "decide_streams",
-        r"WHEN head_action = 'call' THEN least\(awaited_due_at, head_deadline_at\)",
-        "",
-    ),
     "a submission is awaited for ever": (
         "judge_outcomes",
         r"confirmation\.ends_at <= p_now THEN 'IN_DOUBT'",
@@ -276,7 +271,6 @@ RARE = {
     "an old token completes work in a plain batch",
     "a redrive forgets the fencing token",
     "an answer is taken for a later attempt",
-    "a head behind a full pipeline does not end",
 }
 # They take up to 200 examples, each a few seconds to a quarter of a minute. The direct tests that
 # fail too are in test_repair, test_plain_batches, test_stream_order, test_stream_failures,

@@ -196,9 +196,8 @@ def test_intent_enqueued_behind_a_full_pipeline_is_claimed_once_in_vain(streams,
     assert late not in marked(database)
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
-def test_head_behind_a_full_pipeline_ends_at_its_deadline(streams, database, is_late):
-    """Nobody looked at the stream before it was time to ask about a submitted intent."""
+def head_behind_a_full_pipeline(streams, database, *, is_late):
+    """Return the heads of the next claim after the deadline of a head, and that head."""
     submitted = streams.enqueue(3, "pay", stream="s")
     [row] = database.execute("SELECT (clock_timestamp() + interval '20 seconds')::text AS deadline")
     late = {"deadline_at": row["deadline"], "stream": "s"}
@@ -216,7 +215,20 @@ def test_head_behind_a_full_pipeline_ends_at_its_deadline(streams, database, is_
         "UPDATE leasehold.outbox_pending SET due_at = due_at - interval '20 seconds',"
         "  deadline_at = deadline_at - interval '20 seconds' WHERE due_at < 'infinity'"
     )
-    assert heads_of(claim_one(streams).heads) == waiting
+    return [head for one in claim_streams(streams) for head in heads_of(one.heads)], waiting
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_head_behind_a_full_pipeline_ends_at_its_deadline(streams, database, is_late):
+    """Nobody looked at the stream before it was time to ask about a submitted intent."""
+    found, waiting = head_behind_a_full_pipeline(streams, database, is_late=is_late)
+    assert found == waiting
+
+
+def test_mutant_that_forgets_the_deadline_leaves_that_head_waiting(streams, database):
+    by_deadline = r"WHEN head_action = 'call' THEN least\(awaited_due_at, head_deadline_at\)"
+    mutate(database, "decide_streams", by_deadline, "")
+    assert head_behind_a_full_pipeline(streams, database, is_late=False)[0] == []
 
 
 @pytest.mark.every_server

@@ -1,8 +1,8 @@
 """Gateways: the adapters that submit an intent to the outside, and that may look a submission up.
 
 The rule of this package: a gateway reports "no effect" only if that is certain. It is certain
-before the first byte is sent (`Retryable`), and when the remote side says so. Everything else is
-`Unknown`, and the contract's guarantee decides what follows.
+before the first byte is sent, and when the remote side says so. Everything else is `Unknown`, and
+the contract's guarantee decides what follows.
 
 A gateway never imports the store, so no transaction is open across a network call.
 """
