@@ -231,10 +231,12 @@ async def until_called(engine, worker, targets):
         )
         return sorted({row["target"] for row in rows})
 
-    await until(
-        lambda: engine.assert_none_failed() and not missing(),
-        context=lambda: [missing(), worker.log.read_text()],
-    )
+    while left := missing():
+        # One after the other, since many calls end only by their timeouts.
+        await until(
+            lambda left=left: engine.assert_none_failed() and missing() != left,
+            context=lambda: [missing(), worker.log.read_text()],
+        )
 
 
 async def until_looked_up(engine, worker, targets):
@@ -246,7 +248,11 @@ async def until_looked_up(engine, worker, targets):
         counts = Counter(line["target"] for line in lines)
         return [target for target in targets if counts[target] < 3]
 
-    await until(lambda: not missing(), context=lambda: [missing(), worker.log.read_text()])
+    while left := missing():
+        await until(
+            lambda left=left: missing() != left,
+            context=lambda: [missing(), worker.log.read_text()],
+        )
 
 
 def assert_clean(log, *more):
