@@ -93,10 +93,14 @@ async def end_quarantines(engine):
     """Let quarantines end, each of which the successor began."""
     while True:
         engine.database.owner_execute(
-            "UPDATE leasehold.outbox_pending"
+            # Locked by id, as everybody does.
+            "WITH doubted AS MATERIALIZED (SELECT intent_id FROM leasehold.outbox_pending"
+            "  WHERE last_state = 'IN_DOUBT' AND claimed_by IS NULL AND begun_at IS NULL"
+            "    AND due_at > clock_timestamp() AND due_at < 'infinity'"
+            "  ORDER BY intent_id FOR NO KEY UPDATE)"
+            " UPDATE leasehold.outbox_pending AS pending"
             "   SET due_at = clock_timestamp(), last_modified_at = clock_timestamp()"
-            " WHERE last_state = 'IN_DOUBT' AND claimed_by IS NULL AND begun_at IS NULL"
-            "   AND due_at > clock_timestamp() AND due_at < 'infinity'"
+            "  FROM doubted WHERE pending.intent_id = doubted.intent_id"
         )
         await asyncio.sleep(0.5)
 

@@ -301,9 +301,12 @@ class Engine:
             [grace, holder_id],
         )
         self.database.owner_execute(
-            "UPDATE leasehold.outbox_pending"
+            # Locked by id, as everybody does.
+            "WITH held AS MATERIALIZED (SELECT intent_id FROM leasehold.outbox_pending"
+            "  WHERE claimed_by = %s ORDER BY intent_id FOR NO KEY UPDATE)"
+            " UPDATE leasehold.outbox_pending AS pending"
             "   SET lease_expires_at = clock_timestamp() - interval '1 second'"
-            " WHERE claimed_by = %s",
+            "  FROM held WHERE pending.intent_id = held.intent_id",
             [holder_id],
         )
 

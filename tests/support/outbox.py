@@ -161,9 +161,12 @@ class Outbox:
     def make_due(self) -> None:
         """Make all pending rows due, except those that are held. Leaders see a change."""
         self.database.owner_execute(
-            "UPDATE leasehold.outbox_pending"
+            # Locked by id, as everybody does.
+            "WITH due AS MATERIALIZED (SELECT intent_id FROM leasehold.outbox_pending"
+            "  WHERE due_at < 'infinity' ORDER BY intent_id FOR NO KEY UPDATE)"
+            " UPDATE leasehold.outbox_pending AS pending"
             "   SET due_at = clock_timestamp(), last_modified_at = clock_timestamp()"
-            " WHERE due_at < 'infinity'"
+            "  FROM due WHERE pending.intent_id = due.intent_id AND pending.due_at < 'infinity'"
         )
 
     def ledger(self, intent_id: UUID) -> list[DictRow]:
